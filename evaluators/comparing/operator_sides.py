@@ -160,7 +160,10 @@ def _across(a: Side, b: Side, frameworks: str, threshold: float) -> list[_Judged
 def _verdict(
     compared: ComparedRow, sides: Sequence[Sequence[OperatorMeasurement]], *, same_form: bool = True
 ) -> Verdict | None:
-    """The verdict on a row; what only one side runs is worse or better, if the other was asked for it."""
+    """Returns the verdict on a row.
+
+    A row that only one side has times of is worse or better if the other side was asked to measure it.
+    """
     if compared.ratio is not None:
         return compared.ratio.verdict
     if not any(compared.processes):

@@ -17,7 +17,7 @@ from inferometer.evaluators.load.intervals import t_quantile_95
 from inferometer.evaluators.statistics import percentile
 
 THRESHOLD = 0.05
-"""By what share p50 may differ, unless it is given."""
+"""The default fraction by which p50 may differ."""
 FIGURE = "p50"
 _SERIAL_DEGREES = 9
 """The degrees of freedom of the interval of one process, which is made of 10 stretches."""
@@ -146,7 +146,7 @@ def _p50_ns(rows: Sequence[OperatorRow]) -> float:
 
 
 def _estimate(rows: Sequence[OperatorRow], *, between: bool) -> _Estimate | None:
-    """The estimate from the differences between processes, or from the times of the processes themselves."""
+    """Returns the estimate from differences between processes, or from the times within them."""
     logs = np.log([max(percentile(run_times(row), 50), 1e-9) for row in rows])
     if between:
         error = float(logs.std(ddof=1)) / math.sqrt(len(rows))
@@ -163,7 +163,7 @@ def _estimate(rows: Sequence[OperatorRow], *, between: bool) -> _Estimate | None
 
 
 def _difference(a: _Estimate, b: _Estimate) -> tuple[float, float, float]:
-    """B minus A, the standard error, and Welch's degrees of freedom."""
+    """Returns B minus A, the standard error, and Welch's degrees of freedom."""
     variances = a.error**2, b.error**2
     whole = sum(variances)
     parts = variances[0] ** 2 / a.degrees + variances[1] ** 2 / b.degrees

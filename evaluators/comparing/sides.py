@@ -67,7 +67,7 @@ class Side:
                     )
 
     def _may_mix(self, name: str) -> bool:
-        """Whether a condition may differ because each evaluation of the side is of another framework."""
+        """Returns whether a condition may differ because each evaluation has another framework."""
         return self.kind.mixes_frameworks and is_of_the_framework(name)
 
     @property

@@ -22,7 +22,7 @@ THROTTLED_SHARE = 0.01
 SWAPPED_PAGES = 64
 """The number of pages from which swapping disturbs: as many as a few reads of 32 KiB bring back."""
 LEAST_S = 0.5
-"""The processors' time is counted in ticks of 10 ms: shorter runs tell no share to 5 %."""
+"""The minimum duration: CPU time has ticks of 10 ms, too coarse to resolve a 5 % share of less."""
 _LEAST_LOOK_S = 0.25
 _NS_PER_S = 1_000_000_000
 

@@ -1,4 +1,4 @@
-"""Whether the times of a run hold still: pauses, drift and several levels, each by a published test."""
+"""The stability of the times of a run: pauses, drift and several levels, each by a published test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_BATCHES = 60
-"""Fewer times are not judged: 20 sections of them would hold less than 3 each."""
+"""The minimum number of times to judge: 20 sections of fewer times would hold less than 3 each."""
 PAUSE_SPREADS = 8.0
 """A pause exceeds the median by so many times the distance from the median to the 90th percentile.
 
@@ -26,7 +26,7 @@ DRIFT_Z = 3.29
 MINOR_SHARE = 0.05
 """Each of two levels has at least this share of the times; fewer are outliers."""
 LEVELS_APART = 0.10
-"""Two levels differ by at least this share."""
+"""The minimum relative difference of two levels."""
 ASHMANS_D = 4.5
 """The distance of two levels in their standard deviations.
 
@@ -39,14 +39,14 @@ _OF_ROUNDS = 0.9
 
 
 def instabilities(times_ns: NDArray[np.int64], round_size: int = 1) -> tuple[str, ...]:
-    """Returns how the times of equal batches, in the order of the run, do not hold still; empty if they do.
+    """Returns why the times of equal batches, in the order of the run, are unstable; empty if stable.
 
     Pauses are found first, and left out of the two other tests.
 
     Args:
         times_ns: int64, at least ``LEAST_BATCHES``.
-        round_size: The batches of a round, whose inputs are prepared together. The first of each finds cold
-            caches: a level of those alone belongs to the way of measuring.
+        round_size: The batches of a round, whose inputs are prepared together. The first batch of a round
+            finds cold caches, so a level of first batches alone is an artefact of measuring.
     """
     times = times_ns.astype(np.float64)
     paused = _paused(times)
@@ -112,7 +112,7 @@ def _inflation(values: NDArray[np.float64]) -> float:
 
 
 def _levels(times: NDArray[np.float64], round_size: int) -> str:
-    """Two levels: the split of Otsu (1979) of the logarithms, and the distance of Ashman et al. (1994)."""
+    """Returns why times have two levels, by Otsu (1979) of logarithms and Ashman et al. (1994)."""
     logs = np.sort(np.log(np.maximum(times, 1)))
     count = len(logs)
     sizes = np.arange(1, count)
@@ -133,6 +133,6 @@ def _levels(times: NDArray[np.float64], round_size: int) -> str:
 
 
 def _of_rounds(high: NDArray[np.bool_], round_size: int) -> bool:
-    """Whether the times of the high level follow each other at the distance of rounds, nearly always."""
+    """Returns whether nearly all times of the high level are one round apart."""
     distances = np.diff(np.flatnonzero(high))
     return round_size > 1 and float(np.mean(distances == round_size)) >= _OF_ROUNDS

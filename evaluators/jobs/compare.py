@@ -26,7 +26,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRequest:
-    """Two sides, and what counts as a difference.
+    """A comparison of two sides, with the thresholds of a difference.
 
     Attributes:
         a: The baseline.
@@ -186,7 +186,7 @@ def conditions_warnings(side: Side) -> Iterator[str]:
 
 
 def _scores(a: Side, b: Side) -> Iterator[str]:
-    """The first score of each side, in one line, for tasks that are not judged: all but classification."""
+    """Yields the first score of each side for tasks that are not judged, i.e. not classification."""
     results = a.first_result, b.first_result
     told = [f"{side.name} {_score(result)}" for side, result in zip((a, b), results, strict=True) if result]
     if len(told) == len(results) and results[0] and results[0].task != "classification":

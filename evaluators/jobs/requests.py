@@ -85,7 +85,7 @@ def default_batch_size(system: SystemRequest, dataset: DatasetChoice, catalog: C
 
 
 def _tensors_of(system: SystemRequest, catalog: Catalog) -> tuple[TensorSpec, ...]:
-    """The tensors of the model, as far as a manifest here tells them; an agent may have one of its own."""
+    """Returns the tensors of the model if a manifest here has them; an agent may have its own."""
     if system.given is not None:
         return system.given.manifest.tensors
     try:
@@ -178,7 +178,7 @@ class EvaluationRequest:
             )
 
     def options_at(self, level: TraceLevel) -> BatchOptions:
-        """The options of the evaluation at a trace level: how long it measures by default depends on it."""
+        """Returns the options of the evaluation at a trace level, which sets its default length."""
         options = self.options
         chosen = not self.measure_enough or options.repeats or options.num_file_parts > 0
         if chosen or self.dataset.urls_path is not None or level > TraceLevel.APPLICATION_TRACE:

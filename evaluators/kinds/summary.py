@@ -21,7 +21,7 @@ def conditions_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
 
 
 def process_rows(groups: Sequence[ProcessGroup]) -> tuple[tuple[str, str], ...]:
-    """The figures over the processes of a group, one row for each trace level, and what they leave out."""
+    """Returns the figures over the processes of a group, one row per trace level, and what they omit."""
     rows = []
     for group in groups:
         figures = "  ".join(

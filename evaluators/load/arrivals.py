@@ -136,7 +136,7 @@ class ArrivalProcess:
             return float(self.times_s(np.array([unit]), rate_qps)[0])
 
     def units(self, count: int, seed: int) -> NDArray[np.float64]:
-        """Draws arrivals at rate 1: float64, ascending; ``times_s`` scales them to a rate."""
+        """Draws arrivals at rate 1. Returns float64, ascending; ``times_s`` scales them to a rate."""
         units: NDArray[np.float64] = np.cumsum(self._gaps(random_state(seed), count))
         return units
 

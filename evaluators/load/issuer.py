@@ -48,7 +48,7 @@ class IssuerProgress:
 
     Attributes:
         sent: Queries sent.
-        total: Of how many; 0 if unknown.
+        total: The total number of queries; 0 if unknown.
         waiting: Queries that are due or sent, and have no outcome yet.
         elapsed_s: The time since the run began.
         rate_qps: Right answers per second since the last check.
@@ -73,7 +73,7 @@ class RunLimits:
     Attributes:
         timeout_ms: The timeout of a query, counted from when it was due.
         bound_ns: The latency bound: what ``max_late`` counts, and how closely queries are sent when due.
-        max_late: The run stops once more queries than this are later than the bound.
+        max_late: The run stops once more queries than this exceed the bound.
         stop_requested: Called four times a second; the run ends once it returns True.
         on_progress: Called four times a second, in the thread that sends: it must return at once.
     """
@@ -243,7 +243,7 @@ class IssuedRun:
 _MOST_SPIN_NS = 150_000
 _FIRST_SPIN_NS = 75_000
 _SPIN_STEP_NS = 1_000
-"""The time of spinning follows the median of how late the thread wakes up.
+"""The time to spin follows the median lateness of wake-ups.
 
 On a virtual machine that is 30 to 50 µs, and 90 µs where timers have slack.
 """
@@ -391,7 +391,7 @@ def drain(
 
 @contextmanager
 def prompt_timers() -> Iterator[None]:
-    """Has this thread wake up from a sleep as soon as the kernel can; changes nothing but on Linux.
+    """Makes this thread wake up from sleep as soon as the kernel can; has an effect only on Linux.
 
     By default, the kernel lets a thread sleep for up to 50 µs more, to wake several up at once.
     """

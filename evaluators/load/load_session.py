@@ -73,7 +73,7 @@ class LoadSession:
         self.runs.append(replace(run, queries=queries, cut_ns=steady_from_ns(queries)))
 
     def reconnect(self) -> None:
-        """Has the next runs use a new connection to the target, if it has one."""
+        """Reconnects to the target for the next runs, if it has a connection."""
         self._target.reconnect()
 
     @property

@@ -110,8 +110,8 @@ class Queries:
     def due_at_once(self) -> bool:
         """Whether all were due at one time, as in MLPerf's scenario offline.
 
-        A latency then tells how much was done before a query, and not how long the query took: percentiles
-        follow from how many there were, and have no error of chance that their order could tell.
+        A latency then measures the work done before a query, and not the query itself: percentiles follow
+        from the number of queries, and the order of queries gives no estimate of a sampling error.
         """
         return len(self) > 1 and bool(self.scheduled_ns[0] == self.scheduled_ns[-1])
 
@@ -145,7 +145,7 @@ def _unsent(count: int) -> Queries:
 
 
 class QueryLog:
-    """Takes the three times of each query, and its outcome; satisfies ``target.Answers``. Thread-safe.
+    """The log of the times and the outcome of each query; satisfies ``target.Answers``. Thread-safe.
 
     Memory is allocated in advance: a query costs a few stores into arrays. Queries are sent in order.
 
@@ -245,13 +245,13 @@ class QueryLog:
         predict_ns: int = -1,
         batch_size: int = 0,
     ) -> None:
-        """Takes the times of an answer that was taken; see ``target.CheckedAnswers``."""
+        """Records the times of an answer that was recorded before; see ``target.CheckedAnswers``."""
         with self._lock:
             if self._all.outcome[query] == _ANSWERED:
                 self._set_times(query, queue_ns, batch_ns, predict_ns, batch_size)
 
     def _set_times(self, query: int, queue_ns: int, batch_ns: int, predict_ns: int, batch_size: int) -> None:
-        """Under the lock."""
+        """Sets the times of a query; the caller holds the lock."""
         queries = self._all
         queries.queue_ns[query] = queue_ns
         queries.batch_ns[query] = batch_ns
@@ -259,7 +259,7 @@ class QueryLog:
         queries.batch_size[query] = batch_size
 
     def refuted(self, query: int, reason: str) -> None:
-        """Makes an answer that was taken a failure; see ``target.CheckedAnswers``."""
+        """Turns a recorded answer into a failure; see ``target.CheckedAnswers``."""
         with self._lock:
             if self._all.outcome[query] != _ANSWERED:
                 return
@@ -269,7 +269,7 @@ class QueryLog:
             self._reasons[reason] += 1
 
     def expire(self, now_ns: int, timeout_ns: int) -> None:
-        """Times out the queries that were due so long ago and have no outcome."""
+        """Times out the queries without an outcome that have been due for longer than the timeout."""
         with self._lock:
             overdue = self._due_before(now_ns - timeout_ns)
             outcomes = self._all.outcome[self._expired : overdue]

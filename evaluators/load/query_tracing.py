@@ -1,4 +1,4 @@
-"""Traces of some of the queries under load: chosen and stamped in the run, and recorded after it."""
+"""Traces of a sample of the queries under load, chosen during the run and recorded after it."""
 
 from __future__ import annotations
 

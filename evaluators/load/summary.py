@@ -32,7 +32,7 @@ class Spread:
 
     @classmethod
     def of(cls, values_ns: NDArray[np.int64]) -> Spread | None:
-        """Computes them; None without values."""
+        """Computes the percentiles; None without values."""
         if not len(values_ns):
             return None
         return cls(percentile(values_ns, 50), percentile(values_ns, 99), int(values_ns.max()))

@@ -1,4 +1,4 @@
-"""Child processes of a loader: how they start, are asked, and end with the process that has them."""
+"""Child processes of a loader: their start, their messages, and their end with the parent process."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ChildProcess:
     process decides when it ends. It also ends when this process is gone.
 
     Attributes:
-        name: What it is, for errors.
+        name: Its name in errors.
         process: The process.
-        connection: To it, and from it.
+        connection: The connection to it.
         waiting: How many messages it has not answered yet; for its user.
     """
 

@@ -78,7 +78,7 @@ def open_framework_reader(
 
 
 class FrameworkLoader(Loader):
-    """Loads batches with a framework's iterator. What it reads, and for how long, is not told.
+    """The loader around a framework's iterator, which does not report bytes and times of reading.
 
     The iterator has threads of its own, and always loads ahead. A record that it cannot read ends the epoch.
     Made by ``open_framework_reader``.

@@ -209,7 +209,7 @@ class Estimator:
         return 2 * difference > _DISAGREEMENT_ERRORS * errors
 
     def _by_late_fraction(self, seen: Sequence[Evidence], reason: str) -> Estimate | None:
-        """The estimate of the curve through late fractions, whose interval spans both ways to count."""
+        """Returns the estimate from the curve of late fractions; its interval spans both ways to count."""
         kept, broken = Bracket.of(seen, self._late_fraction)
         if kept is None or broken is None or broken > kept * NEAR:
             return None

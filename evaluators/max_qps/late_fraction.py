@@ -153,7 +153,7 @@ def _shares(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _spread(counts: Counts, share: NDArray[np.float64]) -> float:
-    """Pearson's overdispersion: how much more the counts vary than single queries by chance would."""
+    """Returns Pearson's overdispersion: the variance of the counts relative to that of single queries."""
     expected = counts.queries * share
     squares = (counts.late - expected) ** 2 / np.maximum(expected * (1 - share), 1e-9)
     return max(1.0, float(squares.sum()) / (len(squares) - 2))

@@ -29,7 +29,7 @@ class Probe:
     Attributes:
         rate_qps: The rate of its schedule.
         seed: The seed of its schedule.
-        queries: What became of its queries.
+        queries: Its queries with their outcomes.
         stopped: Whether it stopped early, because too many queries were late.
     """
 
@@ -89,7 +89,7 @@ class Prober:
         return self._session.elapsed_s
 
     def reconnect(self) -> None:
-        """Has the next probes use a new connection."""
+        """Reconnects for the next probes."""
         self._session.reconnect()
 
     def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:

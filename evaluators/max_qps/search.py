@@ -215,7 +215,7 @@ class _Search:
         return Bracket.of(self._seen, self._options.late_fraction)
 
     def _step(self) -> _Plan:
-        """Goes up or down without an estimate."""
+        """Returns the next probe, up or down in rate, without an estimate."""
         kept, broken = self._bracket()
         if not kept and broken:
             return self._step_down(broken)
@@ -229,10 +229,10 @@ class _Search:
         return _Plan(rate_qps, duration_s, confirming)
 
     def _step_down(self, broken_qps: float) -> _Plan:
-        """Sends queries alone where even such were late, and else halves the rate.
+        """Plans spaced-out queries if even queries without a queue were late, or else halves the rate.
 
-        Where queries hardly ever meet and it is not for others that they are late, no lower rate helps: ever
-        longer probes follow.
+        If queries rarely queue and are late for other reasons, a lower rate does not help: ever longer probes
+        follow.
         """
         if alone := self._alone():
             return alone
@@ -246,7 +246,7 @@ class _Search:
         return _Plan(broken_qps, max(duration_s, max(sent, _UNLOADED_QUERIES) / broken_qps))
 
     def _alone(self) -> _Plan | None:
-        """Sends queries one at a time, where most that had none before them were late: is there any rate?
+        """Plans spaced-out queries if most queries without a queue were late: is any rate possible?
 
         A query is due somewhat after the slowest of them would have been done. That takes a fraction of the
         time in which the requested arrivals leave so many queries alone.
@@ -262,7 +262,7 @@ class _Search:
         return _Plan(1 / gap_s, queries * gap_s, alone=True)
 
     def _confirmation(self, estimate: Estimate) -> _Plan:
-        """Probes at an estimate and to both sides of it, a first time only shortly."""
+        """Plans a probe at an estimate or to either side of it; the first one is short."""
         centre_qps, step = estimate.rate_qps, _STEP
         if estimate.method is Method.LATE_FRACTION:
             step = float(np.clip(_STEP_ODDS / estimate.slope, *_STEPS_ALLOWED))

@@ -72,7 +72,7 @@ class LoadGenRun:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits for the end, or for a time; returns whether it has ended.
+        """Waits until the run has ended, or for ``timeout_s``; returns whether it has ended.
 
         Raises:
             OutputError: LoadGen has failed.
@@ -132,7 +132,7 @@ class LoadGenRun:
 
 
 def _test_settings(settings: MlperfSettings) -> mlperf_loadgen.TestSettings:
-    """LoadGen's own form of the settings."""
+    """Returns the settings in LoadGen's own form."""
     test = mlperf_loadgen.TestSettings()
     test.scenario = _SCENARIOS[settings.scenario]
     test.mode = mlperf_loadgen.TestMode.PerformanceOnly

@@ -1,4 +1,4 @@
-"""What is asked of the table: operators, the sizes of their inputs, and modes."""
+"""The request of a benchmark: operators of the table, the sizes of their inputs, and modes."""
 
 from __future__ import annotations
 

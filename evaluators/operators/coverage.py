@@ -1,4 +1,4 @@
-"""What runs where: how each framework runs the operators of the table, and which others it has."""
+"""The coverage of the operator table: how each framework runs its operators, and which others it has."""
 
 from __future__ import annotations
 

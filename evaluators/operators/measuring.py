@@ -50,7 +50,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A row that is asked for.
+    """A requested row.
 
     Attributes:
         operator: A name in the table.
@@ -58,7 +58,7 @@ class Cell:
         form: One of the framework's forms; empty where it has none.
         mode: What is timed.
         process: The number of the fresh process.
-        reason: Why it cannot be measured; empty if it is not known that it cannot.
+        reason: Why it cannot be measured; empty if no reason is known in advance.
         known: The status of its row where there is a reason.
     """
 
@@ -106,7 +106,7 @@ class Measurer:
         self._aside = ThreadPoolExecutor(1, "check")
 
     def row(self, cell: Cell) -> OperatorRow:
-        """Measures a row; what fails is the row's reason."""
+        """Measures a row. A failure becomes the reason of the row."""
         try:
             return self._measured(cell)
         except NotSupportedHereError as error:

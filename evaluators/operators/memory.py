@@ -1,4 +1,4 @@
-"""How much memory a run takes: by the framework's allocator, or by the growth of resident memory."""
+"""The peak memory of a run, by the framework's allocator or by the growth of resident memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _KIB = 1024
 
 
 class MemoryPeak:
-    """The most memory from its creation on.
+    """The peak memory since the creation of this object.
 
-    An allocator that tells its peak is asked. Otherwise the peak of resident memory is reset through
-    ``/proc/self/clear_refs`` (proc(5)) after free memory was given back, and the growth is told.
+    If the allocator reports its peak, that is used. Otherwise the peak of resident memory is reset through
+    ``/proc/self/clear_refs`` (proc(5)) after free memory was given back, and the growth is reported.
 
     Args:
         runner: Has the allocator.

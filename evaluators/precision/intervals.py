@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from inferometer.evaluators.load.intervals import percentile_interval, t_quantile_95
 
 AUTOCORRELATION_TIMES = 50
-"""How many autocorrelation times a run needs for an interval."""
+"""The number of autocorrelation times that a run needs for an interval."""
 _STRETCHES = 10
 _WINDOW = 5
 _NO_SKEWNESS = 1e-6
@@ -30,7 +30,7 @@ class Interval(NamedTuple):
 
 
 def autocorrelation_time(times: NDArray[np.int64]) -> float:
-    """Returns how many times in a row tell as much as one independent time; at least 1.
+    """Returns how many consecutive times carry the information of one independent time; at least 1.
 
     The integrated autocorrelation time, 1 plus twice the sum of the autocorrelations, up to the first window
     of 5 such times (Sokal, "Monte Carlo Methods in Statistical Mechanics", 1997, section 3). A straight line

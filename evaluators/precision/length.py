@@ -1,4 +1,4 @@
-"""How many batches to measure: what was asked for, or enough for an interval of p50, fixed from a pilot."""
+"""The number of batches to measure: the requested one, or enough for the target, fixed from a pilot."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from inferometer.evaluators.precision.intervals import (
 from inferometer.evaluators.statistics import percentile
 
 TIME_BUDGET_S = 30.0
-"""How long a target may take, unless the options say."""
+"""The default time budget of a target, in seconds."""
 _PILOT_S = 1.0
 _PILOT_MARGIN = 3
 _LENGTH_MARGIN = 1.3
 
 
 class LengthPlan:
-    """Says how many more batches to measure, until it is enough.
+    """The plan of how many more batches to measure, until the target or the minimum is reached.
 
     For a target, the length is fixed from a pilot (Stein, "A Two-Sample Test for a Linear Hypothesis Whose
     Power is Independent of the Variance", Annals of Mathematical Statistics 16, 1945): an interval that is
@@ -32,7 +32,7 @@ class LengthPlan:
     of the number of batches, gives the number. That number has a margin of 1.3² for the error of the pilot.
 
     Args:
-        options: What is asked for.
+        options: The requested minimums, target and time budget.
     """
 
     def __init__(self, options: BatchOptions) -> None:

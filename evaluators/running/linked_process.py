@@ -104,7 +104,7 @@ class LinkedProcess:
         return self._process.exitcode is not None
 
     def ask(self, stop_at: int | None) -> None:
-        """Asks how often it has looked for a request to stop, or tells at which look to stop."""
+        """Tells the process at which check to stop; with None, asks how many checks it has made."""
         with suppress(OSError):  # it has ended, which the next look at the connection shows
             self.connection.send(stop_at)
 
@@ -192,7 +192,7 @@ class _Link:
             _end_group()
 
     def on_progress(self, progress: CountedProgress) -> None:
-        """Passes on some: to wake the other process after each batch would disturb the next one."""
+        """Sends some of the progress: waking the other process for each batch would disturb the next one."""
         if time.monotonic() >= self._next_s or progress.done >= progress.total:
             self._next_s = time.monotonic() + _PROGRESS_EVERY_S
             self.send(Sent.PROGRESS, progress)

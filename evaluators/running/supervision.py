@@ -112,7 +112,7 @@ class _Supervision(Generic[_Found]):
             raise self._lost(f"{self._first_out} ended before {self._working[0]} was complete")
 
     def _messages(self) -> Iterator[tuple[LinkedProcess, Sent | None, Any]]:
-        """Yields the messages of now; None as their kind for a process that ended without its last one."""
+        """Yields the pending messages, with kind None for a process that ended without a final message."""
         running = [*self._working, *self._others]
         ready = wait([process.connection for process in running], _POLL_S)
         for process in running:

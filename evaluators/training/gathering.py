@@ -1,4 +1,4 @@
-"""What the ranks of a training run tell each other beside times: losses and failures."""
+"""The exchange of losses and failures between the ranks of a training run."""
 
 from __future__ import annotations
 

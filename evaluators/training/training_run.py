@@ -35,7 +35,7 @@ _TIMES = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")
 
 @dataclass(frozen=True, slots=True)
 class TrainedSystem:
-    """The model that is trained, for what watches the machine.
+    """The model that is trained, as the watch over the machine sees it.
 
     Attributes:
         description: The model and what it runs on.
@@ -116,7 +116,7 @@ class TrainingRun:
         self._total = _steps(options, loader.batches)
 
     def run(self) -> Evaluation[TrainingMeasurement] | None:
-        """Trains.
+        """Trains the model.
 
         Returns:
             The evaluation; a stopped one has the status interrupted and contains the finished steps. None on
@@ -156,7 +156,7 @@ class TrainingRun:
 
     @contextmanager
     def _open_profiler(self) -> Iterator[Profiler | None]:
-        """The profiler of the steps, closed at the end; None where no layers are recorded."""
+        """Opens the profiler of the steps, and closes it at the end; gives None if no layers are recorded."""
         if self._trace is None or not self._trace.recorder.wants(TraceLevel.FRAMEWORK_TRACE):
             yield None
             return
@@ -256,7 +256,7 @@ class TrainingRun:
         return self._trainer.place(TrainingBatch(batch.inputs, self._targets(batch)))
 
     def _targets(self, batch: LoadedBatch) -> NDArray[np.int64]:
-        """The labels in the form of the loss: for CTC a sequence, of one label if there is but one."""
+        """Returns the labels in the form of the loss: for CTC a sequence, even of a single label."""
         labels = batch.labels
         if self._trainer.loss is Loss.CTC and labels.ndim == 1:
             classes = self._trainer.output_shape[-1]

@@ -56,7 +56,7 @@ _SHORT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """What is scored, against what.
+    """The predictions to score, and the dataset with the truths.
 
     Attributes:
         task: The name of a task, or a shorter or older one; see ``task_named``.
@@ -78,7 +78,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPredictions:
-    """How good predictions are.
+    """The scores of predictions.
 
     Attributes:
         result: The scores.
@@ -180,7 +180,7 @@ def _nothing(path: Path, dataset: Dataset, failures: Sequence[ScoringFailure]) -
 
 
 def _told(result: TaskResult, file: PredictionFile) -> TaskResult:
-    """Returns the scores that the predictions tell."""
+    """Returns the result with only the scores that the predictions determine."""
     if file.scores is None:
         return result
     kept = [each for each in result.scores if each.name in file.scores]

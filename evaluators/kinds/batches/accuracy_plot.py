@@ -102,7 +102,7 @@ _Labelled = tuple[Label, TaskResult]
 
 
 def _charts(labelled: Sequence[_Labelled], *, tops: bool = False) -> Iterator[Chart]:
-    """Yields bars, then curves and matrices. Classifications have no bars unless ``tops``."""
+    """Yields bars, then curves and matrices; shares of classifications have no bars unless ``tops``."""
     for label, result in labelled:
         shares = [score for score in result.scores if _is_share(result, score)]
         if shares and (tops or result.task != _CLASSIFICATION):

@@ -20,7 +20,7 @@ from inferometer.evaluators.statistics import carried_percentile
 
 _NS_PER_S = 1_000_000_000
 _MOST_BUSY = 1.01
-"""A worker cannot be busy for longer than there is time, but for the rounding of clocks."""
+"""The maximum busy share of a worker: 1, with a margin for the rounding of clocks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,10 +29,10 @@ class LoadTimes:
 
     Attributes:
         samples: The samples that were loaded, without the failed ones.
-        whole_ns: From the end of the batch before to the end of this one: what a caller waits that does
+        whole_ns: From the end of the batch before to the end of this one: the wait of a caller that does
             nothing else.
-        read_ns: The time to read, summed over the samples and the workers; 0 where the framework's own
-            iterator does not tell.
+        read_ns: The time to read, summed over the samples and the workers; 0 if the framework's own iterator
+            does not report it.
         preprocess_ns: The time to decode and preprocess, likewise.
         read_bytes: The bytes of the encoded samples, likewise.
     """
@@ -125,7 +125,7 @@ class IngestionSummary:
 
     @property
     def contradiction(self) -> str:
-        """Why the rate cannot be: its samples took more time than the workers had; empty if it can."""
+        """Why the rate is impossible (more work than the workers had time for); empty if it is possible."""
         if self.busy is None or self.busy <= _MOST_BUSY:
             return ""
         return (

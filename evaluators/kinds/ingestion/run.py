@@ -47,10 +47,10 @@ class IngestionLength:
             raise ConfigurationError("neither num_batches nor num_epochs ends the run; give one of them")
 
     def total(self, epoch_batches: int) -> int:
-        """The batches of the run, the warm-up included; of both limits, the one that is reached first.
+        """Returns the number of batches, with the warm-up, up to the limit that is reached first.
 
         Raises:
-            ConfigurationError: All of them are to warm up.
+            ConfigurationError: The warm-up takes all of them.
         """
         limits = []
         if self.num_batches is not None:
@@ -84,7 +84,7 @@ class IngestionRun:
         clock: A monotonic clock in nanoseconds.
 
     Raises:
-        ConfigurationError: All batches are to warm up.
+        ConfigurationError: The warm-up takes all batches.
     """
 
     def __init__(

@@ -182,5 +182,5 @@ def _answer(stored: dict[str, Any]) -> RateAnswer:
 
 
 def _plausible(number: float | None) -> bool:
-    """Whether a rate or a bound, if there is one, is not negative and of a size that can be computed with."""
+    """Returns whether a rate or a bound is None, or not negative and small enough to compute with."""
     return number is None or 0 <= number <= _MOST

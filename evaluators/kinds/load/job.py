@@ -169,7 +169,7 @@ class LoadJob:
         )
 
     def _dataset(self, resources: JobResources, model: ModelManifest | None) -> Dataset | None:
-        """The dataset where it can be opened before the model, whose manifest is None if it is elsewhere."""
+        """Returns the dataset if it can be opened before the model; ``model`` is None on an agent."""
         choice = self._request.dataset
         if self._request.synthetic:
             return None

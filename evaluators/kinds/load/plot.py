@@ -1,4 +1,4 @@
-"""Pictures of workloads and of searches for the highest rate."""
+"""Plots of workloads and of searches for the highest rate."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _series(
 
 
 def _sample(values: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The indices of evenly spaced values and of the largest value of each stretch, which keeps outliers."""
+    """Returns the indices of evenly spaced values and of the largest value of each stretch (outliers)."""
     count = len(values)
     if count <= MOST_POINTS:
         return np.arange(count)

@@ -134,7 +134,7 @@ def _interval(key: str, found: PercentileInterval | None) -> dict[str, Value]:
 
 
 def _percentiles(summary: LoadSummary, options: LoadOptions) -> dict[str, Value]:
-    """The percentiles with their intervals, and whether the judged one keeps the bound, if there is one."""
+    """Returns the percentiles with their intervals, and whether the judged one keeps the bound."""
     found = {each.percent: each for each in summary.percentiles}
     values: dict[str, Value] = {}
     for percent, name in _PERCENTILES.items():

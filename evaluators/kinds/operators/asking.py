@@ -1,4 +1,4 @@
-"""What is asked of ``agent op run``: its options as a request, checked before a framework is imported."""
+"""The options of ``agent op run`` as a request, which is checked before a framework is imported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_ALL = (Preset.SMALL, Preset.NORMAL, Preset.LARGE, Preset.SKEWED)
 
 
 def read_request(given: Mapping[str, Any]) -> OperatorRequest:
-    """Returns what the options of ``agent op run`` ask for, under their names.
+    """Returns the request that the options of ``agent op run`` describe, given by name.
 
     Raises:
         ConfigurationError: Nothing is asked for, a name is unknown, or sizes do not fit an operator.
@@ -46,16 +46,16 @@ def read_request(given: Mapping[str, Any]) -> OperatorRequest:
 
 
 def listed(texts: Iterable[str]) -> Iterator[str]:
-    """Yields the distinct names in texts with commas between."""
+    """Yields the distinct names in comma-separated texts."""
     parts = (part.strip() for text in texts for part in text.split(","))
     yield from dict.fromkeys(part for part in parts if part)
 
 
 def known(names: Iterable[str], every: Sequence[str], what: str) -> Iterator[str]:
-    """Yields names in small letters.
+    """Yields names in lower case.
 
     Raises:
-        ConfigurationError: One is none of ``every``.
+        ConfigurationError: A name is not one of ``every``.
     """
     for name in names:
         if name.lower() not in every:
@@ -143,10 +143,10 @@ def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
 
 
 def parse_shape(text: str, where: str) -> Shape:
-    """Returns sizes with commas or an x between.
+    """Returns the shape in a text of sizes that are separated by commas or an x.
 
     Raises:
-        ConfigurationError: They are no sizes; the message begins with ``where``.
+        ConfigurationError: The text is not a shape; the message begins with ``where``.
     """
     parts = text.replace("x", ",").split(",")
     if not all(part.strip().isascii() and part.strip().isdecimal() and int(part) > 0 for part in parts):

@@ -19,7 +19,7 @@ from inferometer.evaluators.precision.processes import interval_over
 from inferometer.evaluators.statistics import carried_percentile, percentile
 
 _NEAR = 3.0
-"""Below how many floors a time is told to be mostly the harness's own."""
+"""The multiple of the floor below which a time is reported to be mostly the harness's own."""
 
 
 class Bound(str, Enum):

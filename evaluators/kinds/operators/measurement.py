@@ -88,14 +88,14 @@ class OperatorOptions:
 
 @dataclass(frozen=True, slots=True)
 class MachinePeak:
-    """The most that this machine was seen to do with as many threads, measured once and kept.
+    """The peak performance of this machine at a number of threads, measured once and stored.
 
     Attributes:
         flops_per_s: Of a matrix product in the element type.
         bytes_per_s: Of a STREAM triad (McCalpin, 1995) over arrays that exceed the last-level cache.
         cache_bytes: The size of the last-level cache.
         threads: The threads.
-        how: What ran, in one line.
+        how: The programs that ran, in one line.
     """
 
     flops_per_s: float
@@ -148,7 +148,7 @@ class OperatorRow:
         peak_memory_bytes: The most memory; None where it is not known.
         memory_of: ``allocator``, or ``process`` for the growth of resident memory; empty where not known.
         correctness: What was compared.
-        fused: What was seen of a fusion in the framework's graph or trace; empty for nothing.
+        fused: The evidence of a fusion in the framework's graph or trace; empty for nothing.
     """
 
     operator: str

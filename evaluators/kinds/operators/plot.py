@@ -1,4 +1,4 @@
-"""The picture of single operators: the roofline of the machine, and frameworks side by side."""
+"""The plot of single operators: the roofline of the machine, and frameworks side by side."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class OperatorsPlot(Plot[OperatorMeasurement]):
     def _roofline(
         self, peaks: Sequence[MachinePeak], rows: Sequence[Row], series_of: Mapping[int, str]
     ) -> PointChart | None:
-        """The roofs, and a point for each row whose operations and bytes are known; None without either."""
+        """Returns the roofs, and a point for each row with known operations and bytes, or None."""
         placed = [row for row in rows if number(row["intensity"]) > 0 and number(row["gflops_per_s"]) > 0]
         if not peaks or not placed:
             return None
@@ -87,7 +87,7 @@ class OperatorsPlot(Plot[OperatorMeasurement]):
 
 
 def _series_names(rows: Sequence[Row]) -> Mapping[int, str]:
-    """The name in the legend of each row, by its identity: the framework, and its form if it has several."""
+    """Returns the legend name of each row by its ``id``: the framework, with its form if it has several."""
     forms: dict[str, set[str]] = {}
     for row in rows:
         forms.setdefault(str(row["framework_name"]), set()).add(str(row["form"]))

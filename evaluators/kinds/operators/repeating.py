@@ -72,7 +72,7 @@ def _joined(sizes: tuple[int, ...]) -> str:
 
 
 def _options(options: OperatorOptions) -> Iterator[str]:
-    """Yields those that differ from their defaults."""
+    """Yields the options that differ from their defaults."""
     named = {
         "dtype": options.dtype,
         "cache": options.cache.value,

@@ -88,7 +88,7 @@ class TrainingDocuments:
 
 
 def _columns(columns: Mapping[str, NDArray[np.generic]]) -> list[Document]:
-    """One document for each stretch of each rank; ``columns`` are (ranks, length)."""
+    """Returns one document for each stretch of each rank; ``columns`` are (ranks, length)."""
     ranks, length = next(iter(columns.values())).shape
     return [
         {"rank": rank}

@@ -171,7 +171,7 @@ def _check_classes(dataset: Dataset, manifest: ModelManifest) -> None:
 
 
 def _find_label(dataset: Dataset, manifest: ModelManifest, classes: int) -> Callable[[str | None], int]:
-    """Returns what gives the index of a sample's class."""
+    """Returns the function that maps a class name to its index."""
     indices = class_indices(dataset, manifest.output.parameters.labels, classes)
 
     def find(label: str | None) -> int:
@@ -354,7 +354,7 @@ def _train_rank(
     rank: Rank,
     callbacks: JobCallbacks[Progress],
 ) -> Iterator[Evaluation[TrainingMeasurement]]:
-    """Trains as one rank; a function of this module, so that pickle can pass it on to a process."""
+    """Trains as one rank. This is a module-level function, so that it can be pickled for a process."""
     return train(request, resources, rank, callbacks, group_id)
 
 

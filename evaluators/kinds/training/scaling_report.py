@@ -93,7 +93,7 @@ class _ScalingReport(Report[TrainingMeasurement]):
 
     @abstractmethod
     def _speedup(self, faster: float, more: float) -> float:
-        """How much faster ``more`` times the devices get through samples, whose steps are ``faster``."""
+        """Returns the speedup of ``more`` times the devices, whose steps are ``faster`` times as fast."""
 
 
 class WeakScalingReport(_ScalingReport):

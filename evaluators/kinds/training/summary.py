@@ -23,7 +23,7 @@ _ADVICE = {
 
 
 def training_rows(evaluation: Evaluation[TrainingMeasurement]) -> tuple[tuple[str, str], ...]:
-    """Step times, throughput, parts, losses and accuracy, by name; one without belongs to the row above."""
+    """Returns rows of step times, throughput, parts, losses and accuracy; unnamed ones continue a row."""
     measured, summary = evaluation.measurement, TrainingSummary.of(evaluation.measurement)
     return (
         ("trained", _how(measured)),
