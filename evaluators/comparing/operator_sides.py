@@ -71,7 +71,7 @@ class _Judged:
 
     @property
     def name(self) -> str:
-        """What the row is of, in a few words."""
+        """A short name of the row."""
         row = self.compared.row
         mode = "" if row.mode.value == "forward" else f" {row.mode.value}"
         return f"{row.operator}{mode} ({shapes_text(row.shapes)}) in {self.framework}"

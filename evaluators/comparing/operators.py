@@ -32,7 +32,7 @@ class ComparedRow:
 
     Attributes:
         row: The row, of the first process of A; of B where A has none.
-        ratio: p50 of B over that of A, with its own 95 % interval; None where a side has no times. Its
+        ratio: p50 of B over that of A, with its own 95 % interval; None if a side has no times. Its
             verdict allows for all rows of the comparison.
         processes: The processes with times of A and of B.
         reason: Why there is no ratio, or no interval; empty if there is one.

@@ -34,7 +34,7 @@ class Conditions:
         stability: The verdict.
         reasons: Why it is not stable, each with its figure.
         note: What the verdict does not take into account; empty for nothing.
-        hosts: What was observed on each host of the model; empty where none is watched.
+        hosts: What was observed on each host of the model; empty if none is watched.
     """
 
     stability: Stability
@@ -69,8 +69,8 @@ def judged(
     """Returns the verdict; of several hosts, it is that of the worst one.
 
     Args:
-        hosts: What happened on each host of the model; empty where none is watched.
-        times_ns: int64; the times of equal batches in order; None where they may vary, as under load.
+        hosts: The conditions on each host of the model; empty if none is watched.
+        times_ns: int64; the times of equal batches in order; None if they may vary, as under load.
         round_size: The batches whose inputs are prepared together; see ``instabilities``.
     """
     several = len(hosts) > 1

@@ -44,7 +44,7 @@ class WatchedSystem(Protocol):
 
 
 class Watch(Closeable):
-    """Watches the hosts of a system from ``begin`` to ``end``.
+    """The watch over the hosts of a system, from ``begin`` to ``end``.
 
     A model in this process is also looked at by a thread meanwhile, for what has no counters. Closing it ends
     that thread.
@@ -84,7 +84,7 @@ class Watch(Closeable):
         """Ends the watch after the measured part, and returns the verdict.
 
         Args:
-            times_ns: int64; the times of full batches in order; None where they may vary, as under load.
+            times_ns: int64; the times of full batches in order; None if they may vary, as under load.
             batch_size: The inputs of a full batch.
         """
         ends = self._counters() if self._begins else ()

@@ -97,7 +97,7 @@ def percentile_interval(latency_ns: NDArray[np.int64], percent: float) -> Percen
 def percentile_intervals(
     latency_ns: NDArray[np.int64], percents: Sequence[float] = PERCENTS
 ) -> tuple[PercentileInterval, ...]:
-    """Returns several percentiles with their intervals; none where there is no latency.
+    """Returns several percentiles with their intervals; none if there is no latency.
 
     Args:
         latency_ns: See ``percentile_interval``.

@@ -68,7 +68,7 @@ class IssuerProgress:
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """What ends a run early, and what receives its progress.
+    """The limits that end a run early, and the receiver of its progress.
 
     Attributes:
         timeout_ms: The timeout of a query, counted from when it was due.
@@ -91,7 +91,7 @@ class RunLimits:
 
 
 class RunWatch:
-    """Checks a run four times a second, in the thread that sends its queries.
+    """The watch over a run, which checks it four times a second in the thread that sends its queries.
 
     It has no thread of its own, which on two cores would compete with the one that sends. A check costs at
     most half a millisecond, however long the run is: of more than 8,192 queries it takes every k-th.
@@ -316,7 +316,7 @@ def _issue(target: QueryTarget, schedule: Schedule, log: QueryLog, pacer: _Pacer
 
 
 class _Pacer:
-    """Waits for the time of each query, and lets the run be checked meanwhile.
+    """The pacer, which waits until each query is due and lets the run be checked meanwhile.
 
     Args:
         watch: Checks the run.

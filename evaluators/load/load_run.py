@@ -24,8 +24,8 @@ class LoadRun:
         checksum: ``sha256:…`` of the schedule; empty for a closed loop.
         queries: The queries that were due before the run ended.
         cut_ns: Queries that were due before this are the empty start, and in no figure.
-        stopped: Why the run ended before its schedule; empty where it did not.
-        invalid: Why its figures cannot be trusted; empty where they can.
+        stopped: Why the run ended before its schedule; empty if it did not.
+        invalid: Why its figures cannot be trusted; empty if they can.
         reasons: How many queries failed for which reason.
     """
 

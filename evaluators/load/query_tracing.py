@@ -70,7 +70,7 @@ class StampingTarget(Protocol):
 
 
 class LoadTrace:
-    """Records some of the queries of runs, each run after it has ended.
+    """The recorder of a sample of the queries of runs, which records each run after it has ended.
 
     Args:
         scope: The parent of the runs.

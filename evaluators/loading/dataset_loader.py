@@ -20,7 +20,7 @@ from inferometer.manifests.errors import DatasetError, InferometerError
 from inferometer.manifests.inputs import InputParameters
 
 UNLABELLED = -1
-"""The label of a sample where nobody asks for it."""
+"""The label of a sample whose class is not needed."""
 
 
 def no_index(_: str | None) -> int:
@@ -29,7 +29,7 @@ def no_index(_: str | None) -> int:
 
 
 class DatasetLoader(Loader):
-    """Loads the samples of a dataset in batches. ``epoch_order.EpochOrder`` says which are in which batch.
+    """The loader of the samples of a dataset. ``epoch_order.EpochOrder`` assigns samples to batches.
 
     A batch is divided among the workers, and ``prefetch`` of them are loaded while the caller has another
     one, also those of the next epoch in the order of their numbers: loading does not begin anew with each

@@ -84,7 +84,7 @@ class FrameworkLoader(Loader):
     Made by ``open_framework_reader``.
 
     Args:
-        name: The process, for errors.
+        name: The name of the process in errors.
         opener: Opens the reader in it.
 
     Raises:

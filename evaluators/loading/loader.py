@@ -15,7 +15,7 @@ from inferometer.agent.inference.results import InputFailure
 from inferometer.manifests.errors import ConfigurationError
 
 MOST_SAMPLES = 2**31 - 1
-"""No batch is larger, and no run has more batches."""
+"""The maximum size of a batch, and the maximum number of batches of a run."""
 MOST_WORKERS = 1024
 
 
@@ -86,7 +86,7 @@ class LoadedBatch:
 
 
 class Loader(Closeable):
-    """Yields batches, epoch after epoch. Used from one thread."""
+    """The interface of a source of batches, epoch after epoch. Not thread-safe: used from one thread."""
 
     @abstractmethod
     def epoch(self, number: int) -> Iterator[LoadedBatch]:
@@ -102,12 +102,12 @@ class Loader(Closeable):
         """The number of batches in an epoch, the same on every rank."""
 
     def hold(self, batches: int) -> bool:
-        """Begins no batch ahead of the caller beyond so many in all, counted from the loader's first one.
+        """Stops loading ahead after ``batches`` batches, counted from the first one of the loader.
 
-        Whoever has taken all of them finds the workers at rest.
+        The workers are idle once the caller has taken all of them.
 
         Returns:
-            Whether it does. Of a loader that cannot be held, only a new epoch begins nothing before it.
+            Whether the loader supports this. If not, only the start of a new epoch has no batch in progress.
         """
         return True
 

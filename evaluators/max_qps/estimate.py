@@ -104,7 +104,7 @@ class Estimate:
         low_qps: The lower end of its 95 % interval.
         high_qps: The upper end.
         method: Its basis.
-        slope: By how much the log of the late fraction grows with the log of the rate; 0 where not needed.
+        slope: By how much the log of the late fraction grows with the log of the rate; 0 if not needed.
         reason: Why it has this basis, in one line.
     """
 
@@ -122,7 +122,7 @@ class Estimate:
 
 
 class Estimator:
-    """Estimates the rate from probes; ``seed`` is that of the simulation of a single server."""
+    """The estimator of the rate from probes; ``seed`` is that of the simulation of a single server."""
 
     def __init__(self, process: ArrivalProcess, bound_s: float, late_fraction: float, seed: int) -> None:
         self._process = process
@@ -158,7 +158,7 @@ class Estimator:
     def disagreement_qps(self, seen: Sequence[Evidence], found: Estimate, simulated: int) -> float:
         """Returns half of the difference between the rates by the earlier and by the later probes near it.
 
-        Both are by the method of the estimate; 0 where one of them does not determine a rate.
+        Both are by the method of the estimate; 0 if one of them does not determine a rate.
         """
         near = [e for e in seen if e.near(found.rate_qps) and e.queries]
         middle = len(near) // 2

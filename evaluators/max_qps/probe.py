@@ -78,7 +78,7 @@ class Probe:
 
 
 class Prober:
-    """Runs the probes of a search in a load session, one after the other."""
+    """The prober, which runs the probes of a search in a load session, one after the other."""
 
     def __init__(self, session: LoadSession) -> None:
         self._session = session

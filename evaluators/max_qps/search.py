@@ -293,7 +293,7 @@ class _Search:
         return self._options.time_budget_s - self._prober.elapsed_s - 2 * self._bound_s
 
     def _run(self, plan: _Plan) -> bool:
-        """Runs a probe; False where it does not fit into the time that is left."""
+        """Runs a probe; False if it does not fit into the time that is left."""
         options = self._options
         number = len(self._probes) + 1
         left_s = self._left_s()

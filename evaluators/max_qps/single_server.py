@@ -149,7 +149,7 @@ class SingleServer:
         seed: int,
         simulated: int = SIMULATED_QUERIES,
     ) -> SingleServer | None:
-        """Returns the model of what was seen; None where it is too little, or not of a single server."""
+        """Returns the model of what was seen; None if it is too little, or not of a single server."""
         count = sum(map(len, runs))
         # two that are sent at nearly the same time may change places on the way
         if count < _LEAST_SERVICE_TIMES or sum(run.disordered for run in runs) > _DISORDERED_SHARE * count:
@@ -332,7 +332,7 @@ def _delay_s(service_s: NDArray[np.float64], backlog_s: NDArray[np.float64]) -> 
         backlog_s: float64, n.
 
     Returns:
-        0 where too few queries tell, or where the difference is more than a delay: half of a service time.
+        0 if too few queries tell, or where the difference is more than a delay: half of a service time.
     """
     idle = backlog_s <= 0
     delay_s = 0.0

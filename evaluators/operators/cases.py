@@ -35,18 +35,18 @@ class OperatorRequest:
         operators: Names in the table.
         categories: Groups of the table.
         everything: Whether the whole table is meant.
-        presets: The sizes of the named operators: presets, or sizes such as ``1024x1024``, which all given
-            inputs of an operator have then.
+        presets: The sizes of the named operators: presets, or sizes such as ``1024x1024``, which apply to all
+            given inputs of an operator.
         own: Other cases.
         frameworks: The frameworks, in the order of the evaluations; empty for all that are installed.
-        modes: What is timed.
-        forms: The forms that run where a framework has them; empty for the first one of each framework.
+        modes: The modes to time.
+        forms: The forms to run, if a framework has them; empty for the first one of each framework.
         device: The device.
         threads: The CPU threads of an operator; None for ``default_threads``.
         options: How each row is measured.
 
     Raises:
-        ConfigurationError: A name is unknown, nothing is asked for, or sizes do not fit an operator.
+        ConfigurationError: A name is unknown, nothing is requested, or sizes do not fit an operator.
     """
 
     operators: tuple[str, ...] = ()

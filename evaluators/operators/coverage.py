@@ -18,8 +18,8 @@ class Coverage:
 
     Attributes:
         framework: Its name.
-        version: The installed version; None where it is not installed.
-        forms: The ways in which it runs an operator, by the operator's name; none where it lacks it.
+        version: The installed version; None if it is not installed.
+        forms: The ways in which it runs an operator, by the operator's name; none if it lacks it.
         reasons: Why it lacks an operator, by the operator's name.
         uncovered: The operators of the framework's own registry that the table does not use, sorted.
     """

@@ -55,7 +55,7 @@ class Cell:
     Attributes:
         operator: A name in the table.
         case: Its sizes and parameters.
-        form: One of the framework's forms; empty where it has none.
+        form: One of the framework's forms; empty if it has none.
         mode: What is timed.
         process: The number of the fresh process.
         reason: Why it cannot be measured; empty if no reason is known in advance.
@@ -89,7 +89,7 @@ class Cell:
 
 
 class Measurer:
-    """Measures rows in a framework that is open in this process.
+    """The measurer of rows in a framework that is open in this process.
 
     Args:
         runner: The framework.

@@ -52,7 +52,7 @@ class FrameworkFacts:
 
     Attributes:
         name: Its name.
-        environment: The machine and the software; None where the framework does not run.
+        environment: The machine and the software; None if the framework does not run.
         threads: The CPU threads of an operator.
         forms: The forms of each operator by name.
         missing: Why it lacks operators, by name.

@@ -95,7 +95,7 @@ def _length(full_ns: NDArray[np.int64], target: float) -> int:
 
 
 def half_width(full_ns: NDArray[np.int64]) -> float | None:
-    """Returns the longer side of the interval of p50, as a share of p50; None where there is no interval."""
+    """Returns the longer side of the interval of p50, as a share of p50; None if there is no interval."""
     if len(full_ns) < batches_for_interval(full_ns):
         return None
     found, p50_ns = serial_percentile_interval(full_ns, 50), percentile(full_ns, 50)

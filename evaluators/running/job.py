@@ -26,7 +26,7 @@ class Found(Protocol):
 
     @property
     def evaluation(self) -> Evaluation[Any] | None:
-        """The evaluation; None where it failed."""
+        """The evaluation; None if it failed."""
         ...
 
 

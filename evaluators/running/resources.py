@@ -74,7 +74,7 @@ class JobResources(Protocol):
         """Checks everything that needs no model file, such as the device, before anything is downloaded.
 
         Returns:
-            The manifest of a model in this process, by which its dataset can be opened; None where the model
+            The manifest of a model in this process, by which its dataset can be opened; None if the model
             is elsewhere.
 
         Raises:

@@ -44,7 +44,7 @@ class PredictionFile(ABC):
 
     @abstractmethod
     def read(self, sample: Sample) -> Predictions | None:
-        """Returns the predictions of one row; None where it has none of this sample.
+        """Returns the predictions of one row; None if it has none of this sample.
 
         Raises:
             PredictionError: They cannot be scored, such as a number that is not finite.

@@ -96,7 +96,7 @@ class ClassIndex:
 
 
 class AccuracyCounter:
-    """Counts correct classifications over batches. Not thread-safe.
+    """A counter of correct classifications over batches. Not thread-safe.
 
     It does not count failed inputs, samples without a label, or the predictions of models that do not
     classify.

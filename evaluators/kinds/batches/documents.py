@@ -29,7 +29,7 @@ _TIMES = tuple(field.name for field in fields(BatchTimes))
 
 
 class BatchDocuments:
-    """Keeps a ``BatchMeasurement``; see ``MeasurementDocuments``."""
+    """Storage of ``BatchMeasurement`` in documents; see ``MeasurementDocuments``."""
 
     def write(
         self, evaluation: Evaluation[BatchMeasurement], save_id: str

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class EvaluationTrace:
-    """Records one evaluation, down to a level; at NO_TRACE it records nothing.
+    """The trace of one evaluation, down to a level; at NO_TRACE it records nothing.
 
     If there is an address, the spans are also sent there, and ``close`` calls ``notify`` with what was
     delivered. ``url`` is the URL under which users find traces; None derives it from the address.

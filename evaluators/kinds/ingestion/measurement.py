@@ -83,7 +83,7 @@ class IngestionMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class IngestionSummary:
-    """The figures of a loader; None where they are not known.
+    """The figures of a loader; None if they are not known.
 
     The wait is that of a caller who does nothing but wait for the next batch. Its mean, percentiles and
     intervals are of full batches; rates are of all batches over the sum of their times.
@@ -92,19 +92,19 @@ class IngestionSummary:
         batches: The measured batches.
         mean_ns: The mean wait.
         p50_ns: The median.
-        p90_ns: The 90th percentile; None where there are too few full batches.
+        p90_ns: The 90th percentile; None if there are too few full batches.
         p99_ns: The 99th percentile, likewise.
-        mean_interval_ns: The 95 % interval of the mean; None where there are too few full batches.
+        mean_interval_ns: The 95 % interval of the mean; None if there are too few full batches.
         p50_interval_ns: That of the median.
         batches_per_s: Batches in a second.
         samples_per_s: Samples in a second, without those that failed.
         samples_interval: Its 95 % interval, as wide relative to it as that of the mean.
-        bytes_per_s: Bytes of encoded samples in a second; None where the framework's iterator does not tell.
+        bytes_per_s: Bytes of encoded samples in a second; None if the framework's iterator does not tell.
         read_ns: The mean time to read a sample, of the thread that does so; None likewise.
         preprocess_ns: The mean time to decode and preprocess a sample, likewise.
         cached_before: The share of the dataset's bytes that was in the page cache before, 0…1.
         busy: The share of the workers' time in which they read and preprocessed, failed samples included;
-            None where the framework's iterator does not tell.
+            None if the framework's iterator does not tell.
     """
 
     batches: int

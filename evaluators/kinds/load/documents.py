@@ -21,7 +21,7 @@ _RUN = tuple(field.name for field in fields(LoadRun) if field.name not in {"quer
 
 
 class LoadDocuments:
-    """Keeps a ``LoadMeasurement``; see ``MeasurementDocuments``."""
+    """Storage of ``LoadMeasurement`` in documents; see ``MeasurementDocuments``."""
 
     def write(
         self, evaluation: Evaluation[LoadMeasurement], save_id: str
@@ -141,7 +141,7 @@ def _mlperf_document(result: MlperfResult) -> Document:
 
 
 class RateSearchDocuments:
-    """Keeps a ``RateSearchMeasurement``; see ``MeasurementDocuments``."""
+    """Storage of ``RateSearchMeasurement`` in documents; see ``MeasurementDocuments``."""
 
     def write(
         self, evaluation: Evaluation[RateSearchMeasurement], save_id: str

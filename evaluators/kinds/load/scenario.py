@@ -25,7 +25,7 @@ class MlperfWork:
     """A scenario that LoadGen puts on the system.
 
     Attributes:
-        settings: The settings of LoadGen; the rate is 0 where it is measured before the run.
+        settings: The settings of LoadGen; the rate is 0 if it is measured before the run.
         options: What an evaluation keeps of the request.
     """
 

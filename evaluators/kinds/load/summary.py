@@ -23,7 +23,7 @@ _UNITS = {
 
 
 def _mlperf_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
-    """Yields the rows of a scenario of MLPerf; none where there was none."""
+    """Yields the rows of a scenario of MLPerf; none if there was none."""
     result, scenario = load.mlperf, load.options.scenario
     if result is None or scenario is None:
         return

@@ -23,7 +23,7 @@ def read_request(given: Mapping[str, Any]) -> OperatorRequest:
     """Returns the request that the options of ``agent op run`` describe, given by name.
 
     Raises:
-        ConfigurationError: Nothing is asked for, a name is unknown, or sizes do not fit an operator.
+        ConfigurationError: Nothing is requested, a name is unknown, or sizes do not fit an operator.
     """
     names, categories = given["operators"], tuple(listed(given["categories"]))
     own, shapes = _own_case(given), given["shapes"]

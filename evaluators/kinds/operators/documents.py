@@ -26,7 +26,7 @@ _PLAIN = tuple(field.name for field in fields(OperatorRow) if field.name not in 
 
 
 class OperatorDocuments:
-    """Keeps an ``OperatorMeasurement``; see ``MeasurementDocuments``."""
+    """Storage of ``OperatorMeasurement`` in documents; see ``MeasurementDocuments``."""
 
     def write(
         self, evaluation: Evaluation[OperatorMeasurement], save_id: str

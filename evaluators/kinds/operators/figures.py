@@ -48,8 +48,8 @@ class OperatorSummary:
         block: The runs in a time; the most of any process.
         floor_ns: The time of a run that does nothing.
         near_floor: Whether p50 is below three times of that.
-        flops_per_s: Floating-point operations a second at p50; None where they are not stated, or are none.
-        bytes_per_s: Bytes of inputs and outputs a second at p50; None where they are not known. Above the
+        flops_per_s: Floating-point operations a second at p50; None if they are not stated, or are none.
+        bytes_per_s: Bytes of inputs and outputs a second at p50; None if they are not known. Above the
             machine's peak for what fits into the caches.
         flops_share: ``flops_per_s`` over the machine's peak.
         bytes_share: ``bytes_per_s`` over the machine's peak.

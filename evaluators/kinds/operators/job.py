@@ -109,7 +109,7 @@ def _benchmarked(
 
 
 def row_name(row: OperatorRow, framework: str) -> str:
-    """Returns what a row is of, in a few words."""
+    """Returns a short name of a row."""
     return f"{row.operator} ({shapes_text(row.shapes)}), {row.mode.value}, in {framework} {row.form}".rstrip()
 
 

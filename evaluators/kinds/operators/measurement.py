@@ -112,7 +112,7 @@ class Correctness:
     Attributes:
         against: ``reference`` for the table's own computation in float64, ``finite differences`` of it for
             gradients, ``properties`` for what draws random numbers, or empty for nothing.
-        max_absolute: The greatest difference; None where nothing was compared.
+        max_absolute: The greatest difference; None if nothing was compared.
         max_relative: The greatest difference relative to the reference's largest magnitude.
         tolerance: What ``max_relative`` may be.
     """
@@ -143,10 +143,10 @@ class OperatorRow:
         block: The runs in each of ``times_ns``; 1 unless one run is too short for the clock.
         stop: Why no more was measured; None without times.
         floor_ns: The time of a run that does nothing, in the same loop.
-        flops: The floating-point operations of a run; None where they are not stated.
-        moved_bytes: The bytes of the inputs and outputs of a run; None where they are not known.
-        peak_memory_bytes: The most memory; None where it is not known.
-        memory_of: ``allocator``, or ``process`` for the growth of resident memory; empty where not known.
+        flops: The floating-point operations of a run; None if they are not stated.
+        moved_bytes: The bytes of the inputs and outputs of a run; None if they are not known.
+        peak_memory_bytes: The most memory; None if it is not known.
+        memory_of: ``allocator``, or ``process`` for the growth of resident memory; empty if not known.
         correctness: What was compared.
         fused: The evidence of a fusion in the framework's graph or trace; empty for nothing.
     """
@@ -188,7 +188,7 @@ class OperatorMeasurement:
     Attributes:
         rows: A row for each operator, case, form, mode and process that was asked for, in order.
         options: How they were measured.
-        peak: What this machine can do; None where it was not measured.
+        peak: What this machine can do; None if it was not measured.
         elapsed_ns: The duration of the whole.
     """
 

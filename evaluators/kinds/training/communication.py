@@ -16,7 +16,7 @@ _DISTRIBUTED = ("dist_sync", "dist_device_sync", "dist_async")
 def read_communication(
     values: Mapping[str, Any], framework: str, gpus: int, ranks: RankRequest, devices: int
 ) -> str:
-    """Reads how gradients are added up; empty where the trainer decides, or nothing is to be added.
+    """Reads how gradients are added up; empty if the trainer decides, or nothing is to be added.
 
     Args:
         values: ``kv_store``, ``dist_backend`` and ``kv_num_servers``.

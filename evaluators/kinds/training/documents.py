@@ -25,7 +25,7 @@ _PARTS = ("forward_ns", "backward_ns", "communicate_ns", "update_ns")
 
 
 class TrainingDocuments:
-    """Keeps a ``TrainingMeasurement``; see ``MeasurementDocuments``."""
+    """Storage of ``TrainingMeasurement`` in documents; see ``MeasurementDocuments``."""
 
     def write(
         self, evaluation: Evaluation[TrainingMeasurement], save_id: str

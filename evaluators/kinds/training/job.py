@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """The datasets of a request, which were opened before the model; None where there is none.
+    """The datasets of a request, which were opened before the model; None if there is none.
 
     ``cache`` tells what of the training data was in the page cache.
     """
@@ -339,7 +339,7 @@ def _train_part(
     process: int | None,
     callbacks: JobCallbacks[Progress],
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
-    """Trains once, as all ranks of this host."""
+    """Yields the evaluation of one repetition, trained as all ranks of this host."""
     work = partial(_train_rank, request, resources, group_id)
     companions = resources.companions(request.system, request.options.communication)
     with closing(run_ranks(work, ranks, callbacks, os.environ, companions)) as evaluations:

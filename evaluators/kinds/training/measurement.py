@@ -133,7 +133,7 @@ class TrainingMeasurement:
         losses: float64, (ranks, warm-up and measured steps): the mean loss of each rank's batch in each step.
         elapsed_ns: The duration of the measured steps.
         failures: The samples that could not be read or decoded, and that no step trained on.
-        accuracy: That of the trained model on ``validation``; None where it was not asked for.
+        accuracy: That of the trained model on ``validation``; None if it was not asked for.
         validation: The name of the dataset of ``accuracy``; empty for none.
         epochs: How many passes over the data were begun.
     """
@@ -191,9 +191,9 @@ class TrainingSummary:
         steps: The measured steps.
         mean_ns: The mean of the full steps.
         p50_ns: The median of the full steps.
-        p90_ns: The 90th percentile; None where there are too few.
+        p90_ns: The 90th percentile; None if there are too few.
         p99_ns: The 99th percentile, likewise.
-        mean_interval_ns: The 95 % interval of the mean; None where there are too few full steps.
+        mean_interval_ns: The 95 % interval of the mean; None if there are too few full steps.
         p50_interval_ns: That of the median.
         throughput_samples_per_s: All samples over the sum of the steps' times, of the rank whose sum is the
             longest.
