@@ -49,7 +49,7 @@ class RunTimes:
         """Returns the times of queries under load, from the first arrival to the last answer.
 
         Queries that were all due at once (``Queries.due_at_once``) have a value for each time of an answer,
-        in order, because the time at which they were due tells nothing.
+        in order, because the time at which they were due carries no information.
         """
         sent = queries.chosen(queries.outcome != Outcome.UNSENT)
         if sent.due_at_once:

@@ -43,7 +43,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class HostConditions:
-    """What happened on one host during the measured part; None for what is not known.
+    """The conditions on one host during the measured part; None for unknown values.
 
     Shares are 0…1. The CPU time of the measured process includes that of a client on the same machine.
 
@@ -138,7 +138,7 @@ def host_conditions(
     Args:
         begins: The first reading of each of the measured processes there; the first is that of the model.
         ends: The second one of each, in the same order.
-        samples: What a sampler saw meanwhile.
+        samples: The samples taken meanwhile.
     """
     begin, end = begins[0], ends[0]
     duration_s = max((end.taken_ns - begin.taken_ns) / _NS_PER_S, 1e-9)

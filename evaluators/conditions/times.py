@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 LEAST_BATCHES = 60
 """The minimum number of times to judge: 20 sections of fewer times would hold less than 3 each."""
 PAUSE_SPREADS = 8.0
-"""A pause exceeds the median by so many times the distance from the median to the 90th percentile.
+"""The excess of a pause over the median, in distances from the median to the 90th percentile.
 
 Of exponential times one in 800,000 does, of normal ones none.
 """
 PAUSE_FACTOR = 2.0
-"""A pause takes at least so many times the median, however little the other times vary."""
+"""The minimum length of a pause in medians, even if the other times hardly vary."""
 PAUSES_SHARE = 0.01
 """Pauses count where they make the run longer by this share; below, they hardly move the mean."""
 SECTIONS = 20

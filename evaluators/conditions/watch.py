@@ -39,15 +39,14 @@ class WatchedSystem(Protocol):
     """A system on other hosts that report their counters, such as a remote agent."""
 
     def condition_counters(self) -> Sequence[ConditionCounters]:
-        """Reads the counters of each of its processes; empty if one does not tell. Raises nothing."""
+        """Reads the counters of each of its processes; empty if one does not report them. Raises nothing."""
         ...
 
 
 class Watch(Closeable):
     """The watch over the hosts of a system, from ``begin`` to ``end``.
 
-    A model in this process is also looked at by a thread meanwhile, for what has no counters. Closing it ends
-    that thread.
+    For a model in this process, a thread also samples what has no counters. ``close`` ends that thread.
 
     Args:
         system: The open model.

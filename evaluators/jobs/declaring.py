@@ -22,7 +22,7 @@ class Declared:
     """The description of an option for front ends.
 
     Attributes:
-        help: What it sets, in a sentence.
+        help: A sentence that describes it.
         metavar: The placeholder of its value, such as ``S`` for seconds.
         within: The numbers that are allowed; None for no number, or any.
         choices: The texts that are allowed; empty for any.
@@ -50,7 +50,7 @@ class Option:
         name: The name of the field, and of the library's argument.
         default: The default.
         kind: ``int``, ``float``, ``bool``, ``str`` or ``Path``.
-        declared: What doors show of it.
+        declared: Its description for front ends.
     """
 
     name: str

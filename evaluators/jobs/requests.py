@@ -107,7 +107,7 @@ def inputs_for(
 ) -> DatasetChoice:
     """Returns the inputs of an evaluation batch by batch.
 
-    They are random tensors if those are asked for, or if a model without a manifest has no other inputs:
+    They are random tensors if these are requested, or if a model without a manifest has no other inputs:
     ``least`` or more, of which every batch is full.
 
     Raises:
@@ -128,7 +128,7 @@ class EvaluationRequest:
         system: The model.
         dataset: The dataset.
         options: How much of it, in which batches; also how many classes are kept of each prediction.
-        trace_level: How deep to look.
+        trace_level: The depth of the trace.
         leveled: Whether to evaluate also at each shallower level that a deeper one would disturb.
         repeat: How often to repeat all of it, each time in a fresh process; once is in this one.
         measure_enough: Whether to go through the whole dataset again, until p50 is known to

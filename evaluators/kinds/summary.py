@@ -46,7 +46,7 @@ def trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
 
 
 def failure_line(failure: InputFailure) -> str:
-    """Returns which input failed, in which stage and why, on one line, whatever a server has put into it."""
+    """Returns which input failed, in which stage and why, on one line even if a reason has several."""
     return printable(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
 
 

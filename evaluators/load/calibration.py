@@ -116,7 +116,7 @@ def check_load(rate_qps: float, ceiling_qps: float) -> None:
     Args:
         rate_qps: The rate, such as ``peak_qps`` of a schedule. Up to half of ``LEAST_QPS`` every load is
             accepted, so that there is no need to calibrate.
-        ceiling_qps: What ``calibrate`` found.
+        ceiling_qps: The result of ``calibrate``.
 
     Raises:
         ConfigurationError: The load is above that.

@@ -22,7 +22,7 @@ from inferometer.evaluators.load.target import QueryTarget
 from inferometer.evaluators.statistics import percentile
 
 LOOK_NS = 250_000_000
-"""The time from one check to the next."""
+"""The interval between checks."""
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _LOOKED_AT = 8192
@@ -104,7 +104,7 @@ class RunWatch:
 
     Args:
         log: Of the run.
-        limits: What ends it.
+        limits: The limits that end it.
         schedule: When queries are due; None for a closed loop, which has no backlog.
         total: Of how many queries the progress reports.
     """

@@ -26,9 +26,9 @@ class Schedule:
 
     Attributes:
         offsets_ns: int64, ascending, not negative; nanoseconds from the begin of the run.
-        source: What it was made from: an arrival process, or a file.
+        source: Its source: an arrival process or a file.
         rate_qps: The requested rate; for a file, the mean rate from its first to its last arrival.
-        seed: What it was drawn from; None for a file.
+        seed: The seed that it was drawn from; None for a file.
     """
 
     offsets_ns: NDArray[np.int64]

@@ -33,8 +33,8 @@ class DatasetLoader(Loader):
 
     A batch is divided among the workers, and ``prefetch`` of them are loaded while the caller has another
     one, also those of the next epoch in the order of their numbers: loading does not begin anew with each
-    epoch. The memory of batches is used again: a batch is valid until the next one is asked for. A sample
-    that fails is left out of its batch, which names it, and which is empty if all fail. Used from one thread.
+    epoch. The memory of batches is reused: a batch is valid until the next one is requested. A sample that
+    fails is left out of its batch, which names it, and which is empty if all fail. Used from one thread.
 
     Args:
         dataset: The samples; stays open, and is closed by its owner. For worker processes, pickle passes it
@@ -100,7 +100,7 @@ class DatasetLoader(Loader):
         return self._running
 
     def hold(self, batches: int) -> bool:
-        """Begins no batch ahead beyond so many in all; see ``Loader``."""
+        """Stops loading ahead after ``batches`` batches; see ``Loader``."""
         self._held_at = batches
         return True
 

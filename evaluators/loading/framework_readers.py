@@ -34,7 +34,7 @@ _NEXT = "next"
 
 @dataclass(frozen=True, slots=True)
 class _Opener:
-    """What the process needs to open the reader."""
+    """The data that the process needs to open the reader."""
 
     reader: str
     path: Path
@@ -56,7 +56,7 @@ def open_framework_reader(
     """Opens a dataset with the iterator of the framework that its format belongs to.
 
     Raises:
-        ConfigurationError: No framework has one, or it cannot do what is asked for.
+        ConfigurationError: No framework has one, or it does not support the options.
         FrameworkUnavailableError: The framework is not installed.
         DatasetError: It cannot read the dataset.
     """

@@ -27,7 +27,7 @@ class LoaderOptions:
         batch_size: Samples in a batch of this rank; the last batch of an epoch may hold fewer.
         workers: The workers that read and preprocess; 0 for none: the caller's thread does it.
         processes: Whether the workers are processes; else they are threads.
-        prefetch: Batches that are loaded ahead; 0 loads a batch when it is asked for.
+        prefetch: Batches that are loaded ahead; 0 loads a batch on demand.
         shuffle: Whether the order is drawn anew for each epoch, by ``seed`` and the epoch's number.
         seed: The seed, the same on every rank.
         rank: The number of this rank.

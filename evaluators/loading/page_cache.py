@@ -38,7 +38,7 @@ def cached_share(files: Iterable[Path]) -> CachedShare:
 
     Linux reports this only to the owner of a file and to those who may write it; to others it reports all
     pages as cached, and the share is then unknown. A file that cannot be opened is left out. Of more than
-    ``MOST_FILES`` files, some are looked at.
+    ``MOST_FILES`` files, a subset is checked.
     """
     if not _kernel_tells():
         return CachedShare(None, "this system does not tell what is in its page cache")
@@ -102,7 +102,7 @@ class CacheBefore:
 
 
 def before_reading(files: Iterable[Path], *, drop_first: bool = False) -> CacheBefore:
-    """Drops files from the page cache if that is asked for, and returns the state of the cache."""
+    """Drops files from the page cache if ``drop_first``, and returns the state of the cache."""
     if not drop_first:
         found = cached_share(files)
         return CacheBefore(found.share, reason=found.reason)

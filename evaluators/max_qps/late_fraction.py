@@ -98,7 +98,8 @@ def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot
         late_fraction: Above 0 and below 1.
 
     Returns:
-        None if the counts do not tell: too few slices, none late or all, or a crossing far outside them.
+        The root. None if the counts do not determine it: too few slices, none late or all, or a crossing far
+            outside them.
     """
     slices = len(counts.queries)
     if slices < 3 or not 0 < counts.late.sum() < counts.queries.sum():

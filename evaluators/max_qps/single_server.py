@@ -332,7 +332,8 @@ def _delay_s(service_s: NDArray[np.float64], backlog_s: NDArray[np.float64]) -> 
         backlog_s: float64, n.
 
     Returns:
-        0 if too few queries tell, or where the difference is more than a delay: half of a service time.
+        The delay in seconds. 0 if there are too few queries, or if the difference is more than a delay: half
+        of a service time.
     """
     idle = backlog_s <= 0
     delay_s = 0.0

@@ -68,7 +68,7 @@ class OperatorRequest:
             )
 
     def cases(self) -> tuple[tuple[str, Case], ...]:
-        """Returns the name of an operator and a case, for all that is asked for, in the table's order."""
+        """Returns the name of an operator and a case, for all requested cases, in the table's order."""
         names = operators() if self.everything else self.operators
         named = chosen_operators(names, self.categories)
         found = [

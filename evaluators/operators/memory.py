@@ -47,7 +47,7 @@ class MemoryPeak:
 
 
 def _status(name: str) -> int | None:
-    """Returns a size in bytes from this process's status; None if the system does not tell."""
+    """Returns a size in bytes from this process's status; None if the system does not report it."""
     with suppress(OSError):
         for line in (_OWN / "status").read_text(encoding="utf-8").splitlines():
             if line.startswith(f"{name}:"):

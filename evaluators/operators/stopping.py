@@ -25,14 +25,15 @@ class StopRules:
     """The rules that decide when to check the times next, or why to stop.
 
     For a target, the length is fixed from a pilot as ``precision.length.LengthPlan`` fixes it, by looks at
-    few and growing lengths: an interval that is looked at after every run covers less than it says. The pilot
-    has three times as many times as an interval needs, and ends with 20 % of the budget, or a second.
+    few and growing lengths: an interval that is checked after every run covers less than its nominal level.
+    The pilot has three times as many times as an interval needs, and ends with 20 % of the budget, or a
+    second.
 
-    Whether the interval gets narrower is looked at whenever there are four times as many times, which halve
-    the interval of times that are independent: if a fifth is not gained, what remains is noise that no
-    further run removes (nvbench's second criterion, which keeps it from measuring for hours). So is a
-    correlation that is as long as the run, and still is with twice as many times. Neither counts before 30 %
-    of the budget, or two seconds: what disturbs the first milliseconds passes.
+    Whether the interval gets narrower is checked whenever there are four times as many times, which halve the
+    interval of times that are independent: if a fifth is not gained, what remains is noise that no further
+    run removes (nvbench's second criterion, which keeps it from measuring for hours). So is a correlation
+    that is as long as the run, and still is with twice as many times. Neither counts before 30 % of the
+    budget, or two seconds: what disturbs the first milliseconds passes.
 
     Args:
         options: The requested target, time budget or number of runs.

@@ -27,9 +27,10 @@ class LengthPlan:
 
     For a target, the length is fixed from a pilot (Stein, "A Two-Sample Test for a Linear Hypothesis Whose
     Power is Independent of the Variance", Annals of Mathematical Statistics 16, 1945): an interval that is
-    looked at again and again until it is narrow covers less than it says. The pilot is the first second, and
-    three times as many batches as an interval needs. Its interval of p50, which shrinks with the square root
-    of the number of batches, gives the number. That number has a margin of 1.3² for the error of the pilot.
+    checked repeatedly until it is narrow covers less than its nominal level. The pilot is the first second,
+    and three times as many batches as an interval needs. Its interval of p50, which shrinks with the square
+    root of the number of batches, gives the number. That number has a margin of 1.3² for the error of the
+    pilot.
 
     Args:
         options: The requested minimums, target and time budget.

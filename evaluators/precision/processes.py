@@ -72,7 +72,7 @@ class ProcessGroup:
     Attributes:
         trace_level: The level.
         processes: How many there are, at least two.
-        figures: What all of them have of p50 and mean.
+        figures: p50 and mean, as far as all processes have them.
         remote: Whether an agent elsewhere ran the model, in one process of its own.
     """
 

@@ -25,7 +25,7 @@ MOST_RANKS = 1024
 RankWork: TypeAlias = Callable[[Rank, JobCallbacks[Progress]], Iterable[Evaluation[TrainingMeasurement]]]
 """Trains as one rank. Pickle can pass it on, so that it is a function of a module with its arguments.
 
-The ranks work in step: each looks for a request to stop once a step, as often as the others.
+The ranks work in step: each checks for a stop request once per step.
 """
 
 

@@ -334,7 +334,7 @@ class TrainingRun:
 
 @dataclass(slots=True)
 class _Record:
-    """What this rank measured so far."""
+    """The measurements of this rank so far."""
 
     steps: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     parts: dict[int, StepParts] = field(default_factory=dict)

@@ -22,7 +22,7 @@ class PredictionFile(ABC):
 
     Attributes:
         labels: The names of the classes, in the order that the predictions count them.
-        scores: The scores that such predictions tell; None means all of the task.
+        scores: The scores that such predictions determine; None means all of the task.
 
     Raises:
         DatasetError: It cannot be read, or is damaged; the message names the entry.

@@ -79,7 +79,7 @@ class TextLabelsFile(_Table):
 
 
 class LabelsFile(TextLabelsFile):
-    """The best class of each image, which tells top-1 alone."""
+    """The best class of each image, which determines top-1 only."""
 
     scores: ClassVar[frozenset[str] | None] = frozenset({"top-1"})
 

@@ -99,7 +99,8 @@ class IngestionSummary:
         batches_per_s: Batches in a second.
         samples_per_s: Samples in a second, without those that failed.
         samples_interval: Its 95 % interval, as wide relative to it as that of the mean.
-        bytes_per_s: Bytes of encoded samples in a second; None if the framework's iterator does not tell.
+        bytes_per_s: Bytes of encoded samples in a second; None if the framework's iterator does not report
+            them.
         read_ns: The mean time to read a sample, of the thread that does so; None likewise.
         preprocess_ns: The mean time to decode and preprocess a sample, likewise.
         cached_before: The share of the dataset's bytes that was in the page cache before, 0…1.

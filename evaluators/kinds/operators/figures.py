@@ -23,7 +23,7 @@ _NEAR = 3.0
 
 
 class Bound(str, Enum):
-    """What limits an operator, by the roofline."""
+    """The limit of an operator, by the roofline."""
 
     MEMORY = "memory"
     COMPUTE = "compute"
@@ -83,7 +83,7 @@ class OperatorSummary:
 
         Args:
             rows: The rows of one key and form, one for each process.
-            peak: What the machine can do.
+            peak: The peak of the machine.
         """
         measured = [row for row in rows if row.status is RowStatus.MEASURED and len(row.times_ns)]
         if not measured:

@@ -129,7 +129,7 @@ def benchmark_operators(
     the evaluations have the status interrupted and contain the rows that are complete.
 
     Args:
-        request: What is asked for.
+        request: The benchmark to run.
         registry: The frameworks.
         callbacks: Called in this thread; progress comes after each row.
         resume: Whether to go on with the rows that an earlier run of the same request has left in the
@@ -141,7 +141,7 @@ def benchmark_operators(
 
     Raises:
         UnknownFrameworkError, FrameworkUnavailableError: A framework is unknown or not installed.
-        ConfigurationError: A framework runs no single operators, or none runs on the device as asked for.
+        ConfigurationError: A framework runs no single operators, or none runs on the requested device.
         EvaluationInterrupted: It was stopped before there was a row.
         OutputError: The journal cannot be written.
     """
@@ -198,7 +198,7 @@ class _Run:
 
     @property
     def environment(self) -> Environment:
-        """The machine's, as a framework tells it."""
+        """The environment of the machine, as a framework reports it."""
         known = [each.environment for each in self.facts.values() if each.environment is not None]
         return known[0] if known else read_environment(next(iter(self.openings.values())).versions)
 

@@ -41,13 +41,13 @@ class Stop(str, Enum):
     """Why no more was measured."""
 
     TARGET = "target"
-    """The interval of the median is as narrow as asked for."""
+    """The interval of the median has reached the target."""
     NOISE = "noise"
     """The interval did not get narrower any more."""
     BUDGET = "budget"
     """The time was spent."""
     COUNT = "count"
-    """The runs that were asked for are done, or as many times as a row keeps."""
+    """The requested runs are done, or the row has the maximum number of times."""
 
 
 class Cache(str, Enum):
@@ -72,7 +72,7 @@ class OperatorOptions:
         warmup: The least runs before, for every row; fewer where these take half of the budget.
         seed: The seed of the inputs.
         processes: How many fresh processes measured each row.
-        values: What the inputs hold: ``table`` for what the table draws, ``zeros`` or ``ones``.
+        values: The values of the inputs: ``table`` for those that the table draws, ``zeros`` or ``ones``.
     """
 
     dtype: str = "float32"
@@ -114,7 +114,7 @@ class Correctness:
             gradients, ``properties`` for what draws random numbers, or empty for nothing.
         max_absolute: The greatest difference; None if nothing was compared.
         max_relative: The greatest difference relative to the reference's largest magnitude.
-        tolerance: What ``max_relative`` may be.
+        tolerance: The maximum allowed ``max_relative``.
     """
 
     against: str = ""
@@ -188,7 +188,7 @@ class OperatorMeasurement:
     Attributes:
         rows: A row for each operator, case, form, mode and process that was asked for, in order.
         options: How they were measured.
-        peak: What this machine can do; None if it was not measured.
+        peak: The peak of this machine; None if it was not measured.
         elapsed_ns: The duration of the whole.
     """
 

@@ -41,7 +41,7 @@ from inferometer.manifests.errors import ConfigurationError, DatasetError, Outpu
 from inferometer.manifests.schema import Loss, ModelManifest
 
 _CTC_STEPS_PER_LABEL = 4
-"""Synthetic data for CTC has a label for every so many time steps of the model's output."""
+"""The number of time steps of the model's output per label of synthetic data for CTC."""
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 class _Sources:
     """The datasets of a request, which were opened before the model; None if there is none.
 
-    ``cache`` tells what of the training data was in the page cache.
+    ``cache`` is the state of the page cache for the training data.
     """
 
     training: Dataset | None
@@ -163,7 +163,7 @@ def _open_sources(
 
 
 def _check_classes(dataset: Dataset, manifest: ModelManifest) -> None:
-    """Checks the classes before the model is built, where its manifest tells how many it has."""
+    """Checks the classes before the model is built, if its manifest gives their number."""
     if not len(dataset):
         raise DatasetError(f"dataset {dataset.identity.name} holds no samples")
     if labels := manifest.output.parameters.labels:

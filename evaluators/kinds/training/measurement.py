@@ -51,7 +51,7 @@ class TrainingOptions:
         devices: Devices of one rank.
         ranks: Processes that train together.
         communication: How gradients are added up over devices and ranks; empty for one device.
-        parts_every: Every so many steps the parts of one are timed; 0 for never.
+        parts_every: The interval, in steps, at which the parts of a step are timed; 0 for never.
         cudnn_benchmark: Whether cuDNN times its algorithms; None for the framework's default.
     """
 
@@ -177,10 +177,10 @@ class TrainingMeasurement:
 
 
 _DIVERGED = 100
-"""How many times the first loss another one may be."""
+"""The multiple of the first loss above which a run has diverged."""
 
 _LATE_LOADER = 0.05
-"""The share of a step that a loader which works ahead may be waited for before it is what bounds the step."""
+"""The share of a step above which the wait for a loader that works ahead makes it the bound of the step."""
 
 
 @dataclass(frozen=True, slots=True)
