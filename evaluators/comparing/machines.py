@@ -16,7 +16,7 @@ _UNKNOWN = "not known"
 
 
 def machine_conditions(system: SystemDescription) -> Mapping[str, str]:
-    """Returns what may change the speed of a model beside what the user asked for, by name."""
+    """Returns the conditions, besides the requested options, that may change the speed of a model."""
     machine = system.environment
     conditions = {"inferometer": machine.inferometer_version, _DETAILS: _UNKNOWN}
     if not machine.is_known:

@@ -25,7 +25,7 @@ from inferometer.evaluators.tasks.scores import TaskResult
 from inferometer.manifests.errors import ConfigurationError
 
 DIFFERS = "differs: "
-"""How a note begins that names a condition in which the sides differ."""
+"""The prefix of a note that names a condition in which the sides differ."""
 _QUESTION = {"load", "concurrency", "percentile", "latency bound"}
 """Conditions that two sides must share: under others, a figure answers another question."""
 _SYNTHETIC = "synthetic"

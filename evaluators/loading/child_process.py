@@ -102,7 +102,7 @@ def _run(run: Callable[..., None], *given: Any) -> None:
 
 
 def sent(connection: Connection, message: Any) -> bool:
-    """Sends a message from a child; returns False if nobody is there."""
+    """Sends a message from a child process; returns False if the parent has closed the connection."""
     with suppress(OSError):
         connection.send(message)
         return True
@@ -110,7 +110,7 @@ def sent(connection: Connection, message: Any) -> bool:
 
 
 def received(connection: Connection) -> Any:
-    """Waits for a message in a child; returns None if nobody is there."""
+    """Waits for a message in a child process; returns None if the parent has closed the connection."""
     with suppress(EOFError, OSError):
         return connection.recv()
     return None

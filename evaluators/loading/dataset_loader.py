@@ -188,7 +188,7 @@ class DatasetLoader(Loader):
 
 
 def _filled(tasks: Sequence[Task], parts: Sequence[FilledRows]) -> NDArray[np.bool_]:
-    """Returns bool, (rows of the batch,): the rows that hold a sample."""
+    """Returns a mask of the rows that hold a sample: bool, (rows of the batch,)."""
     filled = np.ones(sum(task.rows for task in tasks), np.bool_)
     for task, part in zip(tasks, parts, strict=True):
         for number, _ in part.failed:

@@ -65,11 +65,11 @@ class LoaderOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedBatch:
-    """A batch in host memory, and how it came there.
+    """A batch in host memory, with the times and failures of its loading.
 
     Attributes:
-        inputs: ``(samples, *dimensions)``, of the model's element type; valid until the next batch is asked
-            for. Empty if all samples failed.
+        inputs: ``(samples, *dimensions)``, of the model's element type; valid until the next batch is
+            requested. Empty if all samples failed.
         labels: int64, (samples,): the index of each sample's class; (samples, length) for CTC.
         failures: The samples of this batch that failed, and are not in ``inputs``.
         read_ns: The time to read, summed over the samples.

@@ -68,7 +68,7 @@ class MaskFiles(_Folder):
 
 
 class EnhancedFiles(_Folder):
-    """Images in any format that is read here."""
+    """Enhanced images in any supported image format."""
 
     def _read(self, file: Path) -> Images:
         pixels = read_target(file).pixels.astype(np.float64) / 255

@@ -119,7 +119,7 @@ def score(
     Raises:
         ConfigurationError: There is no such task, or a parameter is invalid.
         DatasetError: The dataset or the predictions cannot be read, or do not fit each other.
-        EvaluationFailed: A sample failed, and the request asks to stop then.
+        EvaluationFailed: A sample failed, and the request stops on failures.
     """
     task = task_named(request.task)
     if not request.predictions.exists():

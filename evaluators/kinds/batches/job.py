@@ -122,7 +122,7 @@ def evaluate(
     No evaluation follows an interrupted one. Close the iterator to end the job early.
 
     Raises:
-        EvaluationFailed: An input failed, and the options ask to stop then; or a fresh process was killed.
+        EvaluationFailed: An input failed, and the options stop on failures; or a fresh process was killed.
         EvaluationInterrupted: The job was stopped before a batch was measured, or between two evaluations.
         InferometerError: The dataset or the model cannot be opened, or a remote agent was lost.
     """

@@ -43,7 +43,7 @@ def predictions_from_documents(documents: Iterable[Stored]) -> Iterator[InputPre
     """Yields the predictions that documents of ``input_prediction`` hold; the documents must be in order.
 
     Raises:
-        KeyError, TypeError, ValueError: They are damaged.
+        KeyError, TypeError, ValueError: The documents are damaged.
     """
     head: Stored | None = None
     pieces: list[Stored] = []

@@ -81,7 +81,7 @@ def ingest(
     """Loads the batches, and returns the evaluation.
 
     Raises:
-        EvaluationFailed: A sample failed, and the request asks to stop then; or all samples failed.
+        EvaluationFailed: A sample failed, and the request stops on failures; or all samples failed.
         EvaluationInterrupted: It was stopped before a batch was measured.
         InferometerError: The model is unknown, the dataset cannot be opened or is damaged, or a worker
             process was lost.

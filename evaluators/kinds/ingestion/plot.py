@@ -1,4 +1,4 @@
-"""The picture of loaders that ran alone: the wait for each batch."""
+"""The plot of loaders that ran alone: the wait for each batch."""
 
 from __future__ import annotations
 

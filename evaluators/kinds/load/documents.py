@@ -82,7 +82,7 @@ def options_of(stored: Any) -> LoadOptions:
     """Returns the options that a document holds.
 
     Raises:
-        KeyError, TypeError, ValueError: They are damaged.
+        KeyError, TypeError, ValueError: The documents are damaged.
     """
     given = restored(stored)
     scenario = given.get("scenario")
@@ -98,7 +98,7 @@ def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
     """Returns the run that a document holds, with the queries of ``documents``, which are all of this run.
 
     Raises:
-        KeyError, TypeError, ValueError: They are damaged.
+        KeyError, TypeError, ValueError: The documents are damaged.
     """
     known = [
         name

@@ -76,7 +76,7 @@ class LoadJob:
     ) -> Generator[Evaluation, None, None]:
         """Puts the load on the system, and yields each evaluation as soon as it is complete.
 
-        Several evaluations have one group id. After an interrupted evaluation there are no more.
+        Several evaluations have one group id. No evaluation follows an interrupted one.
 
         Raises:
             EvaluationInterrupted: The job was stopped before a query was measured.

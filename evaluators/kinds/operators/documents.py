@@ -70,7 +70,7 @@ def row_from_document(document: Stored) -> OperatorRow:
     """Returns the row of ``row_document``.
 
     Raises:
-        KeyError, TypeError, ValueError: It is damaged.
+        KeyError, TypeError, ValueError: The document is damaged.
     """
     plain = {name: restored(document[name]) for name in _PLAIN}
     return checked(

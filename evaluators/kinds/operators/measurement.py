@@ -175,7 +175,7 @@ class OperatorRow:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What a row of another process, framework or evaluation has in common with this one, form aside."""
+        """The key of equal rows in other processes, frameworks and evaluations; it excludes the form."""
         sizes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in self.shapes.items()]
         chosen = [f"{name}={value}" for name, value in sorted(self.parameters.items())]
         return (self.operator, " ".join(sizes), " ".join(chosen), self.mode.value)

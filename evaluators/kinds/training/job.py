@@ -71,7 +71,7 @@ def train(
     was interrupted.
 
     Raises:
-        EvaluationFailed: A sample failed, and the request asks to stop then.
+        EvaluationFailed: A sample failed, and the request stops on failures.
         EvaluationInterrupted: It was stopped before a step was measured.
         InferometerError: The data or the model cannot be opened, or the framework failed.
     """

@@ -1,4 +1,4 @@
-"""Pictures of training: step times, losses, and scaling."""
+"""Plots of training: step times, losses, and scaling."""
 
 from __future__ import annotations
 
