@@ -1,4 +1,4 @@
-"""Calibration: the rate up to which this machine sends queries on time, and the limit that follows."""
+"""Calibration: the highest rate that this machine sends on time, and the resulting limit of a load."""
 
 from __future__ import annotations
 

@@ -269,10 +269,10 @@ def run_open_loop(
     due follow at once; their latency counts from when they were due. The run waits for answers until the last
     query times out; a run that was stopped waits for none.
 
-    The issuer sleeps until shortly before a query is due, and then spins: for as long as half of its
-    wake-ups were late so far, or where the bound allows no such lag for 150 µs, but for at most a quarter of
-    the time since the query before. The rest of the core, and the interpreter, are left to the system under
-    test and to the answers.
+    The issuer sleeps until shortly before a query is due, and then spins: for the median lateness of its
+    wake-ups so far, or for 150 µs if the bound does not allow such a lag, but for at most a quarter of the
+    time since the query before. The rest of the core, and the interpreter, are left to the system under test
+    and to the answers.
 
     The run is checked four times a second, if possible between two queries that are more than 1 ms apart. It
     stops when that is requested, when too many queries were late, when a timeout
@@ -282,7 +282,7 @@ def run_open_loop(
     Args:
         target: The system under test.
         schedule: When queries are due.
-        limits: What ends the run early.
+        limits: The limits that end the run early.
         clock: A monotonic clock in nanoseconds, the same as the target's.
         sleep: Sleeps for seconds.
     """

@@ -1,4 +1,4 @@
-"""The check of a row: what it computes against the table's reference, and later runs against it."""
+"""The check of a row: its outputs against the table's reference, and later runs against the checked run."""
 
 from __future__ import annotations
 

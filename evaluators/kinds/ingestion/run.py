@@ -118,7 +118,7 @@ class IngestionRun:
 
         Args:
             system: What it runs on, with the model that gives the preprocessing.
-            dataset: What is loaded.
+            dataset: The identity of the dataset.
 
         Raises:
             DatasetError: The dataset is damaged, or a worker process was lost.
