@@ -114,7 +114,7 @@ def compare_sides(
 
 
 def _missing(figure: str, a: Side, there: Sequence[str]) -> str:
-    """The reason why a figure is missing, and the available ones."""
+    """Returns the reason why a figure is missing, and the available ones."""
     if there == (MAX_QPS,):
         return f"{figure} is no figure of searches for the highest rate; they have {MAX_QPS} alone"
     if figure == TOP1 and TOP1 in a.kind.figures(a.measurements):

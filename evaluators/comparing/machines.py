@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from inferometer.agent.inference.results import SystemDescription
 
 CUDNN_BENCHMARK = "cudnn_benchmark"
-"""The condition of whether cuDNN was told to time its algorithms."""
+"""The name of the condition that says whether cuDNN benchmarks its algorithms."""
 _VARIABLE, _LIBRARY, _SETTING = "variable ", "library ", "setting "
 _OF_THE_FRAMEWORK = (_LIBRARY, _SETTING)
 _BUILD, _DETAILS, _DRIVER = "build", "framework details", "GPU driver"
@@ -16,7 +16,7 @@ _UNKNOWN = "not known"
 
 
 def machine_conditions(system: SystemDescription) -> Mapping[str, str]:
-    """Returns what may change the speed of a model beside what the user asked for, by name."""
+    """Returns the conditions, besides the requested options, that may change the speed of a model."""
     machine = system.environment
     conditions = {"inferometer": machine.inferometer_version, _DETAILS: _UNKNOWN}
     if not machine.is_known:
@@ -40,8 +40,8 @@ def machine_conditions(system: SystemDescription) -> Mapping[str, str]:
 def not_comparable(left: Mapping[str, str], right: Mapping[str, str], *, same_framework: bool) -> set[str]:
     """Returns the names of conditions that say nothing about a difference of two evaluations.
 
-    Of a machine that is not known, and of a framework that tells nothing of itself, those that depend on it;
-    of two frameworks, those that only one of them has.
+    These are the conditions that depend on an unknown machine, or on a framework that reports no details of
+    itself. For two frameworks, they are the conditions that only one of them has.
     """
     names = {*left, *right}
     if _UNKNOWN in {left["host"], right["host"]}:
@@ -56,12 +56,12 @@ def not_comparable(left: Mapping[str, str], right: Mapping[str, str], *, same_fr
 
 
 def is_of_the_machine(name: str) -> bool:
-    """Whether the evaluations of one side may differ in a condition."""
+    """Returns whether the evaluations of one side may differ in a condition."""
     return name in _OF_THE_MACHINE or name.startswith((_VARIABLE, _LIBRARY))
 
 
 def nothing_told(name: str) -> str:
-    """Returns what stands for a condition that one of two evaluations does not have."""
+    """Returns the text for a condition that one of two evaluations does not have."""
     if name.startswith(_VARIABLE):
         return "not set"
     if name == CUDNN_BENCHMARK:
@@ -74,5 +74,5 @@ def _is_detail(name: str) -> bool:
 
 
 def is_of_the_framework(name: str) -> bool:
-    """Whether a condition is the framework, or a part or a setting of it."""
+    """Returns whether a condition is the framework, or a part or a setting of it."""
     return name == "framework" or name.startswith(_OF_THE_FRAMEWORK)

@@ -71,7 +71,7 @@ class _Judged:
 
     @property
     def name(self) -> str:
-        """What the row is of, in a few words."""
+        """A short name of the row."""
         row = self.compared.row
         mode = "" if row.mode.value == "forward" else f" {row.mode.value}"
         return f"{row.operator}{mode} ({shapes_text(row.shapes)}) in {self.framework}"
@@ -143,7 +143,7 @@ def _within(a: Side, b: Side, common: Sequence[str], threshold: float) -> list[_
 
 
 def _in_framework(name: str, measurement: OperatorMeasurement) -> OperatorMeasurement:
-    """The measurement with its framework in the forms of its rows, by which they are paired."""
+    """Returns the measurement with its framework in the forms of its rows, by which they are paired."""
     rows = tuple(replace(row, form=f"{name}{_SEPARATOR}{row.form}") for row in measurement.rows)
     return replace(measurement, rows=rows)
 
@@ -160,7 +160,10 @@ def _across(a: Side, b: Side, frameworks: str, threshold: float) -> list[_Judged
 def _verdict(
     compared: ComparedRow, sides: Sequence[Sequence[OperatorMeasurement]], *, same_form: bool = True
 ) -> Verdict | None:
-    """The verdict on a row; what only one side runs is worse or better, if the other was asked for it."""
+    """Returns the verdict on a row.
+
+    A row that only one side has times of is worse or better if the other side was asked to measure it.
+    """
     if compared.ratio is not None:
         return compared.ratio.verdict
     if not any(compared.processes):
@@ -227,7 +230,7 @@ def _difference(judged: _Judged) -> str:
 
 
 def _undecided(judged: Sequence[_Judged], threshold: float) -> Iterator[str]:
-    """The rows that are undecided, in one line."""
+    """Yields the rows that are undecided, in one line."""
     found = [each for each in judged if each.verdict is Verdict.UNDECIDED]
     if found:
         names = "; ".join(each.name for each in found[:_NAMED])
@@ -239,7 +242,7 @@ def _undecided(judged: Sequence[_Judged], threshold: float) -> Iterator[str]:
 
 
 def _notes(a: Side, b: Side, common: Sequence[str]) -> Iterator[str]:
-    """What qualifies the rows: frameworks of one side, what differs, and single processes."""
+    """Yields what qualifies the rows: frameworks of one side, what differs, and single processes."""
     for side, other in ((a, b), (b, a)):
         alone = [name for name in _frameworks(side) if name not in _frameworks(other)]
         if common and alone:
@@ -267,7 +270,7 @@ def _of_framework(side: Side, name: str) -> Side:
 
 
 def _processes(side: Side) -> int:
-    """The least processes that measured a row of the side."""
+    """Returns the least processes that measured a row of the side."""
     counts: dict[tuple[str, ...], int] = {}
     for framework, measurement in _measurements(side):
         for row in measurement.rows:

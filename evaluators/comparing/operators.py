@@ -17,7 +17,7 @@ from inferometer.evaluators.load.intervals import t_quantile_95
 from inferometer.evaluators.statistics import percentile
 
 THRESHOLD = 0.05
-"""By what share p50 may differ, unless it is given."""
+"""The default fraction by which p50 may differ."""
 FIGURE = "p50"
 _SERIAL_DEGREES = 9
 """The degrees of freedom of the interval of one process, which is made of 10 stretches."""
@@ -32,7 +32,7 @@ class ComparedRow:
 
     Attributes:
         row: The row, of the first process of A; of B where A has none.
-        ratio: p50 of B over that of A, with its own 95 % interval; None where a side has no times. Its
+        ratio: p50 of B over that of A, with its own 95 % interval; None if a side has no times. Its
             verdict allows for all rows of the comparison.
         processes: The processes with times of A and of B.
         reason: Why there is no ratio, or no interval; empty if there is one.
@@ -99,7 +99,7 @@ def _grouped(measurements: Iterable[OperatorMeasurement], same_form: bool) -> di
 def _pair(
     a: Sequence[OperatorRow], b: Sequence[OperatorRow], threshold: float
 ) -> tuple[ComparedRow, tuple[float, Verdict]]:
-    """The row, and how probable what was seen is if it does not differ, with what it is otherwise."""
+    """Returns the row, and how probable what was seen is if it does not differ, with what it is otherwise."""
     measured = [
         [row for row in side if row.status is RowStatus.MEASURED and len(row.times_ns)] for side in (a, b)
     ]
@@ -146,7 +146,7 @@ def _p50_ns(rows: Sequence[OperatorRow]) -> float:
 
 
 def _estimate(rows: Sequence[OperatorRow], *, between: bool) -> _Estimate | None:
-    """The estimate from the differences between processes, or from the times of the processes themselves."""
+    """Returns the estimate from differences between processes, or from the times within them."""
     logs = np.log([max(percentile(run_times(row), 50), 1e-9) for row in rows])
     if between:
         error = float(logs.std(ddof=1)) / math.sqrt(len(rows))
@@ -163,7 +163,7 @@ def _estimate(rows: Sequence[OperatorRow], *, between: bool) -> _Estimate | None
 
 
 def _difference(a: _Estimate, b: _Estimate) -> tuple[float, float, float]:
-    """B minus A, the standard error, and Welch's degrees of freedom."""
+    """Returns B minus A, the standard error, and Welch's degrees of freedom."""
     variances = a.error**2, b.error**2
     whole = sum(variances)
     parts = variances[0] ** 2 / a.degrees + variances[1] ** 2 / b.degrees

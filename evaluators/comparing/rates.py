@@ -95,7 +95,7 @@ class _Rates:
 
 
 def _ends(answer: RateAnswer) -> tuple[float, float, float]:
-    """The lower end, the value and the upper end of an answer."""
+    """Returns the lower end, the value and the upper end of an answer."""
     if answer.method == Method.NONE.value:
         return -math.inf, -math.inf, -math.inf
     value = math.nan if answer.rate_qps is None else _log(answer.rate_qps)
@@ -115,7 +115,7 @@ def _value(a: _Rates, b: _Rates) -> float:
 
 
 def _interval(a: _Rates, b: _Rates) -> tuple[float | None, float | None]:
-    """The 95 % interval of the ratio; None if it is unknown."""
+    """Returns the 95 % interval of the ratio; None if it is unknown."""
     if a.is_none:
         return (None, None) if b.is_none or math.isnan(b.log) else (math.inf, math.inf)
     if b.is_none:
@@ -131,7 +131,7 @@ def _interval(a: _Rates, b: _Rates) -> tuple[float | None, float | None]:
 
 
 def _between(a: Sequence[float], b: Sequence[float]) -> float:
-    """Half of the interval by the spread of repeated answers; 0 without repetitions."""
+    """Returns half of the interval by the spread of repeated answers; 0 without repetitions."""
     degrees = len(a) + len(b) - 2
     if not degrees:
         return 0.0

@@ -25,7 +25,7 @@ from inferometer.evaluators.tasks.scores import TaskResult
 from inferometer.manifests.errors import ConfigurationError
 
 DIFFERS = "differs: "
-"""How a note begins that names a condition in which the sides differ."""
+"""The prefix of a note that names a condition in which the sides differ."""
 _QUESTION = {"load", "concurrency", "percentile", "latency bound"}
 """Conditions that two sides must share: under others, a figure answers another question."""
 _SYNTHETIC = "synthetic"
@@ -67,7 +67,7 @@ class Side:
                     )
 
     def _may_mix(self, name: str) -> bool:
-        """Whether a condition may differ because each evaluation of the side is of another framework."""
+        """Returns whether a condition may differ because each evaluation has another framework."""
         return self.kind.mixes_frameworks and is_of_the_framework(name)
 
     @property
@@ -97,7 +97,7 @@ class Side:
         return [answer for answer in map(self.kind.answer, self.measurements) if answer is not None]
 
     def run_times(self) -> Sequence[RunTimes]:
-        """The times of each run: of its full batches, or of its queries without the empty start.
+        """Returns the times of each run: of its full batches, or of its queries without the empty start.
 
         Raises:
             ConfigurationError: A run has none.
@@ -139,13 +139,13 @@ class Side:
         yield from dict.fromkeys(found for one, two in pairs for found in _differences(one, two))
 
     def same_inputs(self, other: Side) -> bool:
-        """Whether both sides cover the same inputs."""
+        """Returns whether both sides cover the same inputs."""
         names = {name for name, *_ in _differences(self.evaluations[0], other.evaluations[0])}
         return not names & {"dataset", _SAMPLES, "inputs"}
 
 
 def _unfit(evaluation: Evaluation) -> str:
-    """The reason why an evaluation cannot be compared; empty for none."""
+    """Returns the reason why an evaluation cannot be compared; empty for none."""
     if evaluation.status is Status.FAILED:
         return "is failed: all of its inputs are; leave it out"
     if evaluation.status is not Status.COMPLETE:
@@ -154,7 +154,7 @@ def _unfit(evaluation: Evaluation) -> str:
 
 
 def _differences(one: Evaluation, other: Evaluation) -> Iterator[tuple[str, str, str]]:
-    """The conditions in which two evaluations differ: the name, and both values."""
+    """Yields the conditions in which two evaluations differ: the name, and both values."""
     left, right = _conditions(one), _conditions(other)
     frameworks = {each.system.manifest.framework.name for each in (one, other)}
     left_out = not_comparable(left, right, same_framework=len(frameworks) == 1)
@@ -171,7 +171,7 @@ def _differences(one: Evaluation, other: Evaluation) -> Iterator[tuple[str, str,
 
 
 def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
-    """The conditions of an evaluation by name: the system, the dataset and the options."""
+    """Returns the conditions of an evaluation by name: the system, the dataset and the options."""
     system, dataset = evaluation.system, evaluation.dataset
     manifest, device = system.manifest, system.device
     parts = sorted(system.checksums.items())

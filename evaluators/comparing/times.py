@@ -49,7 +49,7 @@ class RunTimes:
         """Returns the times of queries under load, from the first arrival to the last answer.
 
         Queries that were all due at once (``Queries.due_at_once``) have a value for each time of an answer,
-        in order, because the time at which they were due tells nothing.
+        in order, because the time at which they were due carries no information.
         """
         sent = queries.chosen(queries.outcome != Outcome.UNSENT)
         if sent.due_at_once:
@@ -114,14 +114,14 @@ class PooledRuns:
         self._slices_ns = np.where(ordered_ns == NEVER_NS, np.inf, ordered_ns.astype(np.float64))
 
     def figures(self) -> NDArray[np.float64]:
-        """float64, one value a figure: percentiles in nanoseconds, throughput in inputs a second."""
+        """Returns float64, one value a figure: percentiles in nanoseconds, throughput in inputs a second."""
         with np.errstate(divide="ignore", invalid="ignore"):
             throughput = float(self._inputs.sum() / self._elapsed_s.sum())
         known = (None if p is None else percentile_interval(self._latency_ns, p) for p in self._percents)
         return np.asarray([throughput if each is None else each.value_ns for each in known])
 
     def resampled(self, random: np.random.RandomState) -> NDArray[np.float64]:
-        """float64, resamples × figures."""
+        """Returns float64, resamples × figures."""
         weights = self._weights(random)
         up_to = np.cumsum(weights @ self._counts, axis=1)
         columns = []
@@ -135,7 +135,7 @@ class PooledRuns:
         return np.stack(columns, axis=1)
 
     def _weights(self, random: np.random.RandomState) -> NDArray[np.float64]:
-        """The count of each block in each resample: float64, resamples × blocks."""
+        """Returns the count of each block in each resample: float64, resamples × blocks."""
         firsts, counts = np.asarray(self._blocks).T
         runs = random.randint(0, self.runs, (RESAMPLES, self.runs))
         drawn = random.random_sample((RESAMPLES, self.runs, BLOCKS))
@@ -245,7 +245,7 @@ def least_values(figure: str, runs: int) -> int:
 
 
 def _t_factor(runs: Sequence[int]) -> float:
-    """The half-width of an interval, in standard errors of the resampled figures."""
+    """Returns the half-width of an interval, in standard errors of the resampled figures."""
     several = [count for count in runs if count > 1]
     if not several:
         return t_quantile_95(BLOCKS - 1)
@@ -256,7 +256,7 @@ def _t_factor(runs: Sequence[int]) -> float:
 def _interval(
     value: float, resampled: NDArray[np.float64], factor: float
 ) -> tuple[float | None, float | None]:
-    """The 95 % interval of a ratio; the ends may be infinite, and are None if they are unknown."""
+    """Returns the 95 % interval of a ratio; the ends may be infinite, and are None if they are unknown."""
     usable = np.isfinite(resampled) & (resampled > 0)
     if usable.all() and math.isfinite(value) and value > 0:
         reach = factor * float(np.log(resampled).std(ddof=1))

@@ -1,1 +1,1 @@
-"""The conditions of a measurement: what disturbed it, whether its times hold still, and the verdict."""
+"""The conditions of a measurement: disturbances, the stability of its times, and the verdict."""

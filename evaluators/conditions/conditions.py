@@ -1,4 +1,4 @@
-"""The verdict on the conditions of a measurement, with what it rests on."""
+"""The verdict on the conditions of a measurement, and the observations behind it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Stability(str, Enum):
     """The verdict."""
 
     STABLE = "stable"
-    """Nothing that was watched disturbed the measurement, and its times hold still."""
+    """No observed disturbance, and the times are stable."""
     DISTURBED = "disturbed"
-    """Something else than the measured program had the machine."""
+    """Something other than the measured program used the machine."""
     UNSTABLE = "unstable"
-    """The times do not hold still, and nothing that was watched explains it."""
+    """The times are not stable, and no observed disturbance explains it."""
     UNKNOWN = "not known"
     """The host is not watched, or the measurement was too short."""
 
@@ -33,8 +33,8 @@ class Conditions:
     Attributes:
         stability: The verdict.
         reasons: Why it is not stable, each with its figure.
-        note: What the verdict does not rest on; empty for nothing.
-        hosts: What was observed on each host of the model; empty where none is watched.
+        note: What the verdict does not take into account; empty for nothing.
+        hosts: What was observed on each host of the model; empty if none is watched.
     """
 
     stability: Stability
@@ -54,7 +54,7 @@ class Conditions:
 
     @property
     def warning(self) -> str:
-        """The verdict in one line where figures are not to be trusted because of it; empty where they are."""
+        """The verdict in one line if it makes the figures untrustworthy; empty otherwise."""
         suspect = self.stability in (Stability.DISTURBED, Stability.UNSTABLE)
         return str(self) if suspect else ""
 
@@ -69,8 +69,8 @@ def judged(
     """Returns the verdict; of several hosts, it is that of the worst one.
 
     Args:
-        hosts: What happened on each host of the model; empty where none is watched.
-        times_ns: int64; the times of equal batches in order; None where they may vary, as under load.
+        hosts: The conditions on each host of the model; empty if none is watched.
+        times_ns: int64; the times of equal batches in order; None if they may vary, as under load.
         round_size: The batches whose inputs are prepared together; see ``instabilities``.
     """
     several = len(hosts) > 1
@@ -92,7 +92,7 @@ def judged(
 
 
 def _judged_times(times_ns: NDArray[np.int64] | None, round_size: int) -> tuple[str, ...] | None:
-    """How they do not hold still; None where there are too few to tell."""
+    """Returns why the times are unstable; empty if they are stable, None if there are too few to judge."""
     if times_ns is None or len(times_ns) < LEAST_BATCHES:
         return None
     return instabilities(times_ns, round_size)

@@ -11,18 +11,18 @@ from inferometer.agent.hardware.condition_sampler import Sample, Samples
 from inferometer.agent.hardware.conditions import ConditionCounters, ProcessorTimes
 
 OTHERS_SHARE = 0.05
-"""Others disturb from this share of the processors on: of two processors it is a tenth of one.
+"""The share of the processors from which other processes disturb: a tenth of one processor of two.
 
-What runs beside on a quiet machine takes 1 to 2 %.
+Background processes on a quiet machine take 1 to 2 %.
 """
 STEAL_SHARE = 0.02
-"""The host disturbs from this share of the CPU time that programs wanted; unshared ones take below 1 %."""
+"""The share of the wanted CPU time from which steal disturbs; hosts without other guests take below 1 %."""
 THROTTLED_SHARE = 0.01
-"""A quota, or heat on a GPU, disturbs from this share of the time; a period of a quota may stall 0.1 s."""
+"""The share of time from which a quota, or heat on a GPU, disturbs; one quota period may stall for 0.1 s."""
 SWAPPED_PAGES = 64
-"""Swap disturbs from as many pages on as a few reads of 32 KiB bring back."""
+"""The number of pages from which swapping disturbs: as many as a few reads of 32 KiB bring back."""
 LEAST_S = 0.5
-"""The processors' time is counted in ticks of 10 ms: shorter runs tell no share to 5 %."""
+"""The minimum duration: CPU time has ticks of 10 ms, too coarse to resolve a 5 % share of less."""
 _LEAST_LOOK_S = 0.25
 _NS_PER_S = 1_000_000_000
 
@@ -37,23 +37,23 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """Returns that of some values; None for none."""
+        """Returns the spread of values; None if there are none."""
         return cls(min(values), sum(values) / len(values), max(values)) if values else None
 
 
 @dataclass(frozen=True, slots=True)
 class HostConditions:
-    """What happened on one host during the measured part; None for what is not known.
+    """The conditions on one host during the measured part; None for unknown values.
 
     Shares are 0…1. The CPU time of the measured process includes that of a client on the same machine.
 
     Attributes:
         hostname: The machine's name.
         duration_s: The time between the two readings.
-        processors: The processors that the process may run on, of which all CPU times are.
+        processors: The number of processors that the process may run on, to which all CPU times refer.
         own_cpu_s: The CPU time of the process.
         others_share: The share of the processors' time that other processes and interrupts took.
-        others_time_share: The share of the looks in which they took more than ``OTHERS_SHARE``.
+        others_time_share: The share of the samples in which they took more than ``OTHERS_SHARE``.
         steal_share: The share of the CPU time that programs wanted and the host of this virtual machine took.
         throttled_share: The share of the quota's periods in which it was used up.
         throttled_s: How long processors were withheld for that, summed over them.
@@ -69,9 +69,9 @@ class HostConditions:
         gpu_clock_limit_mhz: The highest that it may have.
         gpu_heat_share: The share of the time in which heat slowed the GPU down.
         gpu_power_share: The share of the time in which the power limit did.
-        gpu_slowdown_share: The share of the looks in which heat or its power supply slowed the GPU down.
+        gpu_slowdown_share: The share of the samples in which heat or its power supply slowed the GPU down.
         gpu_other_processes: The other processes on the GPU, at the beginning or at the end.
-        looks: How often the sampler looked; 0 where there was none.
+        looks: The number of samples that the sampler took; 0 without a sampler.
         watching_cpu_s: The sampler's CPU time, which is in ``own_cpu_s``.
     """
 
@@ -138,7 +138,7 @@ def host_conditions(
     Args:
         begins: The first reading of each of the measured processes there; the first is that of the model.
         ends: The second one of each, in the same order.
-        samples: What a sampler saw meanwhile.
+        samples: The samples taken meanwhile.
     """
     begin, end = begins[0], ends[0]
     duration_s = max((end.taken_ns - begin.taken_ns) / _NS_PER_S, 1e-9)
@@ -172,7 +172,7 @@ def host_conditions(
 def _of_processors(
     begin: ProcessorTimes | None, end: ProcessorTimes | None, own_s: float, duration_s: float
 ) -> dict[str, Any]:
-    """The shares of the processors' time; none where it is not known, or too short to tell."""
+    """Returns the shares of the processors' time; none if it is not known, or the run is too short."""
     if begin is None or end is None:
         return {}
     known: dict[str, Any] = {"processors": end.count}
@@ -186,13 +186,13 @@ def _of_processors(
 
 
 def _others_share(begin: ProcessorTimes, end: ProcessorTimes, own_s: float) -> float:
-    """What others took, of the processors' whole time."""
+    """Returns the share of the processors' time that other processes took."""
     others_s = end.busy_s - begin.busy_s - own_s
     return min(max(others_s / max(end.all_s - begin.all_s, 1e-9), 0.0), 1.0)
 
 
 def _others_time_share(looks: Sequence[Sample]) -> float | None:
-    """The share of the stretches between two looks in which others took more than ``OTHERS_SHARE``."""
+    """Returns the share of the intervals between samples in which others took over ``OTHERS_SHARE``."""
     took = []
     for one, two in pairwise(looks):
         if one.processors is not None and two.processors is not None:

@@ -1,4 +1,4 @@
-"""Whether the times of a run hold still: pauses, drift and several levels, each by a published test."""
+"""The stability of the times of a run: pauses, drift and several levels, each by a published test."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_BATCHES = 60
-"""Fewer times are not judged: 20 sections of them would hold less than 3 each."""
+"""The minimum number of times to judge: 20 sections of fewer times would hold less than 3 each."""
 PAUSE_SPREADS = 8.0
-"""A pause exceeds the median by so many times the distance from the median to the 90th percentile.
+"""The excess of a pause over the median, in distances from the median to the 90th percentile.
 
 Of exponential times one in 800,000 does, of normal ones none.
 """
 PAUSE_FACTOR = 2.0
-"""A pause takes at least so many times the median, however little the other times vary."""
+"""The minimum length of a pause in medians, even if the other times hardly vary."""
 PAUSES_SHARE = 0.01
 """Pauses count where they make the run longer by this share; below, they hardly move the mean."""
 SECTIONS = 20
@@ -26,7 +26,7 @@ DRIFT_Z = 3.29
 MINOR_SHARE = 0.05
 """Each of two levels has at least this share of the times; fewer are outliers."""
 LEVELS_APART = 0.10
-"""Two levels differ by at least this share."""
+"""The minimum relative difference of two levels."""
 ASHMANS_D = 4.5
 """The distance of two levels in their standard deviations.
 
@@ -39,14 +39,14 @@ _OF_ROUNDS = 0.9
 
 
 def instabilities(times_ns: NDArray[np.int64], round_size: int = 1) -> tuple[str, ...]:
-    """Returns how the times of equal batches, in the order of the run, do not hold still; empty if they do.
+    """Returns why the times of equal batches, in the order of the run, are unstable; empty if stable.
 
     Pauses are found first, and left out of the two other tests.
 
     Args:
         times_ns: int64, at least ``LEAST_BATCHES``.
-        round_size: The batches of a round, whose inputs are prepared together. The first of each finds cold
-            caches: a level of those alone belongs to the way of measuring.
+        round_size: The batches of a round, whose inputs are prepared together. The first batch of a round
+            finds cold caches, so a level of first batches alone is an artefact of measuring.
     """
     times = times_ns.astype(np.float64)
     paused = _paused(times)
@@ -55,7 +55,7 @@ def instabilities(times_ns: NDArray[np.int64], round_size: int = 1) -> tuple[str
 
 
 def _paused(times: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which times are pauses."""
+    """Returns which times are pauses."""
     median, high = np.percentile(times, (50, 90))
     longest = max(PAUSE_FACTOR * median, median + PAUSE_SPREADS * (high - median))
     paused: NDArray[np.bool_] = times > longest
@@ -76,7 +76,7 @@ def _pauses(times: NDArray[np.float64], paused: NDArray[np.bool_]) -> str:
 
 
 def _drift(times: NDArray[np.float64]) -> str:
-    """A trend of the medians of sections, by the test of Mann (1945) and Kendall.
+    """Returns a trend of the medians of sections, by the test of Mann (1945) and Kendall.
 
     The variance is that of Yue and Wang (2004) for correlated values: the correlation of neighbours, which
     the trend of Theil (1950) and Sen (1968) would raise, is that of the medians without it, and is corrected
@@ -99,7 +99,7 @@ def _drift(times: NDArray[np.float64]) -> str:
 
 
 def _inflation(values: NDArray[np.float64]) -> float:
-    """The factor by which the correlation of neighbours raises the variance of a sum."""
+    """Returns the factor by which the correlation of neighbours raises the variance of a sum."""
     centred = values - values.mean()
     spread = float(centred @ centred)
     if not spread:
@@ -112,7 +112,7 @@ def _inflation(values: NDArray[np.float64]) -> float:
 
 
 def _levels(times: NDArray[np.float64], round_size: int) -> str:
-    """Two levels: the split of Otsu (1979) of the logarithms, and the distance of Ashman et al. (1994)."""
+    """Returns why times have two levels, by Otsu (1979) of logarithms and Ashman et al. (1994)."""
     logs = np.sort(np.log(np.maximum(times, 1)))
     count = len(logs)
     sizes = np.arange(1, count)
@@ -133,6 +133,6 @@ def _levels(times: NDArray[np.float64], round_size: int) -> str:
 
 
 def _of_rounds(high: NDArray[np.bool_], round_size: int) -> bool:
-    """Whether the times of the high level follow each other at the distance of rounds, nearly always."""
+    """Returns whether nearly all times of the high level are one round apart."""
     distances = np.diff(np.flatnonzero(high))
     return round_size > 1 and float(np.mean(distances == round_size)) >= _OF_ROUNDS

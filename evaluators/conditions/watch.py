@@ -21,7 +21,7 @@ from inferometer.evaluators.conditions.host import HostConditions, host_conditio
 
 
 class Measured(Protocol):
-    """Whatever is measured: a system under test, or a model that is trained."""
+    """The measured object: a system under test, or a model that is trained."""
 
     @property
     def description(self) -> SystemDescription:
@@ -36,18 +36,17 @@ class Measured(Protocol):
 
 @runtime_checkable
 class WatchedSystem(Protocol):
-    """A system on other hosts that tell their counters, such as an agent elsewhere."""
+    """A system on other hosts that report their counters, such as a remote agent."""
 
     def condition_counters(self) -> Sequence[ConditionCounters]:
-        """Reads the counters of each of its processes; empty if one does not tell. Raises nothing."""
+        """Reads the counters of each of its processes; empty if one does not report them. Raises nothing."""
         ...
 
 
 class Watch(Closeable):
-    """Watches the hosts of a system from ``begin`` to ``end``.
+    """The watch over the hosts of a system, from ``begin`` to ``end``.
 
-    A model in this process is also looked at by a thread meanwhile, for what has no counters. Closing it ends
-    that thread.
+    For a model in this process, a thread also samples what has no counters. ``close`` ends that thread.
 
     Args:
         system: The open model.
@@ -73,7 +72,7 @@ class Watch(Closeable):
         self._elsewhere = not system.in_process
 
     def begin(self) -> None:
-        """Begins: the measured part follows at once."""
+        """Begins the watch; the measured part follows at once."""
         if self._launcher is not None:
             self._processes = process_tree(self._launcher)
         if self._sampler is not None:
@@ -81,10 +80,10 @@ class Watch(Closeable):
         self._begins = self._counters()
 
     def end(self, times_ns: NDArray[np.int64] | None = None, batch_size: int = 1) -> Conditions:
-        """Ends, after the measured part, and returns the verdict.
+        """Ends the watch after the measured part, and returns the verdict.
 
         Args:
-            times_ns: int64; the times of full batches in order; None where they may vary, as under load.
+            times_ns: int64; the times of full batches in order; None if they may vary, as under load.
             batch_size: The inputs of a full batch.
         """
         ends = self._counters() if self._begins else ()
@@ -100,7 +99,7 @@ class Watch(Closeable):
             self._gpu.close()
 
     def _counters(self) -> Sequence[ConditionCounters]:
-        """Those of the model's processes, and of this one where it shares a machine with one of them.
+        """Returns those of the model's processes, and of this one where it shares a machine with one of them.
 
         What this process takes there belongs to the measurement, as it does with a model in this process.
         """
@@ -112,7 +111,7 @@ class Watch(Closeable):
 
 
 def _round_size(system: SystemDescription, batch_size: int) -> int:
-    """The batches whose inputs are prepared together, before they are predicted."""
+    """Returns the batches whose inputs are prepared together, before they are predicted."""
     if system.overlap or not system.preprocess_threads:
         return 1
     return round_size(bytes_ahead(system.manifest.tensors), batch_size)
@@ -121,7 +120,10 @@ def _round_size(system: SystemDescription, batch_size: int) -> int:
 def _by_host(
     begins: Iterable[ConditionCounters], ends: Iterable[ConditionCounters], samples: Samples | None
 ) -> list[HostConditions]:
-    """What happened on each host, of the processes that were read twice; those on one machine share it."""
+    """Returns the conditions of each host, from the processes that were read twice.
+
+    Processes on one machine share their conditions.
+    """
     later = {(each.machine, each.process): each for each in ends}
     earlier = {(each.machine, each.process): each for each in begins}
     hosts: dict[str, list[ConditionCounters]] = {}

@@ -26,7 +26,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRequest:
-    """Two sides, and what counts as a difference.
+    """A comparison of two sides, with the thresholds of a difference.
 
     Attributes:
         a: The baseline.
@@ -113,7 +113,7 @@ def compare(request: ComparisonRequest) -> Comparison:
 
 
 def _conclusion(ratios: Sequence[Ratio]) -> str:
-    """What follows from all figures together, in one line."""
+    """Returns what follows from all figures together, in one line."""
     found = {verdict: [ratio.figure for ratio in ratios if ratio.verdict is verdict] for verdict in Verdict}
     if found[Verdict.WORSE]:
         worse = "; ".join(_difference(ratio) for ratio in ratios if ratio.verdict is Verdict.WORSE)
@@ -136,7 +136,7 @@ def _difference(ratio: Ratio) -> str:
 
 
 def _undecided(ratio: Ratio) -> str:
-    """Why, and how much worse B may be."""
+    """Returns why, and how much worse B may be."""
     if not math.isfinite(ratio.threshold):
         return (
             "the runs of --noise differ by more than 100 % in it, or have no answer at it, and give no "
@@ -159,13 +159,13 @@ def _undecided(ratio: Ratio) -> str:
 
 
 def _in_both(one: Side, other: Side) -> str | None:
-    """The id of an evaluation that is in both; None if there is none."""
+    """Returns the id of an evaluation that is in both; None if there is none."""
     ids = {evaluation.id for evaluation in one.evaluations}
     return next((evaluation.id for evaluation in other.evaluations if evaluation.id in ids), None)
 
 
 def _thresholds(request: ComparisonRequest, figures: Sequence[str]) -> Mapping[str, float]:
-    """By how much each figure may differ."""
+    """Returns by how much each figure may differ."""
     accuracy = {TOP1: request.accuracy_threshold}
     if request.noise is not None:
         request.noise.check_comparable(request.a)
@@ -186,7 +186,7 @@ def conditions_warnings(side: Side) -> Iterator[str]:
 
 
 def _scores(a: Side, b: Side) -> Iterator[str]:
-    """The first score of each side, in one line, for tasks that are not judged: all but classification."""
+    """Yields the first score of each side for tasks that are not judged, i.e. not classification."""
     results = a.first_result, b.first_result
     told = [f"{side.name} {_score(result)}" for side, result in zip((a, b), results, strict=True) if result]
     if len(told) == len(results) and results[0] and results[0].task != "classification":
@@ -202,7 +202,7 @@ def _score(result: TaskResult) -> str:
 
 
 def _notes(request: ComparisonRequest, figures: Sequence[str]) -> Iterator[str]:
-    """What qualifies the rows: the source of the thresholds, what differs, and single runs."""
+    """Yields what qualifies the rows: the source of the thresholds, what differs, and single runs."""
     a, b, noise = request.a, request.b, request.noise
     if noise is not None:
         yield from (f"{DIFFERS}{difference}" for difference in noise.differences(a))

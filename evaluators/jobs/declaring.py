@@ -1,4 +1,4 @@
-"""Options as fields of requests: one declaration, from which every door takes what it shows and checks.
+"""Options as fields of requests: one declaration, from which every front end shows and checks them.
 
 A field of a request that is made by ``declared`` is an option of the command line and an argument of the
 library. Its flag is its name without the unit of time, unless it names others. The module imports little,
@@ -19,10 +19,10 @@ _KEY = "declared"
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What doors show of an option.
+    """The description of an option for front ends.
 
     Attributes:
-        help: What it sets, in a sentence.
+        help: A sentence that describes it.
         metavar: The placeholder of its value, such as ``S`` for seconds.
         within: The numbers that are allowed; None for no number, or any.
         choices: The texts that are allowed; empty for any.
@@ -50,7 +50,7 @@ class Option:
         name: The name of the field, and of the library's argument.
         default: The default.
         kind: ``int``, ``float``, ``bool``, ``str`` or ``Path``.
-        declared: What doors show of it.
+        declared: Its description for front ends.
     """
 
     name: str
@@ -135,6 +135,6 @@ _ARTICLES = {"int": "a whole number", "float": "a number"}
 
 
 def _kind_of(each: Field[Any]) -> str:
-    """The type of a field, of those that an option has; annotations are texts where they are postponed."""
+    """Returns the option type of a field; postponed annotations are texts."""
     name = each.type if isinstance(each.type, str) else each.type.__name__
     return name.partition(" | ")[0]

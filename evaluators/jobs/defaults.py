@@ -51,9 +51,9 @@ BENCH_PREFETCH = 10
 MXNET, PYTORCH = "mxnet", "pytorch"
 """The frameworks that train, in small letters."""
 KV_STORES = ("local", "device", "dist_sync", "dist_device_sync", "dist_async", "nccl", "horovod")
-"""How MXNet adds gradients up."""
+"""The ways in which MXNet sums gradients."""
 DIST_BACKENDS = ("gloo", "nccl", "mpi")
-"""How PyTorch does."""
+"""The ways in which PyTorch sums gradients."""
 OPERATOR_DTYPES = ("float32", "float", "float64", "float16", "bfloat16", "int8", "int32", "int64")
 OPERATOR_VALUES = ("table", "zeros", "ones")
-"""The element types of operators, and what their inputs hold; the first are the defaults."""
+"""The element types and input values of operators; the first ones are the defaults."""

@@ -85,7 +85,7 @@ def default_batch_size(system: SystemRequest, dataset: DatasetChoice, catalog: C
 
 
 def _tensors_of(system: SystemRequest, catalog: Catalog) -> tuple[TensorSpec, ...]:
-    """The tensors of the model, as far as a manifest here tells them; an agent may have one of its own."""
+    """Returns the tensors of the model if a manifest here has them; an agent may have its own."""
     if system.given is not None:
         return system.given.manifest.tensors
     try:
@@ -107,7 +107,7 @@ def inputs_for(
 ) -> DatasetChoice:
     """Returns the inputs of an evaluation batch by batch.
 
-    They are random tensors if those are asked for, or if a model without a manifest has no other inputs:
+    They are random tensors if these are requested, or if a model without a manifest has no other inputs:
     ``least`` or more, of which every batch is full.
 
     Raises:
@@ -127,24 +127,23 @@ class EvaluationRequest:
     Attributes:
         system: The model.
         dataset: The dataset.
-        options: How much of it, in which batches; also how many classes are kept of each prediction.
-        trace_level: How deep to look.
+        options: The amount of data, the batches, and the number of classes to keep of each prediction.
+        trace_level: The depth of the trace.
         leveled: Whether to evaluate also at each shallower level that a deeper one would disturb.
-        repeat: How often to repeat all of it, each time in a fresh process; once is in this one.
-        measure_enough: Whether to go through the whole dataset again, until p50 is known to
-            ``TARGET_CI_PERCENT``, where the options say neither how much nor how long. URLs, which are of
-            others' servers, and traces deeper than APPLICATION_TRACE, which would grow, are gone through
-            once.
+        repeat: The number of repetitions, each in a fresh process; 1 runs in this process.
+        measure_enough: Whether to repeat the whole dataset until the interval of p50 reaches
+            ``TARGET_CI_PERCENT``, if the options set neither an amount nor a duration. URLs, which load the
+            servers of others, and traces deeper than APPLICATION_TRACE, which would grow, are measured once.
         keep_predictions: Whether the evaluation holds each input's prediction.
-        keep_most: How many predictions it holds then at most, the first ones; None means all.
+        keep_most: The maximum number of predictions to keep, from the first input on; None means all.
         tracer_address: Where spans are sent; None sends none.
-        trace_url: Where a person finds the trace: the URL of a Jaeger, or one with ``{trace_id}``; None is as
-            the address implies.
+        trace_url: The URL under which users find the trace: that of a Jaeger server, or one with
+            ``{trace_id}``; None derives it from the address.
 
     Raises:
         ConfigurationError: Only one level is left of a leveled evaluation, or nothing is repeated that a time
-            budget could end; the model takes no such batches; or it is in memory, which is of no use to fresh
-            processes.
+            budget could end; the model does not support the batch size; or it is in memory, where fresh
+            processes cannot read it.
     """
 
     system: SystemRequest = SystemRequest()
@@ -178,7 +177,7 @@ class EvaluationRequest:
             )
 
     def options_at(self, level: TraceLevel) -> BatchOptions:
-        """The options of the evaluation at a trace level: how long it measures by default depends on it."""
+        """Returns the options of the evaluation at a trace level, which sets its default length."""
         options = self.options
         chosen = not self.measure_enough or options.repeats or options.num_file_parts > 0
         if chosen or self.dataset.urls_path is not None or level > TraceLevel.APPLICATION_TRACE:

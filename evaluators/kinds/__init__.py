@@ -1,1 +1,1 @@
-"""The kinds of measurement, a room each: its job, its measurement, its documents, reports and pictures."""
+"""The kinds of measurement, a subpackage each: its job, measurement, documents, reports and plots."""

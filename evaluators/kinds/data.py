@@ -16,7 +16,7 @@ class DataOptions:
         reader: ``own``, or ``framework`` for the framework's own iterator of this format.
         workers: The workers that read and preprocess; 0 for none, in the thread of the steps.
         processes: Whether the workers are processes; else they are threads.
-        prefetch: Batches that are loaded ahead; 0 loads a batch when it is asked for.
+        prefetch: Batches that are loaded ahead; 0 loads a batch on demand.
         shuffle: Whether the order is drawn anew for each epoch.
         seed: The seed of that order, and of synthetic data.
         cached_before: The share of the dataset's bytes that was in the page cache before the run, 0…1; None
@@ -36,7 +36,7 @@ class DataOptions:
     dropped: bool = False
 
     def __str__(self) -> str:
-        """The workers and how far they work ahead, in a few words."""
+        """Returns the workers and how far they work ahead, in a few words."""
         if not self.workers:
             return "the thread of the steps"
         kind = "process" if self.processes else "thread"

@@ -1,4 +1,4 @@
-"""A kind of measurement: everything that the rest of the program asks of one."""
+"""The interface of a kind of measurement, through which the rest of the program uses it."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ class Kind(Generic[M]):
     """Further reports that the page shows as tables."""
 
     measurement: ClassVar[type[Any] | None] = None
-    """The measurement, for a kind whose documents are plain; see ``documents``."""
+    """The class of the measurement, for a kind with plain documents; see ``documents``."""
     request: ClassVar[type[Any] | None] = None
     """The request whose options ``agent measure`` has; None for a kind with a command of its own."""
 
     def documents(self) -> MeasurementDocuments:
-        """Returns what writes the measurement to documents and reads it back.
+        """Returns the object that writes the measurement to documents and reads it back.
 
-        Unless a kind says otherwise, that are the fields of ``measurement`` in the evaluation's document.
+        By default, it stores the fields of ``measurement`` in the evaluation's document.
         """
         from inferometer.evaluators.kinds.plain_documents import PlainDocuments
 
@@ -161,7 +161,7 @@ class Kind(Generic[M]):
         return {}
 
     def facts(self, evaluation: Evaluation[M], timed: Evaluation[M]) -> Iterator[tuple[str, Any]]:
-        """Yields what the page tells of the measurement beside its options."""
+        """Yields the facts that the page shows of the measurement beside its options."""
         yield from ()
 
     def hints(self, timed: Evaluation[M]) -> Iterator[str]:
@@ -169,7 +169,7 @@ class Kind(Generic[M]):
         yield from ()
 
     def drawings(self, evaluation: Evaluation[M], most_points: int) -> Iterator[Drawing]:
-        """Yields the pictures of an evaluation, each with a point for every value, or ``most_points``."""
+        """Yields the drawings of an evaluation, each with a point for every value, or ``most_points``."""
         yield from ()
 
     def compared_drawing(self, one: Evaluation[M], other: Evaluation[M], most_points: int) -> Drawing | None:
@@ -177,7 +177,7 @@ class Kind(Generic[M]):
         return None
 
     def again(self, evaluation: Evaluation[M]) -> Again:
-        """Returns the command that measures it again, as far as the evaluation tells."""
+        """Returns the command that measures it again, as far as the evaluation records it."""
         if self.request is None:
             return Again((), (f"No command is known that repeats an evaluation of kind {self.name}.",))
         given = getattr(evaluation.measurement, "options", {})
@@ -245,7 +245,7 @@ def top_figures(p50_ns: float | None, rate_per_s: float | None, **more: Any) -> 
 
 
 def timed_by(evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Evaluation[M]:
-    """Returns the evaluation that tells how long the model takes: of a group, one that no profiler disturbed.
+    """Returns the evaluation to take times from: of a group, one that no profiler slowed down.
 
     A complete one comes first. Where all ran under a profiler, it is the evaluation itself.
     """
@@ -258,7 +258,7 @@ def timed_by(evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Evalu
 
 
 def own_values(report: Report[Any], row: Row, *left_out: str) -> dict[str, Any]:
-    """Returns what a report's row has beside the columns of all reports; what is infinite is None."""
+    """Returns the values of a row beside the columns of all reports; infinite ones become None."""
     keys = [c.key for c in report.columns if c not in _COMMON and c.key not in left_out]
     return {key: finite(row[key]) for key in keys}
 

@@ -46,8 +46,8 @@ def find_kind(name: str) -> Kind[Any]:
     """Returns a kind by its name.
 
     Raises:
-        KeyError: There is none.
-        ConfigurationError: That of a plug-in cannot be imported.
+        KeyError: There is no kind of this name.
+        ConfigurationError: The kind of a plug-in cannot be imported.
     """
     target = known_kinds()[name]
     try:

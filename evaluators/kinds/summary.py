@@ -16,12 +16,12 @@ _LEAST_NAME_WIDTH = 12
 
 
 def conditions_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
-    """The verdict on the conditions in one row; none in evaluations of earlier versions."""
+    """Returns the verdict on the conditions in one row; none in evaluations of earlier versions."""
     return () if evaluation.conditions is None else (("conditions", str(evaluation.conditions)),)
 
 
 def process_rows(groups: Sequence[ProcessGroup]) -> tuple[tuple[str, str], ...]:
-    """The figures over the processes of a group, one row for each trace level, and what they leave out."""
+    """Returns the figures over the processes of a group, one row per trace level, and what they omit."""
     rows = []
     for group in groups:
         figures = "  ".join(
@@ -46,7 +46,7 @@ def trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
 
 
 def failure_line(failure: InputFailure) -> str:
-    """Returns which input failed, in which stage and why, on one line, whatever a server has put into it."""
+    """Returns which input failed, in which stage and why, on one line even if a reason has several."""
     return printable(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
 
 

@@ -1,1 +1,1 @@
-"""Load: when queries arrive, how they are issued, and what is made of their latencies."""
+"""Load: the arrival and issue of queries, and the statistics of their latencies."""

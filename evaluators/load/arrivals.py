@@ -136,12 +136,12 @@ class ArrivalProcess:
             return float(self.times_s(np.array([unit]), rate_qps)[0])
 
     def units(self, count: int, seed: int) -> NDArray[np.float64]:
-        """Draws arrivals at rate 1: float64, ascending; ``times_s`` scales them to a rate."""
+        """Draws arrivals at rate 1. Returns float64, ascending; ``times_s`` scales them to a rate."""
         units: NDArray[np.float64] = np.cumsum(self._gaps(random_state(seed), count))
         return units
 
     def _gaps(self, random: np.random.RandomState, count: int) -> NDArray[np.float64]:
-        """Gaps between arrivals at rate 1, whose mean is 1: by default those of a Poisson process."""
+        """Returns gaps between arrivals at rate 1, whose mean is 1: by default those of a Poisson process."""
         return random.standard_exponential(count)
 
     def times_s(self, units: NDArray[np.float64], rate_qps: float) -> NDArray[np.float64]:
@@ -149,7 +149,7 @@ class ArrivalProcess:
         return units / rate_qps
 
     def __str__(self) -> str:
-        """The text that ``arrival_process`` reads."""
+        """Returns the text that ``arrival_process`` reads."""
         values = {field.name: float(getattr(self, field.name)) for field in fields(self)}
         text = ",".join(f"{name}={value!r}".removesuffix(".0") for name, value in values.items())
         return f"{self.name}:{text}" if text else self.name

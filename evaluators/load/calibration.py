@@ -1,4 +1,4 @@
-"""Calibration: the rate up to which this machine sends queries on time, and the limit that follows."""
+"""Calibration: the highest rate that this machine sends on time, and the resulting limit of a load."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def calibrate(
     """
 
     def can_send(rate_qps: float) -> bool:
-        """Whether a rate can be sent; False too if there is no time to try."""
+        """Returns whether a rate can be sent; False too if there is no time to try."""
         for seed in range(_TRIES):
             if clock() > end_ns:
                 return False
@@ -116,7 +116,7 @@ def check_load(rate_qps: float, ceiling_qps: float) -> None:
     Args:
         rate_qps: The rate, such as ``peak_qps`` of a schedule. Up to half of ``LEAST_QPS`` every load is
             accepted, so that there is no need to calibrate.
-        ceiling_qps: What ``calibrate`` found.
+        ceiling_qps: The result of ``calibrate``.
 
     Raises:
         ConfigurationError: The load is above that.

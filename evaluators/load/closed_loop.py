@@ -1,4 +1,4 @@
-"""The closed loop: a fixed number of queries is in flight, and each that is done makes room for the next."""
+"""The closed loop: it keeps a fixed number of queries in flight, and sends the next when one is done."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ClosedLoop:
             raise ConfigurationError(f"concurrency is {self.concurrency}; allowed: 1…{MAX_CONCURRENCY}")
 
     def __str__(self) -> str:
-        """Its name among the arrival processes."""
+        """Returns its name among the arrival processes."""
         return f"closed loop, {self.concurrency} in flight"
 
 
@@ -115,11 +115,11 @@ class _WakingLog(QueryLog):
         self.done = threading.Event()
 
     def answered(self, query: int, done_ns: int, **times: int) -> None:
-        """Takes an answer."""
+        """Records an answer."""
         super().answered(query, done_ns, **times)
         self.done.set()
 
     def failed(self, query: int, done_ns: int, reason: str) -> None:
-        """Takes a failure."""
+        """Records a failure."""
         super().failed(query, done_ns, reason)
         self.done.set()

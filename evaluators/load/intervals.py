@@ -97,7 +97,7 @@ def percentile_interval(latency_ns: NDArray[np.int64], percent: float) -> Percen
 def percentile_intervals(
     latency_ns: NDArray[np.int64], percents: Sequence[float] = PERCENTS
 ) -> tuple[PercentileInterval, ...]:
-    """Returns several percentiles with their intervals; none where there is no latency.
+    """Returns several percentiles with their intervals; none if there is no latency.
 
     Args:
         latency_ns: See ``percentile_interval``.
@@ -127,13 +127,13 @@ def _interval(
 
 
 def _error(chosen: NDArray[np.bool_]) -> float:
-    """Half of the 95 % interval of the share that is chosen."""
+    """Returns the half-width of the 95 % interval of the chosen share."""
     shares = np.asarray([batch.mean() for batch in np.array_split(chosen, _BATCHES)])
     return t_quantile_95(_BATCHES - 1) * float(shares.std(ddof=1)) / math.sqrt(_BATCHES)
 
 
 def _quantile(ordered: NDArray[np.float64], share: float) -> float:
-    """Type 7 of values in order, infinite ones among them."""
+    """Returns the type 7 quantile of sorted values, which may include infinite ones."""
     place = min(share, 1.0) * (len(ordered) - 1)
     below = math.floor(place + 1e-9)
     above = min(below + 1, len(ordered) - 1)

@@ -22,7 +22,7 @@ from inferometer.evaluators.load.target import QueryTarget
 from inferometer.evaluators.statistics import percentile
 
 LOOK_NS = 250_000_000
-"""The time from one check to the next."""
+"""The interval between checks."""
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _LOOKED_AT = 8192
@@ -48,7 +48,7 @@ class IssuerProgress:
 
     Attributes:
         sent: Queries sent.
-        total: Of how many; 0 if unknown.
+        total: The total number of queries; 0 if unknown.
         waiting: Queries that are due or sent, and have no outcome yet.
         elapsed_s: The time since the run began.
         rate_qps: Right answers per second since the last check.
@@ -68,12 +68,12 @@ class IssuerProgress:
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """What ends a run early, and what receives its progress.
+    """The limits that end a run early, and the receiver of its progress.
 
     Attributes:
         timeout_ms: The timeout of a query, counted from when it was due.
         bound_ns: The latency bound: what ``max_late`` counts, and how closely queries are sent when due.
-        max_late: The run stops once more queries than this are later than the bound.
+        max_late: The run stops once more queries than this exceed the bound.
         stop_requested: Called four times a second; the run ends once it returns True.
         on_progress: Called four times a second, in the thread that sends: it must return at once.
     """
@@ -91,7 +91,7 @@ class RunLimits:
 
 
 class RunWatch:
-    """Checks a run four times a second, in the thread that sends its queries.
+    """The watch over a run, which checks it four times a second in the thread that sends its queries.
 
     It has no thread of its own, which on two cores would compete with the one that sends. A check costs at
     most half a millisecond, however long the run is: of more than 8,192 queries it takes every k-th.
@@ -104,7 +104,7 @@ class RunWatch:
 
     Args:
         log: Of the run.
-        limits: What ends it.
+        limits: The limits that end it.
         schedule: When queries are due; None for a closed loop, which has no backlog.
         total: Of how many queries the progress reports.
     """
@@ -169,11 +169,11 @@ class RunWatch:
         )
 
     def _due(self, elapsed_ns: int) -> int:
-        """The number of queries of the schedule that are due; 0 of a closed loop."""
+        """Returns the number of queries of the schedule that are due; 0 of a closed loop."""
         return int(np.searchsorted(self._due_ns, elapsed_ns, "right"))
 
     def _grows(self, elapsed_ns: int) -> bool:
-        """Whether the backlog grows, and will not drain before the schedule ends."""
+        """Returns whether the backlog grows, and will not drain before the schedule ends."""
         due = self._due(elapsed_ns)
         if due - self._log.replied_count <= LEAST_GROWN:  # most often; what follows takes a millisecond
             return False
@@ -183,7 +183,7 @@ class RunWatch:
         return growing(queries, elapsed_ns) and not self._drains(queries, step, due, elapsed_ns)
 
     def _drains(self, queries: Queries, step: int, due: int, elapsed_ns: int) -> bool:
-        """Whether the backlog would drain at some time, at the best rate of answers so far.
+        """Returns whether the backlog would drain at some time, at the best rate of answers so far.
 
         That is the rate in the best eighth of the last two thirds of the run, so that a stall which is over
         does not count. If it exceeds the rate of arrivals, the backlog has an end, even if after the
@@ -243,7 +243,7 @@ class IssuedRun:
 _MOST_SPIN_NS = 150_000
 _FIRST_SPIN_NS = 75_000
 _SPIN_STEP_NS = 1_000
-"""The time of spinning follows the median of how late the thread wakes up.
+"""The time to spin follows the median lateness of wake-ups.
 
 On a virtual machine that is 30 to 50 µs, and 90 µs where timers have slack.
 """
@@ -269,10 +269,10 @@ def run_open_loop(
     due follow at once; their latency counts from when they were due. The run waits for answers until the last
     query times out; a run that was stopped waits for none.
 
-    The issuer sleeps until shortly before a query is due, and then spins: for as long as half of its
-    wake-ups were late so far, or where the bound allows no such lag for 150 µs, but for at most a quarter of
-    the time since the query before. The rest of the core, and the interpreter, are left to the system under
-    test and to the answers.
+    The issuer sleeps until shortly before a query is due, and then spins: for the median lateness of its
+    wake-ups so far, or for 150 µs if the bound does not allow such a lag, but for at most a quarter of the
+    time since the query before. The rest of the core, and the interpreter, are left to the system under test
+    and to the answers.
 
     The run is checked four times a second, if possible between two queries that are more than 1 ms apart. It
     stops when that is requested, when too many queries were late, when a timeout
@@ -282,7 +282,7 @@ def run_open_loop(
     Args:
         target: The system under test.
         schedule: When queries are due.
-        limits: What ends the run early.
+        limits: The limits that end the run early.
         clock: A monotonic clock in nanoseconds, the same as the target's.
         sleep: Sleeps for seconds.
     """
@@ -316,7 +316,7 @@ def _issue(target: QueryTarget, schedule: Schedule, log: QueryLog, pacer: _Pacer
 
 
 class _Pacer:
-    """Waits for the time of each query, and lets the run be checked meanwhile.
+    """The pacer, which waits until each query is due and lets the run be checked meanwhile.
 
     Args:
         watch: Checks the run.
@@ -391,7 +391,7 @@ def drain(
 
 @contextmanager
 def prompt_timers() -> Iterator[None]:
-    """Has this thread wake up from a sleep as soon as the kernel can; changes nothing but on Linux.
+    """Makes this thread wake up from sleep as soon as the kernel can; has an effect only on Linux.
 
     By default, the kernel lets a thread sleep for up to 50 µs more, to wake several up at once.
     """

@@ -10,13 +10,13 @@ from inferometer.evaluators.load.intervals import PERCENTS, percentile_intervals
 from inferometer.evaluators.load.queries import Queries
 
 NEGLIGIBLE_SHARE = 0.01
-"""The part of a latency bound that is no difference."""
+"""The fraction of a latency bound that counts as no difference."""
 NEGLIGIBLE_NS = 1_000_000
-"""The latency that is no difference without a bound."""
+"""The difference in latency that is negligible without a bound, in nanoseconds."""
 
 
 def negligible_ns(bound_ns: int | None) -> float:
-    """Returns the latency that is no difference."""
+    """Returns the largest difference in latency that is negligible, in nanoseconds."""
     return NEGLIGIBLE_NS if bound_ns is None else NEGLIGIBLE_SHARE * bound_ns
 
 

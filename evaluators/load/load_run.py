@@ -15,17 +15,17 @@ def bound_ns_of(bound_ms: float) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadRun:
-    """One schedule and what became of its queries.
+    """One schedule and the outcomes of its queries.
 
     Attributes:
         rate_qps: The requested rate; 0 for a closed loop.
-        source: What the schedule was made from.
+        source: The source of the schedule, such as an arrival process or a file.
         seed: The seed it was drawn from; None for a file and for a closed loop.
         checksum: ``sha256:…`` of the schedule; empty for a closed loop.
         queries: The queries that were due before the run ended.
         cut_ns: Queries that were due before this are the empty start, and in no figure.
-        stopped: Why the run ended before its schedule; empty where it did not.
-        invalid: Why its figures cannot be trusted; empty where they can.
+        stopped: Why the run ended before its schedule; empty if it did not.
+        invalid: Why its figures cannot be trusted; empty if they can.
         reasons: How many queries failed for which reason.
     """
 

@@ -22,7 +22,7 @@ _WARM_UP_TIMEOUT_MS = 60_000.0
 
 
 class LoadSession:
-    """Runs schedules on a target, and keeps the runs.
+    """A session that runs schedules on a target, and keeps the runs.
 
     Args:
         target: The system under test.
@@ -59,7 +59,7 @@ class LoadSession:
         return issued
 
     def _traced(self, run: Callable[[], IssuedRun], rate_qps: float = 0.0) -> IssuedRun:
-        """Makes a run, and then records some of its queries."""
+        """Performs a run, and then traces some of its queries."""
         if self._trace is None:
             return run()
         sample = self._trace.begin(self._target)
@@ -73,7 +73,7 @@ class LoadSession:
         self.runs.append(replace(run, queries=queries, cut_ns=steady_from_ns(queries)))
 
     def reconnect(self) -> None:
-        """Has the next runs use a new connection to the target, if it has one."""
+        """Reconnects to the target for the next runs, if it has a connection."""
         self._target.reconnect()
 
     @property

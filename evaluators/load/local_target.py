@@ -20,7 +20,7 @@ from inferometer.manifests.errors import InferometerError, PredictionError, Queu
 
 _CLOSE_TIMEOUT_S = 5.0
 _SWITCH_INTERVAL_S = 1e-4
-"""How long the predicting thread may run Python code on, where the sending one needs the interpreter.
+"""How long the predicting thread may keep the interpreter while the sending thread needs it.
 
 With Python's default of 5 ms, predictions of 1.5 ms delayed the queries that came meanwhile: p99 of the lag
 was 0.49 to 0.78 ms, and is 0.25 to 0.31 ms with this.
@@ -151,7 +151,7 @@ class LocalTarget(Closeable):
             self._switch_interval_s = None
 
     def _cancel(self, run: _Run) -> None:
-        """Drops what still waits of a run, whose outcomes go nowhere from now on."""
+        """Drops the waiting queries of a run, and discards its outcomes from now on."""
         if run.finish():
             self._queue.clear(SessionError("the run has ended"))
 
@@ -199,7 +199,7 @@ class _Run:
         self._idle.wait(timeout_s)
 
     def finish(self) -> bool:
-        """Lets outcomes go nowhere from now on; returns whether any is missing."""
+        """Discards outcomes from now on; returns whether any is missing."""
         with self.lock:
             self.finished = True
             return self._settled != self.accepted

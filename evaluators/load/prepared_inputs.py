@@ -58,7 +58,7 @@ class PreparedInputs:
     failures: tuple[InputFailure, ...] = ()
 
     def __len__(self) -> int:
-        """The number of inputs."""
+        """Returns the number of inputs."""
         return len(self.rows)
 
     @classmethod
@@ -95,7 +95,7 @@ class ReadInputs:
     failures: tuple[InputFailure, ...] = ()
 
     def __len__(self) -> int:
-        """The number of inputs."""
+        """Returns the number of inputs."""
         return len(self.payloads)
 
 
@@ -134,7 +134,7 @@ def prepare_inputs(
 
 
 def _row(item: PreparedInput, preprocessor: ModelPreprocessor) -> Tensors:
-    """A prepared input as a batch of one; without a copy."""
+    """Returns a prepared input as a batch of one; without a copy."""
     batch = {name: array[item.place : item.place + 1] for name, array in item.batch.items()}
     return preprocessor.assembled(batch, None, [item.rows])
 

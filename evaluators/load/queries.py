@@ -61,7 +61,7 @@ class Queries:
             object.__setattr__(self, "batch_ns", np.full(len(self), -1, np.int64))
 
     def __len__(self) -> int:
-        """The number of queries."""
+        """Returns the number of queries."""
         return len(self.scheduled_ns)
 
     @property
@@ -110,13 +110,13 @@ class Queries:
     def due_at_once(self) -> bool:
         """Whether all were due at one time, as in MLPerf's scenario offline.
 
-        A latency then tells how much was done before a query, and not how long the query took: percentiles
-        follow from how many there were, and have no error of chance that their order could tell.
+        A latency then measures the work done before a query, and not the query itself: percentiles follow
+        from the number of queries, and the order of queries gives no estimate of a sampling error.
         """
         return len(self) > 1 and bool(self.scheduled_ns[0] == self.scheduled_ns[-1])
 
     def count(self, outcome: Outcome) -> int:
-        """The number of queries with an outcome."""
+        """Returns the number of queries with an outcome."""
         return int(np.count_nonzero(self.outcome == outcome))
 
     def since(self, offset_ns: int) -> Queries:
@@ -145,7 +145,7 @@ def _unsent(count: int) -> Queries:
 
 
 class QueryLog:
-    """Takes the three times of each query, and its outcome; satisfies ``target.Answers``. Thread-safe.
+    """The log of the times and the outcome of each query; satisfies ``target.Answers``. Thread-safe.
 
     Memory is allocated in advance: a query costs a few stores into arrays. Queries are sent in order.
 
@@ -245,13 +245,13 @@ class QueryLog:
         predict_ns: int = -1,
         batch_size: int = 0,
     ) -> None:
-        """Takes the times of an answer that was taken; see ``target.CheckedAnswers``."""
+        """Records the times of an answer that was recorded before; see ``target.CheckedAnswers``."""
         with self._lock:
             if self._all.outcome[query] == _ANSWERED:
                 self._set_times(query, queue_ns, batch_ns, predict_ns, batch_size)
 
     def _set_times(self, query: int, queue_ns: int, batch_ns: int, predict_ns: int, batch_size: int) -> None:
-        """Under the lock."""
+        """Sets the times of a query; the caller holds the lock."""
         queries = self._all
         queries.queue_ns[query] = queue_ns
         queries.batch_ns[query] = batch_ns
@@ -259,7 +259,7 @@ class QueryLog:
         queries.batch_size[query] = batch_size
 
     def refuted(self, query: int, reason: str) -> None:
-        """Makes an answer that was taken a failure; see ``target.CheckedAnswers``."""
+        """Turns a recorded answer into a failure; see ``target.CheckedAnswers``."""
         with self._lock:
             if self._all.outcome[query] != _ANSWERED:
                 return
@@ -269,7 +269,7 @@ class QueryLog:
             self._reasons[reason] += 1
 
     def expire(self, now_ns: int, timeout_ns: int) -> None:
-        """Times out the queries that were due so long ago and have no outcome."""
+        """Times out the queries without an outcome that have been due for longer than the timeout."""
         with self._lock:
             overdue = self._due_before(now_ns - timeout_ns)
             outcomes = self._all.outcome[self._expired : overdue]
@@ -279,7 +279,7 @@ class QueryLog:
             self._expired = max(self._expired, overdue)
 
     def late(self, now_ns: int, bound_ns: int) -> int:
-        """The queries that are later than a bound; it has to be the same in every call."""
+        """Returns the queries that are later than a bound; it has to be the same in every call."""
         with self._lock:
             decided = self._due_before(now_ns - bound_ns)
             part = slice(self._judged, max(self._judged, decided))
@@ -291,7 +291,7 @@ class QueryLog:
             return self._late
 
     def _due_before(self, time_ns: int) -> int:
-        """How many of the queries that were sent were due before a time; the caller has the lock."""
+        """Returns how many of the queries that were sent were due before a time; the caller has the lock."""
         due = int(np.searchsorted(self.scheduled_ns, time_ns - self.began_ns))
         return min(due, self.sent_count)
 

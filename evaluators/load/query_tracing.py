@@ -1,4 +1,4 @@
-"""Traces of some of the queries under load: chosen and stamped in the run, and recorded after it."""
+"""Traces of a sample of the queries under load, chosen during the run and recorded after it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class StampingTarget(Protocol):
 
 
 class LoadTrace:
-    """Records some of the queries of runs, each run after it has ended.
+    """The recorder of a sample of the queries of runs, which records each run after it has ended.
 
     Args:
         scope: The parent of the runs.
@@ -140,5 +140,5 @@ def _record_batch(scope: TraceScope, sent_ns: int, done_ns: int, times: tuple[in
 
 
 def _failed(call: SpanKind, error: str) -> SpanKind:
-    """The span of a call without a right answer, whose status was not kept."""
+    """Returns the span of a call without a right answer, whose status was not kept."""
     return replace(call, attributes=tuple(sorted((*call.attributes, ("error.type", error)))))

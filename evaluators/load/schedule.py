@@ -26,9 +26,9 @@ class Schedule:
 
     Attributes:
         offsets_ns: int64, ascending, not negative; nanoseconds from the begin of the run.
-        source: What it was made from: an arrival process, or a file.
+        source: Its source: an arrival process or a file.
         rate_qps: The requested rate; for a file, the mean rate from its first to its last arrival.
-        seed: What it was drawn from; None for a file.
+        seed: The seed that it was drawn from; None for a file.
     """
 
     offsets_ns: NDArray[np.int64]
@@ -84,12 +84,12 @@ class Schedule:
         return int(self.offsets_ns[-1])
 
     def __len__(self) -> int:
-        """The number of queries."""
+        """Returns the number of queries."""
         return len(self.offsets_ns)
 
 
 def _offsets_ns(text: str, path: Path) -> Iterator[int]:
-    """The offsets of a file, whatever its form."""
+    """Yields the offsets of a file, whatever its form."""
     lines = [
         (number, line)
         for number, line in enumerate(io.StringIO(text), start=1)

@@ -1,4 +1,4 @@
-"""The steady state of a run: from when on it counts, and whether its backlog grows."""
+"""The steady state of a run: when it begins, and whether the backlog grows."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def backlog(queries: Queries, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def growing(queries: Queries, now_ns: int) -> bool:
-    """Whether the backlog grows as it does above the system's capacity, and only there.
+    """Returns whether the backlog grows as it does above the system's capacity, and only there.
 
     The time from the first arrival on is cut in three. In both the second and the third part more queries
     must arrive than leave, by more than 2.5 standard deviations of the difference in a system that is just
@@ -94,7 +94,7 @@ def growing(queries: Queries, now_ns: int) -> bool:
 
 
 def _due_and_left(queries: Queries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """When the queries were due, and when they left the system."""
+    """Returns when the queries were due, and when they left the system."""
     there = queries.chosen(queries.outcome != Outcome.UNSENT)
     never = np.iinfo(np.int64).max
     settled = (there.outcome == Outcome.ANSWERED) | (there.outcome == Outcome.FAILED)

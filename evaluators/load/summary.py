@@ -32,7 +32,7 @@ class Spread:
 
     @classmethod
     def of(cls, values_ns: NDArray[np.int64]) -> Spread | None:
-        """Computes them; None without values."""
+        """Computes the percentiles; None without values."""
         if not len(values_ns):
             return None
         return cls(percentile(values_ns, 50), percentile(values_ns, 99), int(values_ns.max()))
@@ -142,7 +142,7 @@ def _percentiles(queries: Queries, judged_percent: float | None) -> tuple[Percen
 
 
 def _due_qps(queries: Queries) -> float | None:
-    """The rate at which queries were due."""
+    """Returns the rate at which queries were due."""
     if len(queries) < 2:
         return None
     span_ns = int(queries.scheduled_ns[-1] - queries.scheduled_ns[0])
@@ -150,7 +150,7 @@ def _due_qps(queries: Queries) -> float | None:
 
 
 def _answered_qps(sent: Queries, counted: Queries, bound_ns: int | None) -> tuple[float | None, float | None]:
-    """The rates of right answers, and of those in time."""
+    """Returns the rates of right answers, and of those in time."""
     if not len(counted):
         return None, None
     begin_ns = int(counted.scheduled_ns[0])

@@ -1,4 +1,4 @@
-"""What load needs of a system under test: it takes queries without waiting for their answers."""
+"""The interface of a target of load: it accepts queries without waiting for their answers."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class CheckedAnswers(Answers, Protocol):
 
 
 class QueryTarget(Protocol):
-    """What a run needs of a target."""
+    """The interface that a run needs of a target."""
 
     def begin(self, answers: Answers) -> None:
         """Begins a run, whose outcomes go to ``answers``."""
         ...
 
     def submit(self, query: int) -> None:
-        """Takes a query, and returns at once.
+        """Accepts a query, and returns at once.
 
         One thread at a time calls it. A query that cannot be taken, as when a queue is full, has failed: this
         is reported like any other failure, and nothing is raised.
@@ -93,7 +93,7 @@ class LoadTarget(QueryTarget, Protocol):
         ...
 
     def reconnect(self) -> None:
-        """Has the next runs use a new connection, if there is one at all. Must be called between runs."""
+        """Reconnects for the next runs, if there is a connection. Must be called between runs."""
         ...
 
     def close(self) -> None:

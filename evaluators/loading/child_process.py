@@ -1,4 +1,4 @@
-"""Child processes of a loader: how they start, are asked, and end with the process that has them."""
+"""Child processes of a loader: their start, their messages, and their end with the parent process."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ChildProcess:
     process decides when it ends. It also ends when this process is gone.
 
     Attributes:
-        name: What it is, for errors.
+        name: Its name in errors.
         process: The process.
-        connection: To it, and from it.
+        connection: The connection to it.
         waiting: How many messages it has not answered yet; for its user.
     """
 
@@ -94,7 +94,7 @@ def end_children(children: Sequence[ChildProcess]) -> None:
 
 
 def _run(run: Callable[..., None], *given: Any) -> None:
-    """The whole life of a child process."""
+    """Returns the whole life of a child process."""
     for number in GOVERNED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GOVERNED)
@@ -102,7 +102,7 @@ def _run(run: Callable[..., None], *given: Any) -> None:
 
 
 def sent(connection: Connection, message: Any) -> bool:
-    """Sends a message from a child; returns False if nobody is there."""
+    """Sends a message from a child process; returns False if the parent has closed the connection."""
     with suppress(OSError):
         connection.send(message)
         return True
@@ -110,7 +110,7 @@ def sent(connection: Connection, message: Any) -> bool:
 
 
 def received(connection: Connection) -> Any:
-    """Waits for a message in a child; returns None if nobody is there."""
+    """Waits for a message in a child process; returns None if the parent has closed the connection."""
     with suppress(EOFError, OSError):
         return connection.recv()
     return None

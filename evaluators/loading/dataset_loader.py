@@ -20,7 +20,7 @@ from inferometer.manifests.errors import DatasetError, InferometerError
 from inferometer.manifests.inputs import InputParameters
 
 UNLABELLED = -1
-"""The label of a sample where nobody asks for it."""
+"""The label of a sample whose class is not needed."""
 
 
 def no_index(_: str | None) -> int:
@@ -29,12 +29,12 @@ def no_index(_: str | None) -> int:
 
 
 class DatasetLoader(Loader):
-    """Loads the samples of a dataset in batches. ``epoch_order.EpochOrder`` says which are in which batch.
+    """The loader of the samples of a dataset. ``epoch_order.EpochOrder`` assigns samples to batches.
 
     A batch is divided among the workers, and ``prefetch`` of them are loaded while the caller has another
     one, also those of the next epoch in the order of their numbers: loading does not begin anew with each
-    epoch. The memory of batches is used again: a batch is valid until the next one is asked for. A sample
-    that fails is left out of its batch, which names it, and which is empty if all fail. Used from one thread.
+    epoch. The memory of batches is reused: a batch is valid until the next one is requested. A sample that
+    fails is left out of its batch, which names it, and which is empty if all fail. Used from one thread.
 
     Args:
         dataset: The samples; stays open, and is closed by its owner. For worker processes, pickle passes it
@@ -100,7 +100,7 @@ class DatasetLoader(Loader):
         return self._running
 
     def hold(self, batches: int) -> bool:
-        """Begins no batch ahead beyond so many in all; see ``Loader``."""
+        """Stops loading ahead after ``batches`` batches; see ``Loader``."""
         self._held_at = batches
         return True
 
@@ -188,7 +188,7 @@ class DatasetLoader(Loader):
 
 
 def _filled(tasks: Sequence[Task], parts: Sequence[FilledRows]) -> NDArray[np.bool_]:
-    """bool, (rows of the batch,): the rows that hold a sample."""
+    """Returns a mask of the rows that hold a sample: bool, (rows of the batch,)."""
     filled = np.ones(sum(task.rows for task in tasks), np.bool_)
     for task, part in zip(tasks, parts, strict=True):
         for number, _ in part.failed:

@@ -34,7 +34,7 @@ _NEXT = "next"
 
 @dataclass(frozen=True, slots=True)
 class _Opener:
-    """What the process needs to open the reader."""
+    """The data that the process needs to open the reader."""
 
     reader: str
     path: Path
@@ -56,7 +56,7 @@ def open_framework_reader(
     """Opens a dataset with the iterator of the framework that its format belongs to.
 
     Raises:
-        ConfigurationError: No framework has one, or it cannot do what is asked for.
+        ConfigurationError: No framework has one, or it does not support the options.
         FrameworkUnavailableError: The framework is not installed.
         DatasetError: It cannot read the dataset.
     """
@@ -78,13 +78,13 @@ def open_framework_reader(
 
 
 class FrameworkLoader(Loader):
-    """Loads batches with a framework's iterator. What it reads, and for how long, is not told.
+    """The loader around a framework's iterator, which does not report bytes and times of reading.
 
     The iterator has threads of its own, and always loads ahead. A record that it cannot read ends the epoch.
     Made by ``open_framework_reader``.
 
     Args:
-        name: The process, for errors.
+        name: The name of the process in errors.
         opener: Opens the reader in it.
 
     Raises:
@@ -162,7 +162,7 @@ class FrameworkLoader(Loader):
 
 
 def _run(opener: _Opener, rows: SharedRows, connection: Connection) -> None:
-    """The whole life of the process: for each epoch, one batch for each message."""
+    """Returns the whole life of the process: for each epoch, one batch for each message."""
     out = rows.view(opener.parameters).inputs
     answer: InferometerError | None = None
     try:

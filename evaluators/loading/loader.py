@@ -15,7 +15,7 @@ from inferometer.agent.inference.results import InputFailure
 from inferometer.manifests.errors import ConfigurationError
 
 MOST_SAMPLES = 2**31 - 1
-"""No batch is larger, and no run has more batches."""
+"""The maximum size of a batch, and the maximum number of batches of a run."""
 MOST_WORKERS = 1024
 
 
@@ -27,7 +27,7 @@ class LoaderOptions:
         batch_size: Samples in a batch of this rank; the last batch of an epoch may hold fewer.
         workers: The workers that read and preprocess; 0 for none: the caller's thread does it.
         processes: Whether the workers are processes; else they are threads.
-        prefetch: Batches that are loaded ahead; 0 loads a batch when it is asked for.
+        prefetch: Batches that are loaded ahead; 0 loads a batch on demand.
         shuffle: Whether the order is drawn anew for each epoch, by ``seed`` and the epoch's number.
         seed: The seed, the same on every rank.
         rank: The number of this rank.
@@ -65,11 +65,11 @@ class LoaderOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedBatch:
-    """A batch in host memory, and how it came there.
+    """A batch in host memory, with the times and failures of its loading.
 
     Attributes:
-        inputs: ``(samples, *dimensions)``, of the model's element type; valid until the next batch is asked
-            for. Empty if all samples failed.
+        inputs: ``(samples, *dimensions)``, of the model's element type; valid until the next batch is
+            requested. Empty if all samples failed.
         labels: int64, (samples,): the index of each sample's class; (samples, length) for CTC.
         failures: The samples of this batch that failed, and are not in ``inputs``.
         read_ns: The time to read, summed over the samples.
@@ -86,7 +86,7 @@ class LoadedBatch:
 
 
 class Loader(Closeable):
-    """Yields batches, epoch after epoch. Used from one thread."""
+    """The interface of a source of batches, epoch after epoch. Not thread-safe: used from one thread."""
 
     @abstractmethod
     def epoch(self, number: int) -> Iterator[LoadedBatch]:
@@ -102,12 +102,12 @@ class Loader(Closeable):
         """The number of batches in an epoch, the same on every rank."""
 
     def hold(self, batches: int) -> bool:
-        """Begins no batch ahead of the caller beyond so many in all, counted from the loader's first one.
+        """Stops loading ahead after ``batches`` batches, counted from the first one of the loader.
 
-        Whoever has taken all of them finds the workers at rest.
+        The workers are idle once the caller has taken all of them.
 
         Returns:
-            Whether it does. Of a loader that cannot be held, only a new epoch begins nothing before it.
+            Whether the loader supports this. If not, only the start of a new epoch has no batch in progress.
         """
         return True
 

@@ -16,7 +16,7 @@ import numpy as np
 DROPPED_SHARE = 0.01
 """Files count as dropped from the cache if less of them is in it: another program may read meanwhile."""
 MOST_FILES = 20_000
-"""Of more files, so many at equal distances are looked at."""
+"""The maximum number of files to check; of more files, this many at equal distances are checked."""
 _WINDOW_BYTES = 1 << 30
 
 
@@ -36,9 +36,9 @@ class CachedShare:
 def cached_share(files: Iterable[Path]) -> CachedShare:
     """Returns which share of the files' bytes is in the page cache, by ``mincore``.
 
-    Linux tells only who owns a file or may write it, and claims to others that all of it is there: then the
-    share is not known. A file that cannot be opened is left out. Of more than ``MOST_FILES`` files, some are
-    looked at.
+    Linux reports this only to the owner of a file and to those who may write it; to others it reports all
+    pages as cached, and the share is then unknown. A file that cannot be opened is left out. Of more than
+    ``MOST_FILES`` files, a subset is checked.
     """
     if not _kernel_tells():
         return CachedShare(None, "this system does not tell what is in its page cache")
@@ -102,7 +102,7 @@ class CacheBefore:
 
 
 def before_reading(files: Iterable[Path], *, drop_first: bool = False) -> CacheBefore:
-    """Drops files from the page cache if that is asked for, and returns the state of the cache."""
+    """Drops files from the page cache if ``drop_first``, and returns the state of the cache."""
     if not drop_first:
         found = cached_share(files)
         return CacheBefore(found.share, reason=found.reason)
@@ -123,14 +123,14 @@ def _some(paths: Sequence[Path]) -> Sequence[Path]:
 
 
 def _may_know(descriptor: int, path: Path) -> bool:
-    """Whether the kernel tells this process the truth about a file: since 5.2, ``can_do_mincore``."""
+    """Returns whether the kernel tells this process the truth about a file: since 5.2, ``can_do_mincore``."""
     owner = os.fstat(descriptor).st_uid
     return os.geteuid() in {0, owner} or os.access(path, os.W_OK, effective_ids=True)
 
 
 @cache
 def _kernel_tells() -> bool:
-    """Whether ``mincore`` says of a page that never was in memory that it is not: emulations say it is."""
+    """Returns whether ``mincore`` reports a page never in memory as absent; emulations do not."""
     try:
         descriptor = os.memfd_create("page-cache")
         try:
@@ -143,7 +143,7 @@ def _kernel_tells() -> bool:
 
 
 def _resident_bytes(descriptor: int, size: int) -> int:
-    """The bytes of a file that are in the page cache."""
+    """Returns the bytes of a file that are in the page cache."""
     mincore = ctypes.CDLL(None, use_errno=True).mincore
     mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
     resident = 0

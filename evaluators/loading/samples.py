@@ -50,7 +50,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class FilledRows:
-    """What a worker did with the rows of a task.
+    """The result of a task: the rows that a worker filled.
 
     Attributes:
         labels: The class of each sample that was loaded, in order; None if it is unknown.
@@ -68,7 +68,7 @@ class FilledRows:
 
 
 class SampleFiller:
-    """Reads and preprocesses samples into rows. Thread-safe for different rows.
+    """A reader that preprocesses samples into rows. Thread-safe for different rows.
 
     Args:
         dataset: The samples.

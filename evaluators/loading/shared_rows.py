@@ -63,7 +63,7 @@ def own_rows(rows: int, parameters: InputParameters) -> Rows:
 
 
 def _dtype_of(parameters: InputParameters) -> np.dtype[Any]:
-    """The dtype of an input; raises ConfigurationError if that is strings."""
+    """Returns the dtype of an input; raises ConfigurationError if that is strings."""
     dtype = dtype_of(parameters)
     if dtype.hasobject:
         raise ConfigurationError(
@@ -74,7 +74,7 @@ def _dtype_of(parameters: InputParameters) -> np.dtype[Any]:
 
 
 def _row_shape(parameters: InputParameters) -> tuple[int, ...]:
-    """The shape of an input; raises ConfigurationError if it differs by input."""
+    """Returns the shape of an input; raises ConfigurationError if it differs by input."""
     if any(tensor.is_dynamic for tensor in parameters.tensors):
         raise ConfigurationError(
             f'input "{parameters.input_layer}" of the model has no fixed size; batches are loaded for models '

@@ -20,19 +20,19 @@ MOST_BYTES = 256 * 1024 * 1024
 
 
 class SyntheticLoader(Loader):
-    """Yields full batches of random inputs, as ``synthetic_arrays`` draws them, and of random labels.
+    """The loader of full batches of random inputs, drawn by ``synthetic_arrays``, and random labels.
 
-    They depend on the seed, the rank and the batch size. The labels are uniform. No time is lost to loading:
-    the batches are drawn when the loader is made.
+    They depend on the seed, the rank and the batch size. The labels are uniform. Loading takes no time,
+    because the batches are drawn when the loader is constructed.
 
     Args:
         parameters: The model's input.
-        options: Those of batches, the seed and the rank; there are no workers.
+        options: The batch size, the seed and the rank; there are no workers.
         classes: The number of classes.
         batches: The number of batches in an epoch.
         fixed: Whether all batches are the same one.
-        label_length: The labels of one sample, which are then from 1 on, as CTC takes them; None for one
-            label, from 0 on.
+        label_length: The number of labels of a sample, which then start at 1, as CTC requires; None for one
+            label, which starts at 0.
 
     Raises:
         ConfigurationError: There is no class or no batch, or not enough memory.

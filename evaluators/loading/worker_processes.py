@@ -94,7 +94,7 @@ class WorkerProcesses(Workers):
         self._at_exit.cancel()
 
     def _take_what_is_there(self, timeout_s: float | None = 0.0) -> None:
-        """Takes the results that have come; without a timeout, waits for one."""
+        """Receives the available results; without a timeout, waits for one."""
         ready = wait([worker.connection for worker in self._workers], timeout_s)
         for worker in (each for each in self._workers if each.connection in ready):
             number, filled = worker.receive()
@@ -119,7 +119,7 @@ def _end(workers: list[ChildProcess], cancelled_below: c_int64) -> None:
 
 
 def _run(opener: bytes, rows: SharedRows, connection: Connection) -> None:
-    """The whole life of a worker process: it ends when the caller closes the connection, or is gone."""
+    """Runs a worker process until the caller closes the connection or is gone."""
     answer: Any = None
     try:
         dataset, parameters = pickle.loads(opener)  # noqa: S301 - from the caller of this process

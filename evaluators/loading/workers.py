@@ -10,7 +10,7 @@ from inferometer.evaluators.loading.samples import FilledRows, SampleFiller, Tas
 
 
 class Workers(Closeable):
-    """Fills rows, in the background or when they are asked for. Used from one thread.
+    """The interface of workers that fill rows, in the background or on demand. Used from one thread.
 
     After an exception of another kind than ``InferometerError``, such as KeyboardInterrupt, or after the loss
     of a worker process, it can only be closed.
@@ -18,7 +18,7 @@ class Workers(Closeable):
 
     @abstractmethod
     def submit(self, task: Task) -> None:
-        """Takes a task; its number is higher than those before."""
+        """Accepts a task, whose number must be higher than those before."""
 
     @abstractmethod
     def result(self, task: Task) -> FilledRows:
@@ -43,7 +43,7 @@ class Workers(Closeable):
 
 
 class CallingThread(Workers):
-    """The caller's thread, which fills rows when they are asked for."""
+    """The caller's thread, which fills rows on demand."""
 
     def __init__(self, filler: SampleFiller) -> None:
         self._filler = filler

@@ -89,7 +89,7 @@ def invalid_reason(search: RateSearchMeasurement) -> str:
 
 
 def _near(search: RateSearchMeasurement) -> Sequence[LoadRun]:
-    """The probes around an answer's interval, which bear it: all where it has no rate, or none is near."""
+    """Returns the probes near an answer's interval; all if it has no rate, or none is near."""
     answer = search.answer
     if answer is None or answer.rate_qps is None:
         return search.probes

@@ -68,7 +68,7 @@ class Evidence:
         self.unqueued_s = float(served_ns[~unanswered_alone].max(initial=0)) / 1e9
 
     def near(self, rate_qps: float, factor: float = NEAR) -> bool:
-        """Whether its rate is within a factor of another."""
+        """Returns whether its rate is within a factor of another."""
         return rate_qps / factor <= self.rate_qps <= rate_qps * factor
 
 
@@ -104,7 +104,7 @@ class Estimate:
         low_qps: The lower end of its 95 % interval.
         high_qps: The upper end.
         method: Its basis.
-        slope: By how much the log of the late fraction grows with the log of the rate; 0 where not needed.
+        slope: By how much the log of the late fraction grows with the log of the rate; 0 if not needed.
         reason: Why it has this basis, in one line.
     """
 
@@ -122,7 +122,7 @@ class Estimate:
 
 
 class Estimator:
-    """Estimates the rate from probes; ``seed`` is that of the simulation of a single server."""
+    """The estimator of the rate from probes; ``seed`` is that of the simulation of a single server."""
 
     def __init__(self, process: ArrivalProcess, bound_s: float, late_fraction: float, seed: int) -> None:
         self._process = process
@@ -158,7 +158,7 @@ class Estimator:
     def disagreement_qps(self, seen: Sequence[Evidence], found: Estimate, simulated: int) -> float:
         """Returns half of the difference between the rates by the earlier and by the later probes near it.
 
-        Both are by the method of the estimate; 0 where one of them does not determine a rate.
+        Both are by the method of the estimate; 0 if one of them does not determine a rate.
         """
         near = [e for e in seen if e.near(found.rate_qps) and e.queries]
         middle = len(near) // 2
@@ -189,7 +189,7 @@ class Estimator:
         return model.solve(self._bound_s, self._late_fraction, near_qps) if model else None
 
     def _refuted(self, solved: SolvedRate, seen: Sequence[Evidence]) -> bool:
-        """Whether more or fewer queries were late near the rate than the model and chance explain.
+        """Returns whether more or fewer queries were late near the rate than the model and chance explain.
 
         The square roots of the counts are compared, as their variance hardly depends on the expectation.
         """
@@ -209,7 +209,7 @@ class Estimator:
         return 2 * difference > _DISAGREEMENT_ERRORS * errors
 
     def _by_late_fraction(self, seen: Sequence[Evidence], reason: str) -> Estimate | None:
-        """The estimate of the curve through late fractions, whose interval spans both ways to count."""
+        """Returns the estimate from the curve of late fractions; its interval spans both ways to count."""
         kept, broken = Bracket.of(seen, self._late_fraction)
         if kept is None or broken is None or broken > kept * NEAR:
             return None
@@ -251,7 +251,7 @@ def unqueued_late(seen: Sequence[Evidence], late_fraction: float) -> str | None:
 
 
 def _binomial_tail(least: int, count: int, share: float) -> float:
-    """The probability of at least ``least`` of ``count`` events of probability ``share``."""
+    """Returns the probability of at least ``least`` of ``count`` events of probability ``share``."""
     if least <= 0:
         return 1.0
     log_odds = math.log(share / (1 - share))

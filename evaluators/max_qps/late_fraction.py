@@ -98,7 +98,8 @@ def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot
         late_fraction: Above 0 and below 1.
 
     Returns:
-        None where the counts do not tell: too few slices, none late or all, or a crossing far outside them.
+        The root. None if the counts do not determine it: too few slices, none late or all, or a crossing far
+            outside them.
     """
     slices = len(counts.queries)
     if slices < 3 or not 0 < counts.late.sum() < counts.queries.sum():
@@ -127,7 +128,7 @@ def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot
 
 
 def _fitted(x: NDArray[np.float64], counts: Counts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The coefficients, the slope at least ``_LEAST_SLOPE``, and the curvature at them (2 × 2)."""
+    """Returns the coefficients, the slope at least ``_LEAST_SLOPE``, and the curvature at them (2 × 2)."""
     overall = float(counts.late.sum() / counts.queries.sum())
     beta = np.array([math.log(overall / (1 - overall)), _USUAL_SLOPE])
     spread = _spread(counts, np.full(len(counts.late), overall))
@@ -153,7 +154,7 @@ def _shares(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _spread(counts: Counts, share: NDArray[np.float64]) -> float:
-    """Pearson's overdispersion: how much more the counts vary than single queries by chance would."""
+    """Returns Pearson's overdispersion: the variance of the counts relative to that of single queries."""
     expected = counts.queries * share
     squares = (counts.late - expected) ** 2 / np.maximum(expected * (1 - share), 1e-9)
     return max(1.0, float(squares.sum()) / (len(squares) - 2))

@@ -29,7 +29,7 @@ class Probe:
     Attributes:
         rate_qps: The rate of its schedule.
         seed: The seed of its schedule.
-        queries: What became of its queries.
+        queries: Its queries with their outcomes.
         stopped: Whether it stopped early, because too many queries were late.
     """
 
@@ -78,7 +78,7 @@ class Probe:
 
 
 class Prober:
-    """Runs the probes of a search in a load session, one after the other."""
+    """The prober, which runs the probes of a search in a load session, one after the other."""
 
     def __init__(self, session: LoadSession) -> None:
         self._session = session
@@ -89,7 +89,7 @@ class Prober:
         return self._session.elapsed_s
 
     def reconnect(self) -> None:
-        """Has the next probes use a new connection."""
+        """Reconnects for the next probes."""
         self._session.reconnect()
 
     def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:

@@ -183,7 +183,7 @@ class _Search:
         return self._estimator.estimate(self._seen, before.rate_qps if before else None, simulated)
 
     def _much_is_new(self, estimate: Estimate | None) -> bool:
-        """Whether enough was seen since the last estimate to change it."""
+        """Returns whether enough was seen since the last estimate to change it."""
         sent = sum(e.sent for e in self._seen)
         if estimate and estimate.method is Method.SINGLE_SERVER and sent < _NEW_FACTOR * self._estimated_sent:
             return False
@@ -215,7 +215,7 @@ class _Search:
         return Bracket.of(self._seen, self._options.late_fraction)
 
     def _step(self) -> _Plan:
-        """Goes up or down without an estimate."""
+        """Returns the next probe, up or down in rate, without an estimate."""
         kept, broken = self._bracket()
         if not kept and broken:
             return self._step_down(broken)
@@ -229,10 +229,10 @@ class _Search:
         return _Plan(rate_qps, duration_s, confirming)
 
     def _step_down(self, broken_qps: float) -> _Plan:
-        """Sends queries alone where even such were late, and else halves the rate.
+        """Plans spaced-out queries if even queries without a queue were late, or else halves the rate.
 
-        Where queries hardly ever meet and it is not for others that they are late, no lower rate helps: ever
-        longer probes follow.
+        If queries rarely queue and are late for other reasons, a lower rate does not help: ever longer probes
+        follow.
         """
         if alone := self._alone():
             return alone
@@ -246,7 +246,7 @@ class _Search:
         return _Plan(broken_qps, max(duration_s, max(sent, _UNLOADED_QUERIES) / broken_qps))
 
     def _alone(self) -> _Plan | None:
-        """Sends queries one at a time, where most that had none before them were late: is there any rate?
+        """Plans spaced-out queries if most queries without a queue were late: is any rate possible?
 
         A query is due somewhat after the slowest of them would have been done. That takes a fraction of the
         time in which the requested arrivals leave so many queries alone.
@@ -262,7 +262,7 @@ class _Search:
         return _Plan(1 / gap_s, queries * gap_s, alone=True)
 
     def _confirmation(self, estimate: Estimate) -> _Plan:
-        """Probes at an estimate and to both sides of it, a first time only shortly."""
+        """Plans a probe at an estimate or to either side of it; the first one is short."""
         centre_qps, step = estimate.rate_qps, _STEP
         if estimate.method is Method.LATE_FRACTION:
             step = float(np.clip(_STEP_ODDS / estimate.slope, *_STEPS_ALLOWED))
@@ -289,11 +289,11 @@ class _Search:
         return left_s if left_s < wanted_s + least_s else wanted_s
 
     def _left_s(self) -> float:
-        """What is left of the budget, less what the last answers of a probe may take."""
+        """Returns what is left of the budget, less what the last answers of a probe may take."""
         return self._options.time_budget_s - self._prober.elapsed_s - 2 * self._bound_s
 
     def _run(self, plan: _Plan) -> bool:
-        """Runs a probe; False where it does not fit into the time that is left."""
+        """Runs a probe; False if it does not fit into the time that is left."""
         options = self._options
         number = len(self._probes) + 1
         left_s = self._left_s()
@@ -328,7 +328,7 @@ class _Search:
         return True
 
     def _max_late(self, queries: int, plan: _Plan) -> int:
-        """How many late queries show that a probe is hopeless."""
+        """Returns how many late queries show that a probe is hopeless."""
         share = self._options.late_fraction
         hopeless = min(_LATE_FACTOR * share, (1 + share) / 2)
         if plan.confirming:
@@ -339,7 +339,7 @@ class _Search:
         return int(np.random.SeedSequence((self._options.seed, number)).generate_state(1)[0])
 
     def _final(self, estimate: Estimate | None, reason: str) -> MaxQps:
-        """The answer once no more is probed."""
+        """Returns the answer once no more is probed."""
         if estimate:
             # what the machine or a connection changes between probes is no error of the queries of one
             between_qps = self._estimator.disagreement_qps(self._seen, estimate, _SIMULATED_MEANWHILE)

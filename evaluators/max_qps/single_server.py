@@ -1,11 +1,11 @@
 """The single-server model: what a system that serves one query after the other does at another rate.
 
-Whether p99 at a rate is below a bound is decided by one query in a hundred, and late queries are
-bursty: minutes of load give few bursts, and with them an answer that is off by several percent. But where a
-system serves its queries one by one, in order, and takes as long for each whatever waits behind it, every
-query tells how long one takes, and the latencies at any rate follow from those times and the arrivals
-(Lindley 1952). ``served_queries`` takes them out of a run, ``SingleServer.fitted`` accepts them only if they
-look as they must in such a system, and the answer rests on all queries rather than on the late ones.
+Whether p99 at a rate is below a bound is decided by one query in a hundred, and late queries are bursty:
+minutes of load give few bursts, and with them an answer that is off by several percent. But where a system
+serves its queries one by one, in order, and takes as long for each whatever waits behind it, every query
+shows the service time, and the latencies at any rate follow from those times and the arrivals (Lindley 1952).
+``served_queries`` takes them out of a run, ``SingleServer.fitted`` accepts them only if they look as they
+must in such a system, and the answer rests on all queries rather than on the late ones.
 
 Between a client and a server over a network, part of the time of a query passes while the server is free
 for another: on the wire, and while threads wake up. That delay shows in queries that found the server idle,
@@ -29,7 +29,7 @@ from inferometer.evaluators.statistics import random_state
 
 SIMULATED_QUERIES = 400_000
 GROUPS = 10
-"""Groups of service times whose answers are compared for the error of the whole."""
+"""The number of groups of service times, whose answers are compared to estimate the error."""
 _LEAST_SERVICE_TIMES = 200
 _BLOCK = 32
 _DISORDERED_SHARE = 0.005
@@ -111,8 +111,8 @@ class SingleServer:
         process: The arrival process.
         seed: The seed of the simulation.
         simulated: How many queries are simulated.
-        speed_half: Half of the 95 % interval of the mean service time, as a part of it, by how much runs
-            differ.
+        speed_half: Half of the 95 % interval of the mean service time due to differences between runs, as a
+            fraction of the mean.
         delay_s: What each query takes beside its service, in which the server is free for others.
     """
 
@@ -149,7 +149,7 @@ class SingleServer:
         seed: int,
         simulated: int = SIMULATED_QUERIES,
     ) -> SingleServer | None:
-        """Returns the model of what was seen; None where it is too little, or not of a single server."""
+        """Returns the model of what was seen; None if it is too little, or not of a single server."""
         count = sum(map(len, runs))
         # two that are sent at nearly the same time may change places on the way
         if count < _LEAST_SERVICE_TIMES or sum(run.disordered for run in runs) > _DISORDERED_SHARE * count:
@@ -185,7 +185,7 @@ class SingleServer:
         return np.asarray(shares)
 
     def _end_qps(self, rate: float, guess: float, bound_s: float, late_fraction: float) -> float:
-        """An end of the interval: from there on, a share is outside of the t interval of the groups' shares.
+        """Returns an end of the interval: beyond it, a share is outside of the groups' t interval.
 
         Late queries in few of the groups, after stalls that another run may not have, so widen the interval.
 
@@ -224,10 +224,10 @@ class SingleServer:
         Args:
             bound_s: The bound.
             late_fraction: The share, above 0.
-            near_qps: Where the rate is thought to be, which saves simulations; None where that is not known.
+            near_qps: A guess of the rate, which saves simulations; None for no guess.
 
         Returns:
-            None where even queries that never wait are too often late.
+            The rate. None if even queries that never wait are late too often.
         """
         if np.mean(self._service_s + self._delay_s > bound_s) >= late_fraction:
             return None
@@ -254,7 +254,7 @@ class SingleServer:
     def _with_error(
         self, rate: float, shares: NDArray[np.float64], bound_s: float, late_fraction: float
     ) -> SolvedRate:
-        """The rate with the error that the groups' shares differ by, through the slope of the share."""
+        """Returns the rate with its error, by the spread of the groups' shares and the slope."""
         step = 0.02
         above, below = (float(self.late_fractions(rate * (1 + s), bound_s).mean()) for s in (step, -step))
         floor = 1 / self._simulated_s.size
@@ -303,7 +303,7 @@ class SolvedRate:
 
 
 def _speed_half(runs: Sequence[NDArray[np.float64]]) -> float:
-    """Half of the 95 % interval of the mean service time over runs, as a part of it; 0 of fewer than three.
+    """Returns half of the relative 95 % interval of the mean service time; 0 of fewer than three runs.
 
     Runs that follow each other differ by more than their queries explain where the speed of the machine
     changes. That part of the variance is estimated by the method of moments (DerSimonian and Laird,
@@ -325,14 +325,15 @@ def _speed_half(runs: Sequence[NDArray[np.float64]]) -> float:
 
 
 def _delay_s(service_s: NDArray[np.float64], backlog_s: NDArray[np.float64]) -> float:
-    """How much longer queries take that found the system idle than those whose turn came while they waited.
+    """Returns how much longer queries take that found the system idle than queries that had to wait.
 
     Args:
         service_s: float64, n; as without a delay.
         backlog_s: float64, n.
 
     Returns:
-        0 where too few queries tell, or where the difference is more than a delay: half of a service time.
+        The delay in seconds. 0 if there are too few queries, or if the difference is more than a delay: half
+        of a service time.
     """
     idle = backlog_s <= 0
     delay_s = 0.0
@@ -346,7 +347,7 @@ def _delay_s(service_s: NDArray[np.float64], backlog_s: NDArray[np.float64]) -> 
 
 
 def _alike(service_s: NDArray[np.float64], some: NDArray[np.bool_], others: NDArray[np.bool_]) -> bool:
-    """Whether two kinds of queries take the same time, up to a tolerance or to chance (batch means)."""
+    """Returns whether two kinds of queries take equal time, up to a tolerance or chance (batch means)."""
     differences = []
     for part in np.array_split(np.arange(len(service_s)), _BATCHES):
         first, second = part[some[part]], part[others[part]]

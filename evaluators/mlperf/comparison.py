@@ -55,7 +55,7 @@ def compared(queries: Queries, scenario: Scenario, result: MlperfResult) -> tupl
 
 
 def _query_latency_ns(queries: Queries, scenario: Scenario) -> NDArray[np.int64]:
-    """The latencies of LoadGen's queries, ascending."""
+    """Returns the latencies of LoadGen's queries, ascending."""
     samples = scenario.samples_per_query
     whole = len(queries) - len(queries) % samples
     slowest: NDArray[np.int64] = queries.latency_ns[:whole].reshape(-1, samples).max(axis=1)

@@ -72,7 +72,7 @@ class LoadGenRun:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits for the end, or for a time; returns whether it has ended.
+        """Waits until the run has ended, or for ``timeout_s``; returns whether it has ended.
 
         Raises:
             OutputError: LoadGen has failed.
@@ -90,13 +90,13 @@ class LoadGenRun:
         mlperf_loadgen.QuerySamplesComplete([mlperf_loadgen.QuerySampleResponse(response, 0, 0)])
 
     def leave(self, complete_open: Callable[[], None]) -> bool:
-        """Ends the run before its time, or leaves it.
+        """Ends the run early if its last query was issued, or else abandons it.
 
         Args:
             complete_open: Completes each sample that was issued and is not complete.
 
         Returns:
-            Whether it came to its end, because its last query was issued already.
+            Whether the run ended, because its last query had been issued.
         """
         self._left.set()
         deadline_s = time.monotonic() + _LEAVE_S
@@ -132,7 +132,7 @@ class LoadGenRun:
 
 
 def _test_settings(settings: MlperfSettings) -> mlperf_loadgen.TestSettings:
-    """LoadGen's own form of the settings."""
+    """Returns the settings in LoadGen's own form."""
     test = mlperf_loadgen.TestSettings()
     test.scenario = _SCENARIOS[settings.scenario]
     test.mode = mlperf_loadgen.TestMode.PerformanceOnly
@@ -153,7 +153,10 @@ def _test_settings(settings: MlperfSettings) -> mlperf_loadgen.TestSettings:
 
 
 def _log_settings(directory: Path) -> mlperf_loadgen.LogSettings:
-    """Logs into files only, without the trace, which takes a kilobyte a query and half of LoadGen's speed."""
+    """Returns settings for logs in files only.
+
+    The trace is off: it takes a kilobyte per query and halves the speed of LoadGen.
+    """
     output = mlperf_loadgen.LogOutputSettings()
     output.outdir = str(directory)
     output.copy_summary_to_stdout = False

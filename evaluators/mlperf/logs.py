@@ -105,7 +105,7 @@ class MlperfLog:
         )
 
     def _reasons(self) -> Iterator[str]:
-        """Why the run is invalid."""
+        """Yields why the run is invalid."""
         values = self._values
         for key, text in _CONDITIONS.items():
             if values.get(key) is False:
@@ -116,7 +116,7 @@ class MlperfLog:
 
 
 def _entries(lines: list[str]) -> Iterator[Mapping[str, Any]]:
-    """The entries of a log; malformed lines, such as a truncated one, are skipped."""
+    """Yields the entries of a log; malformed lines, such as a truncated one, are skipped."""
     for line in lines:
         try:
             entry = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else None
@@ -127,6 +127,6 @@ def _entries(lines: list[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def _line(text: object) -> str:
-    """A text of LoadGen's as one line, without its bullets."""
+    """Returns a text of LoadGen's as one line, without its bullets."""
     words = " ".join(str(text or "").replace(" * ", " ").split())
     return words.removeprefix("* ")

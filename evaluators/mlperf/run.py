@@ -185,7 +185,7 @@ def _watched(
 
 
 def _closed(issued: IssuedRun, settings: MlperfSettings, loadgen: MlperfLog) -> MlperfRun:
-    """The run with the times at which its samples were due, as far as known."""
+    """Returns the run with the times at which its samples were due, as far as known."""
     queries, clock_known, checksum = issued.queries, True, ""
     if settings.scenario is Scenario.OFFLINE:
         queries = replace(queries, scheduled_ns=np.zeros(len(queries), np.int64))
@@ -229,7 +229,7 @@ def on_schedule(queries: Queries, schedule: Schedule) -> Queries:
 
 
 class _SystemUnderTest:
-    """Takes LoadGen's samples, and the target's answers (``target.Answers``). Thread-safe.
+    """The adapter that takes LoadGen's samples and the target's answers (``target.Answers``). Thread-safe.
 
     The target predicts input n modulo their number: sample k of input i is sent as k · inputs + i.
     """
@@ -283,13 +283,13 @@ class _SystemUnderTest:
                 self._room.wait(_ROOM_S)
 
     def answered(self, query: int, done_ns: int, **times: int) -> None:
-        """Takes an answer."""
+        """Records an answer."""
         sample = query // self._inputs
         self._log.answered(sample, done_ns, **times)
         self._settle(sample)
 
     def failed(self, query: int, done_ns: int, reason: str) -> None:
-        """Takes a failure."""
+        """Records a failure."""
         sample = query // self._inputs
         self._log.failed(sample, done_ns, reason)
         self._settle(sample)

@@ -114,7 +114,7 @@ def server_schedule(settings: MlperfSettings) -> tuple[Schedule, int]:
 
 
 def _gaps_ns(generator: np.random.RandomState, rate_qps: float) -> NDArray[np.int64]:
-    """Some thousand gaps between queries, int64."""
+    """Returns some thousand gaps between queries, int64."""
     words = generator.randint(0, _SEEDS, 2 * _CHUNK, dtype=np.uint32).astype(np.float64)
     shares = (words[0::2] + words[1::2] * _SEEDS) / float(_SEEDS) ** 2
     gaps: NDArray[np.int64] = (-np.log(1 - shares) / rate_qps * _NS_PER_S).astype(np.int64)

@@ -1,1 +1,1 @@
-"""Benchmarks of single operators: how one is timed, where, and what this machine can do at most."""
+"""Benchmarks of single operators: their timing, their processes, and the peak of this machine."""

@@ -17,7 +17,7 @@ _LINE_BYTES = 64
 
 
 def last_level_cache_bytes(folder: Path = _CPU0) -> int:
-    """Returns the size of the last-level cache; 32 MiB where the system does not tell it."""
+    """Returns the size of the last-level cache; 32 MiB if the system does not report it."""
     found: list[tuple[int, int]] = []
     with suppress(OSError, ValueError):
         for index in sorted(folder.glob("index*")):
@@ -39,6 +39,6 @@ def sweep(cache_bytes: int) -> Callable[[], object]:
 
 
 def _bytes(size: str) -> int:
-    """The number of bytes of a size such as ``32768K``."""
+    """Returns the number of bytes of a size such as ``32768K``."""
     unit = _UNITS.get(size[-1:], 1)
     return int(size[:-1] if unit > 1 else size) * unit

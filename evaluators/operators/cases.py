@@ -1,4 +1,4 @@
-"""What is asked of the table: operators, the sizes of their inputs, and modes."""
+"""The request of a benchmark: operators of the table, the sizes of their inputs, and modes."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class OperatorRequest:
         operators: Names in the table.
         categories: Groups of the table.
         everything: Whether the whole table is meant.
-        presets: The sizes of the named operators: presets, or sizes such as ``1024x1024``, which all given
-            inputs of an operator have then.
+        presets: The sizes of the named operators: presets, or sizes such as ``1024x1024``, which apply to all
+            given inputs of an operator.
         own: Other cases.
         frameworks: The frameworks, in the order of the evaluations; empty for all that are installed.
-        modes: What is timed.
-        forms: The forms that run where a framework has them; empty for the first one of each framework.
+        modes: The modes to time.
+        forms: The forms to run, if a framework has them; empty for the first one of each framework.
         device: The device.
         threads: The CPU threads of an operator; None for ``default_threads``.
         options: How each row is measured.
 
     Raises:
-        ConfigurationError: A name is unknown, nothing is asked for, or sizes do not fit an operator.
+        ConfigurationError: A name is unknown, nothing is requested, or sizes do not fit an operator.
     """
 
     operators: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class OperatorRequest:
             )
 
     def cases(self) -> tuple[tuple[str, Case], ...]:
-        """Returns the name of an operator and a case, for all that is asked for, in the table's order."""
+        """Returns the name of an operator and a case, for all requested cases, in the table's order."""
         names = operators() if self.everything else self.operators
         named = chosen_operators(names, self.categories)
         found = [
@@ -81,7 +81,7 @@ class OperatorRequest:
 
 
 def _cases(name: str, size: str) -> tuple[Case, ...]:
-    """The cases of an operator for a preset, or for a size such as ``1024x1024``."""
+    """Returns the cases of an operator for a preset, or for a size such as ``1024x1024``."""
     operator = operators()[name]
     if size in tuple(Preset):
         return operator.cases(Preset(size))

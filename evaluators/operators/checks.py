@@ -1,4 +1,4 @@
-"""The check of a row: what it computes against the table's reference, and later runs against it."""
+"""The check of a row: its outputs against the table's reference, and later runs against the checked run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _FLOPS_PER_S = 4e9
 _ELEMENTS_PER_S = 2e7
 """What NumPy does at least in float64 on one core: a matrix product, and an element-wise function."""
 _NO_ROWS = (ValueError, LookupError, TypeError, ArithmeticError)
-"""What references raise for rows that they cannot be given."""
+"""The exceptions that references raise for rows that they do not accept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found of a row.
+    """The result of the check of a row.
 
     Attributes:
         correctness: What was compared.
@@ -46,7 +46,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed:
-    """What an operator computed once.
+    """The inputs and results of one run of an operator.
 
     Attributes:
         case: Its sizes.
@@ -108,7 +108,7 @@ class WrongRunError(Exception):
 
 
 class LaterRuns:
-    """What runs while it is timed are compared with: the run that was checked, at random elements.
+    """The comparison of timed runs with the run that was checked, at random elements.
 
     There are 4,096 of each output and gradient, or all. A run in which a share s of the elements differs
     passes with a probability of (1 - s)^4096. Operators that run in place have other outputs each time, of
@@ -169,7 +169,7 @@ class _Elements:
 
     @classmethod
     def of(cls, array: NDArray[Any], random: np.random.Generator) -> _Elements:
-        """Some elements, or all."""
+        """Returns randomly chosen elements of an array, or all if it is small."""
         if array.size <= _LATER_ELEMENTS:
             places = np.arange(array.size, dtype=np.intp)
         else:
@@ -205,7 +205,7 @@ def _judged(difference: Difference, against: str, what: str) -> Check:
 
 
 def _reference_s(operator: Operator, found: Computed, mode: Mode) -> float:
-    """How long the reference takes at most, about."""
+    """Returns an estimate of the longest time that the reference takes, in seconds."""
     arrays: Sequence[NDArray[Any]] = (*found.inputs.values(), *found.outputs)
     flops = operator.flops(found.case, [each.shape for each in found.outputs])
     once_s = flops / _FLOPS_PER_S + sum(each.size for each in arrays) / _ELEMENTS_PER_S
@@ -213,9 +213,10 @@ def _reference_s(operator: Operator, found: Computed, mode: Mode) -> float:
 
 
 def _on_rows(operator: Operator, found: Computed, whole_s: float, seed: int) -> Computed | None:
-    """Random rows of the outputs, with what they are computed of; as many as the reference has time for.
+    """Returns random rows of the outputs with their inputs, as many as the reference has time for.
 
-    None where no inputs have a row for each of the outputs', or the reference of some rows alone differs.
+    Returns None if no inputs have a row for each row of the outputs, or the reference of some rows alone
+    differs.
     """
     rows = len(found.outputs[0]) if found.outputs and found.outputs[0].ndim else 0
     names = _row_inputs(operator, found.case)
@@ -233,7 +234,7 @@ def _on_rows(operator: Operator, found: Computed, whole_s: float, seed: int) -> 
 
 
 def _row_inputs(operator: Operator, case: Case) -> Sequence[str]:
-    """The inputs of which a row alone gives that row of every output, as seen of the small case; or none.
+    """Returns the inputs whose rows determine the output rows one by one, tested on the small case.
 
     That is all inputs with as many rows, as of an addition, or the first one, as of a matrix product.
     """
@@ -254,7 +255,7 @@ def _row_inputs(operator: Operator, case: Case) -> Sequence[str]:
 
 
 def _axes(operator: Operator, case: Case) -> Sequence[Sequence[bool]]:
-    """The axes of each input, and which of them have the size 1 and so may be broadcast."""
+    """Returns the axes of each input, and which of them have the size 1 and so may be broadcast."""
     return [[size == 1 for size in spec.shape] for spec in operator.tensors(case)]
 
 
@@ -265,7 +266,7 @@ def _rows_stand_alone(
     names: Sequence[str],
     whole: Sequence[NDArray[Any]],
 ) -> bool:
-    """Whether the last and the first row of some inputs give these rows of all outputs, in this order."""
+    """Returns whether the last and first row of some inputs give these rows of all outputs."""
     rows = [-1, 0]
     chosen = {name: array[rows] if name in names else array for name, array in inputs.items()}
     try:
@@ -286,7 +287,7 @@ def _reference(operator: Operator, inputs: Mapping[str, NDArray[Any]], case: Cas
 
 
 def _small_case(operator: Operator, case: Case) -> Case:
-    """The small case with the parameters of another, or its own where those do not fit."""
+    """Returns the small case with the parameters of another, or its own where those do not fit."""
     small = operator.cases(Preset.SMALL)[0]
     wanted = Case(small.shapes, {**small.parameters, **case.parameters}, small.preset)
     try:

@@ -1,4 +1,4 @@
-"""What runs where: how each framework runs the operators of the table, and which others it has."""
+"""The coverage of the operator table: how each framework runs its operators, and which others it has."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Coverage:
 
     Attributes:
         framework: Its name.
-        version: The installed version; None where it is not installed.
-        forms: The ways in which it runs an operator, by the operator's name; none where it lacks it.
+        version: The installed version; None if it is not installed.
+        forms: The ways in which it runs an operator, by the operator's name; none if it lacks it.
         reasons: Why it lacks an operator, by the operator's name.
         uncovered: The operators of the framework's own registry that the table does not use, sorted.
     """

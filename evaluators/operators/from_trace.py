@@ -145,7 +145,7 @@ def _grouped(evaluation_id: str, framework: str, found: Sequence[Layer]) -> Trac
 
 
 def _checked(case: OwnCase) -> OwnCase:
-    """The case, if the table has the operator and the sizes fit it."""
+    """Returns the case, if the table has the operator and the sizes fit it."""
     table = operators()
     if case.operator not in table:
         raise NoRowError(f"the table has no operator {case.operator}")
@@ -157,7 +157,7 @@ def _checked(case: OwnCase) -> OwnCase:
 
 
 def _key_of(case: OwnCase) -> tuple[str, ...]:
-    """The key that a row of the case has."""
+    """Returns the key that a row of the case has."""
     operator = operators()[case.operator]
     own = operator.own_case(case.shapes, case.parameters)
     shapes = {spec.name: spec.shape for spec in operator.tensors(own)}

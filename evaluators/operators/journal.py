@@ -64,12 +64,12 @@ class Journal:
 
 
 def journal_path(folder: Path, plan: object) -> Path:
-    """Returns the file of a plan, which is all that must be equal to go on; its ``repr`` tells it whole."""
+    """Returns the file of a plan, identified by its ``repr``; a run resumes only with an equal plan."""
     return folder / f"operators-{hashlib.sha256(repr(plan).encode()).hexdigest()[:16]}.jsonl"
 
 
 def _read(path: Path) -> Mapping[Place, OperatorRow]:
-    """The rows of the lines that are whole."""
+    """Returns the rows of the lines that are whole."""
     found: dict[Place, OperatorRow] = {}
     try:
         lines = path.read_bytes().splitlines()

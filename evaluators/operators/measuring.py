@@ -50,15 +50,15 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A row that is asked for.
+    """A requested row.
 
     Attributes:
         operator: A name in the table.
         case: Its sizes and parameters.
-        form: One of the framework's forms; empty where it has none.
+        form: One of the framework's forms; empty if it has none.
         mode: What is timed.
         process: The number of the fresh process.
-        reason: Why it cannot be measured; empty if it is not known that it cannot.
+        reason: Why it cannot be measured; empty if no reason is known in advance.
         known: The status of its row where there is a reason.
     """
 
@@ -89,7 +89,7 @@ class Cell:
 
 
 class Measurer:
-    """Measures rows in a framework that is open in this process.
+    """The measurer of rows in a framework that is open in this process.
 
     Args:
         runner: The framework.
@@ -106,7 +106,7 @@ class Measurer:
         self._aside = ThreadPoolExecutor(1, "check")
 
     def row(self, cell: Cell) -> OperatorRow:
-        """Measures a row; what fails is the row's reason."""
+        """Measures a row. A failure becomes the reason of the row."""
         try:
             return self._measured(cell)
         except NotSupportedHereError as error:
@@ -195,7 +195,7 @@ class Measurer:
 
 
 def _filled(operator: Operator, case: Case, options: OperatorOptions) -> Mapping[str, NDArray[Any]]:
-    """The inputs as the table draws them, or with one value in all but indices."""
+    """Returns the inputs as the table draws them, or with one value in all but indices."""
     inputs = draw_inputs(operator, case, element_type(options.dtype), options.seed)
     if options.values == TABLE:
         return inputs
@@ -230,7 +230,7 @@ def _flops(operator: Operator, found: Computed, mode: Mode) -> int | None:
 
 
 def _moved_bytes(operator: Operator, found: Computed, dtype: str) -> int:
-    """The bytes that a forward pass reads and writes."""
+    """Returns the bytes that a forward pass reads and writes."""
 
     def size(array: NDArray[Any]) -> int:
         return array.size * _BFLOAT16 if dtype == "bfloat16" and array.dtype.kind == "f" else array.nbytes

@@ -1,4 +1,4 @@
-"""How much memory a run takes: by the framework's allocator, or by the growth of resident memory."""
+"""The peak memory of a run, by the framework's allocator or by the growth of resident memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _KIB = 1024
 
 
 class MemoryPeak:
-    """The most memory from its creation on.
+    """The peak memory since the creation of this object.
 
-    An allocator that tells its peak is asked. Otherwise the peak of resident memory is reset through
-    ``/proc/self/clear_refs`` (proc(5)) after free memory was given back, and the growth is told.
+    If the allocator reports its peak, that is used. Otherwise the peak of resident memory is reset through
+    ``/proc/self/clear_refs`` (proc(5)) after free memory was given back, and the growth is reported.
 
     Args:
         runner: Has the allocator.
@@ -47,7 +47,7 @@ class MemoryPeak:
 
 
 def _status(name: str) -> int | None:
-    """A size in bytes from this process's status; None if the system does not tell."""
+    """Returns a size in bytes from this process's status; None if the system does not report it."""
     with suppress(OSError):
         for line in (_OWN / "status").read_text(encoding="utf-8").splitlines():
             if line.startswith(f"{name}:"):

@@ -1,4 +1,4 @@
-"""What the processors can do at most: a matrix product and a STREAM triad, run once and kept."""
+"""The peak performance of the processors: a matrix product and a STREAM triad, measured once."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def beyond_peak(row: OperatorRow, peak: MachinePeak, dtype: str) -> str:
 
 
 def _written_bytes(row: OperatorRow, dtype: str) -> int:
-    """The size of the outputs of a forward pass: what it moves less its inputs; 0 where it may write less."""
+    """Returns the output bytes of a forward pass: bytes moved less inputs; 0 if it may write fewer."""
     operator = operators()[row.operator]
     case, itemsize = Case(row.shapes, row.parameters, row.preset), element_bytes(dtype)
     if row.moved_bytes is None or not row.flops or operator.in_place is not None:
@@ -122,7 +122,7 @@ def _beyond(rate: float, unit: str, peak: float, run_s: float) -> str:
 
 
 def _in_fresh_process(threads: int, dtype: str) -> MachinePeak | None:
-    """NumPy's library reads the number of threads when it is loaded."""
+    """Measures in a fresh process, because NumPy's library reads the number of threads when it is loaded."""
     command = [sys.executable, "-m", __name__, str(threads), dtype]
     environment = os.environ | dict.fromkeys(_THREADS, str(threads))
     with suppress(subprocess.SubprocessError, OSError, ValueError, TypeError):
@@ -156,7 +156,7 @@ def measured_peak(threads: int, dtype: str) -> MachinePeak:
 
 
 def _gemm(size: int, dtype: np.dtype[Any]) -> tuple[float, int]:
-    """Floating-point operations a second of a product of square matrices, and their size."""
+    """Returns floating-point operations a second of a product of square matrices, and their size."""
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((size, size)).astype(dtype) for _ in range(2))
     out = np.empty_like(a)
@@ -164,7 +164,7 @@ def _gemm(size: int, dtype: np.dtype[Any]) -> tuple[float, int]:
 
 
 def _triad(count: int, threads: int) -> float:
-    """Bytes a second of a = b + s · c over float64, which STREAM counts as three arrays."""
+    """Returns bytes a second of a = b + s · c over float64, which STREAM counts as three arrays."""
     a, b, c = (np.full(count, value) for value in (0.0, 1.0, 2.0))
     bounds = np.linspace(0, count, threads + 1).astype(int).tolist()
 
@@ -180,7 +180,7 @@ def _triad(count: int, threads: int) -> float:
 
 
 def _best_s(run: Callable[[], object], budget_s: float) -> float:
-    """The shortest of several runs, after one that is not counted."""
+    """Returns the shortest of several runs, after one that is not counted."""
     run()
     until_s, best_s = time.perf_counter() + budget_s, float("inf")
     for _ in range(1000):

@@ -15,7 +15,7 @@ from inferometer.evaluators.operators.processes import FrameworkFacts
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one fresh process measures: a framework's cells of a category.
+    """The work of one fresh process: a framework's cells of a category.
 
     Attributes:
         framework: The framework.
@@ -43,7 +43,7 @@ def cells_of(request: OperatorRequest, facts: FrameworkFacts) -> tuple[Cell, ...
 
 
 def _forms(name: str, wanted: Sequence[str], facts: FrameworkFacts) -> Sequence[tuple[str, str]]:
-    """The forms to measure, and why not where not."""
+    """Returns the forms to measure, each with the reason why it cannot be measured, or an empty text."""
     if facts.unfit:
         return [("", facts.unfit)]
     known = facts.forms.get(name, ())

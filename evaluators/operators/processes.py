@@ -48,15 +48,15 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class FrameworkFacts:
-    """What a framework tells of itself in a fresh process.
+    """The facts that a framework reports about itself in a fresh process.
 
     Attributes:
         name: Its name.
-        environment: The machine and the software; None where the framework does not run.
+        environment: The machine and the software; None if the framework does not run.
         threads: The CPU threads of an operator.
         forms: The forms of each operator by name.
         missing: Why it lacks operators, by name.
-        unfit: Why it does not run as asked for; empty if it does.
+        unfit: Why it cannot run as requested; empty if it can.
         lost: Whether that is because its process ended.
     """
 
@@ -70,13 +70,13 @@ class FrameworkFacts:
 
 
 class _Ready:
-    """What a process sends first: its framework is open."""
+    """The first message of a process: its framework is open."""
 
 
 def facts_of(
     openings: Sequence[Opening], names: Sequence[str], callbacks: JobCallbacks[Any], answer_s: float
 ) -> Mapping[str, FrameworkFacts]:
-    """Returns what frameworks tell of operators, by the framework's name.
+    """Returns the facts of frameworks about operators, by the name of the framework.
 
     Args:
         openings: The frameworks, which are asked at the same time.

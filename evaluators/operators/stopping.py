@@ -1,4 +1,4 @@
-"""When enough of one operator is measured: a narrow interval, noise that stays, or a number of runs."""
+"""The rules to stop measuring an operator: a narrow interval, noise that stays, or a number of runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inferometer.evaluators.precision.intervals import AUTOCORRELATION_TIMES, ba
 from inferometer.evaluators.precision.length import half_width
 
 MOST_TIMES = 100_000
-"""The most times that a row keeps."""
+"""The maximum number of times that a row keeps."""
 _PILOT_MARGIN = 3
 _LENGTH_MARGIN = 1.3
 _PILOT_SHARE, _MOST_PILOT_S = 0.2, 1.0
@@ -22,20 +22,21 @@ _NARROWER = 0.8
 
 
 class StopRules:
-    """Says at how many times to look next, or why to stop.
+    """The rules that decide when to check the times next, or why to stop.
 
     For a target, the length is fixed from a pilot as ``precision.length.LengthPlan`` fixes it, by looks at
-    few and growing lengths: an interval that is looked at after every run covers less than it says. The pilot
-    has three times as many times as an interval needs, and ends with 20 % of the budget, or a second.
+    few and growing lengths: an interval that is checked after every run covers less than its nominal level.
+    The pilot has three times as many times as an interval needs, and ends with 20 % of the budget, or a
+    second.
 
-    Whether the interval gets narrower is looked at whenever there are four times as many times, which halve
-    the interval of times that are independent: if a fifth is not gained, what remains is noise that no
-    further run removes (nvbench's second criterion, which keeps it from measuring for hours). So is a
-    correlation that is as long as the run, and still is with twice as many times. Neither counts before 30 %
-    of the budget, or two seconds: what disturbs the first milliseconds passes.
+    Whether the interval gets narrower is checked whenever there are four times as many times, which halve the
+    interval of times that are independent: if a fifth is not gained, what remains is noise that no further
+    run removes (nvbench's second criterion, which keeps it from measuring for hours). So is a correlation
+    that is as long as the run, and still is with twice as many times. Neither counts before 30 % of the
+    budget, or two seconds: what disturbs the first milliseconds passes.
 
     Args:
-        options: What is asked for.
+        options: The requested target, time budget or number of runs.
         block: The runs in a time.
     """
 

@@ -37,12 +37,12 @@ _MOST_BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timing:
-    """What was timed.
+    """The result of timing an operator.
 
     Attributes:
         times_ns: int64; the time of each run, or of each block of runs.
         block: The runs in each time.
-        stop: Why no more was measured.
+        stop: Why the measurement stopped.
         floor_ns: The time of a run that does nothing, in the same loop; the median.
     """
 
@@ -62,7 +62,7 @@ def time_operator(
     device_timer: Callable[[Run], int] | None = None,
     inspect: Callable[[OperatorCall], object] | None = None,
 ) -> Timing:
-    """Times an operator until it is enough.
+    """Times an operator until a stop rule applies.
 
     A time includes one call from Python and its synchronisation. Of ``Mode.BACKWARD``, the forward pass
     before it is not in the time. The garbage collector is off meanwhile.
@@ -106,7 +106,7 @@ def clock_resolution(clock: Clock) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """One run: what is timed, what comes before that, and what has its outputs."""
+    """One run: the timed call, the untimed call before it, and the object that holds its outputs."""
 
     run: Run
     before: Run | None
@@ -206,7 +206,7 @@ def _warm_up(loop: _Loop, options: OperatorOptions, started_ns: int) -> int:
 
 
 def _settled(times_ns: Sequence[int]) -> bool:
-    """Whether the last quarter of the times is not faster than the quarter before."""
+    """Returns whether the last quarter of the times is not faster than the quarter before."""
     quarter = len(times_ns) // 4
     earlier, later = np.median(times_ns[-2 * quarter : -quarter]), np.median(times_ns[-quarter:])
     return bool(later >= (1 - _SETTLED) * earlier)
@@ -238,7 +238,7 @@ def _floor(nothing: _Loop, block: int, budget_s: float) -> float:
 def _measure(
     loop: _Loop, block: int, options: OperatorOptions, started_ns: int
 ) -> tuple[NDArray[np.int64], Stop]:
-    """Times blocks until a rule says that it is enough; at least one."""
+    """Times at least one block, until a stop rule applies."""
     rules = StopRules(options, block)
     budget_ns = options.budget_s * 1e9 if options.runs is None else math.inf
     clock, times = loop.clock, array("q")

@@ -1,1 +1,1 @@
-"""How well figures are known: intervals of times in a row, how long to measure, and groups of processes."""
+"""The precision of figures: intervals of serial times, measurement length, and process groups."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from inferometer.evaluators.load.intervals import percentile_interval, t_quantile_95
 
 AUTOCORRELATION_TIMES = 50
-"""How many autocorrelation times a run needs for an interval."""
+"""The number of autocorrelation times that a run needs for an interval."""
 _STRETCHES = 10
 _WINDOW = 5
 _NO_SKEWNESS = 1e-6
@@ -25,12 +25,12 @@ class Interval(NamedTuple):
     high: float
 
     def covers(self, value: float) -> bool:
-        """Whether a value is within it."""
+        """Returns whether a value is within it."""
         return self.low <= value <= self.high
 
 
 def autocorrelation_time(times: NDArray[np.int64]) -> float:
-    """Returns how many times in a row tell as much as one independent time; at least 1.
+    """Returns how many consecutive times carry the information of one independent time; at least 1.
 
     The integrated autocorrelation time, 1 plus twice the sum of the autocorrelations, up to the first window
     of 5 such times (Sokal, "Monte Carlo Methods in Statistical Mechanics", 1997, section 3). A straight line
@@ -65,7 +65,7 @@ def batches_for_interval(full_ns: NDArray[np.int64]) -> int:
 
 
 def _widened(count: int, correlated_over: float) -> float:
-    """By how much an interval from stretches is too narrow, as neighbouring stretches are correlated.
+    """Returns by how much an interval from stretches is too narrow, as neighbouring stretches are correlated.
 
     The variance of the stretches' means falls short of that of independent ones by the part
     (stretches + 1) / 2 × autocorrelation time / count, where the correlation falls off exponentially. It
@@ -94,14 +94,14 @@ def mean_interval(full_ns: NDArray[np.int64]) -> Interval:
 
 
 def _less_skewed(quantile: float, sixth: float) -> float:
-    """The quantile of a skewed distribution; ``sixth`` is a sixth of the skewness of the mean."""
+    """Returns the quantile of a skewed distribution; ``sixth`` is a sixth of the skewness of the mean."""
     if abs(sixth) < _NO_SKEWNESS:
         return quantile
     return (float(np.cbrt(1 + 6 * sixth * (quantile - sixth))) - 1) / (2 * sixth)
 
 
 def _skewness(full_ns: NDArray[np.int64]) -> float:
-    """The third moment of the times over the 1.5th power of their second; 0 of equal times."""
+    """Returns the third moment of the times over the 1.5th power of their second; 0 of equal times."""
     from_mean = full_ns - full_ns.mean()
     variance = float((from_mean**2).mean())
     return float((from_mean**3).mean()) / variance**1.5 if variance > 0 else 0.0

@@ -1,4 +1,4 @@
-"""How many batches to measure: what was asked for, or enough for an interval of p50, fixed from a pilot."""
+"""The number of batches to measure: the requested one, or enough for the target, fixed from a pilot."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from inferometer.evaluators.precision.intervals import (
 from inferometer.evaluators.statistics import percentile
 
 TIME_BUDGET_S = 30.0
-"""How long a target may take, unless the options say."""
+"""The default time budget of a target, in seconds."""
 _PILOT_S = 1.0
 _PILOT_MARGIN = 3
 _LENGTH_MARGIN = 1.3
 
 
 class LengthPlan:
-    """Says how many more batches to measure, until it is enough.
+    """The plan of how many more batches to measure, until the target or the minimum is reached.
 
     For a target, the length is fixed from a pilot (Stein, "A Two-Sample Test for a Linear Hypothesis Whose
     Power is Independent of the Variance", Annals of Mathematical Statistics 16, 1945): an interval that is
-    looked at again and again until it is narrow covers less than it says. The pilot is the first second, and
-    three times as many batches as an interval needs. Its interval of p50, which shrinks with the square root
-    of the number of batches, gives the number. That number has a margin of 1.3² for the error of the pilot.
+    checked repeatedly until it is narrow covers less than its nominal level. The pilot is the first second,
+    and three times as many batches as an interval needs. Its interval of p50, which shrinks with the square
+    root of the number of batches, gives the number. That number has a margin of 1.3² for the error of the
+    pilot.
 
     Args:
-        options: What is asked for.
+        options: The requested minimums, target and time budget.
     """
 
     def __init__(self, options: BatchOptions) -> None:
@@ -41,7 +42,7 @@ class LengthPlan:
         self._until_s = math.inf
 
     def spent(self, elapsed_s: float) -> bool:
-        """Whether the time budget of what is measured now is spent."""
+        """Returns whether the time budget of what is measured now is spent."""
         return elapsed_s >= self._until_s
 
     def more(self, full_ns: NDArray[np.int64], elapsed_s: float) -> int:
@@ -68,7 +69,7 @@ class LengthPlan:
         return max(0, wanted - count if left > wanted - count else math.ceil(left))
 
     def _for_target(self, full_ns: NDArray[np.int64], elapsed_s: float, per_s: float) -> int:
-        """The number of batches for the target, or for its pilot; 0 without a target."""
+        """Returns the number of batches for the target, or for its pilot; 0 without a target."""
         target_percent, count = self._options.target_ci_percent, len(full_ns)
         if target_percent is None:
             return 0
@@ -84,7 +85,7 @@ class LengthPlan:
 
 
 def reached(full_ns: NDArray[np.int64], target_percent: float) -> bool:
-    """Whether the interval of p50 is within a target, in percent of p50."""
+    """Returns whether the interval of p50 is within a target, in percent of p50."""
     share = half_width(full_ns)
     return share is not None and 100 * share <= target_percent
 
@@ -95,7 +96,7 @@ def _length(full_ns: NDArray[np.int64], target: float) -> int:
 
 
 def half_width(full_ns: NDArray[np.int64]) -> float | None:
-    """Returns the longer side of the interval of p50, as a share of p50; None where there is no interval."""
+    """Returns the longer side of the interval of p50, as a share of p50; None if there is no interval."""
     if len(full_ns) < batches_for_interval(full_ns):
         return None
     found, p50_ns = serial_percentile_interval(full_ns, 50), percentile(full_ns, 50)

@@ -72,7 +72,7 @@ class ProcessGroup:
     Attributes:
         trace_level: The level.
         processes: How many there are, at least two.
-        figures: What all of them have of p50 and mean.
+        figures: p50 and mean, as far as all processes have them.
         remote: Whether an agent elsewhere ran the model, in one process of its own.
     """
 
@@ -101,7 +101,7 @@ def process_groups(evaluations: Iterable[Evaluation[TimedMeasurement]]) -> tuple
 
 
 def _figures(full_ns: Sequence[NDArray[np.int64]]) -> Iterator[OverProcesses]:
-    """The figures that the times of every process carry."""
+    """Yields the figures that the times of every process carry."""
     means = [float(times_ns.mean()) if len(times_ns) else None for times_ns in full_ns]
     every = {"p50": [carried_percentile(times_ns, 50) for times_ns in full_ns], "mean": means}
     for name, values in every.items():

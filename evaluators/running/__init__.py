@@ -1,1 +1,1 @@
-"""What runs jobs: in fresh processes, under supervision, with what they are given."""
+"""Execution of jobs: the resources they receive, fresh processes, and their supervision."""

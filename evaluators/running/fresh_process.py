@@ -15,7 +15,7 @@ from inferometer.evaluators.running.supervision import in_processes
 from inferometer.manifests.errors import EvaluationFailed, EvaluationInterrupted
 
 Work: TypeAlias = Callable[[JobCallbacks[Progress]], Generator[Evaluation[M], None, None]]
-"""Evaluates; pickle can pass it on, so that it is a function of a module with its arguments."""
+"""Runs the evaluation. It must be picklable, so it is a module-level function with its arguments."""
 
 
 def in_fresh_process(
@@ -39,11 +39,11 @@ def in_turn(
 ) -> Generator[Evaluation[M], None, None]:
     """Runs one work after the other, and yields each evaluation as soon as it is complete.
 
-    After an interrupted evaluation there are no more. Close the iterator to end early.
+    No evaluation follows an interrupted one. Close the iterator to end early.
 
     Args:
-        works: What yields one evaluation each, or none in a rank other than 0; and its trace level, for
-            ``JobPart``.
+        works: Functions that yield one evaluation each, or none in a rank other than 0, with their trace
+            levels for ``JobPart``.
         callbacks: Called in this thread.
         fresh: Whether each runs in a fresh process.
 

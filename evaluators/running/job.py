@@ -1,4 +1,4 @@
-"""A job: work that yields evaluations, which every door runs in the same way."""
+"""The job: work that yields evaluations, which every front end runs in the same way."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from inferometer.evaluators.running.resources import JobCallbacks, JobResources
 
 
 class Shown(Enum):
-    """What shows the progress of a job."""
+    """The way in which a job shows its progress."""
 
     BAR = auto()
     LOAD = auto()
     """A line for one run under load after the other."""
     PROBES = auto()
-    """Such a line for the probes of a search, which are numbered."""
+    """The same for the probes of a search, which are numbered."""
 
 
 class Found(Protocol):
-    """What a job yields that is no evaluation itself, such as a cell of a sweep."""
+    """A result of a job that is not itself an evaluation, such as a cell of a sweep."""
 
     @property
     def evaluation(self) -> Evaluation[Any] | None:
-        """The evaluation; None where it failed."""
+        """The evaluation; None if it failed."""
         ...
 
 
@@ -35,15 +35,15 @@ F_co = TypeVar("F_co", bound="Evaluation[Any] | Found", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[F_co]):
-    """Work that is asked for and can run.
+    """Requested work that is ready to run.
 
     Attributes:
         run: Yields each evaluation as soon as it is complete. Closing the iterator ends the work early.
-        title: What its progress is of.
-        opening: What is done before the first progress; empty where fresh processes say that themselves.
-        stops: What a request to stop lets finish.
-        shown: What shows its progress.
-        starts_at_once: Whether it can be asked to stop before it tells what it measures.
+        title: The title of its progress.
+        opening: The activity before the first progress; empty if fresh processes report it themselves.
+        stops: What still finishes after a stop request.
+        shown: How it shows its progress.
+        starts_at_once: Whether it accepts a stop request before it reports what it measures.
     """
 
     run: Callable[[JobResources, JobCallbacks[Any]], Generator[F_co, None, None]]

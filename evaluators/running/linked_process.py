@@ -39,32 +39,32 @@ class Sent(Enum):
 
 
 class CountedProgress(Protocol):
-    """The progress of work that has an end."""
+    """Progress towards a known total."""
 
     @property
     def done(self) -> int:
-        """What is done."""
+        """The amount of work that is done."""
         ...
 
     @property
     def total(self) -> int:
-        """What there is to do."""
+        """The total amount of work."""
         ...
 
 
 LinkedWork: TypeAlias = Callable[[JobCallbacks[Any]], Iterable[_Found]]
-"""Yields what it finds; pickle can pass it on, so that it is a function of a module with its arguments."""
+"""Yields results. It must be picklable, so it is a module-level function with its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkedTask(Generic[_Found]):
-    """What a linked process does.
+    """The task of a linked process.
 
     Attributes:
-        name: What messages call the process, such as ``rank 1 of 2``.
-        work: What it runs.
-        tells: Whether its progress, warnings and what it yields arrive here, and not only its errors.
-        stops: Whether it takes part in agreeing where to stop.
+        name: The name of the process in messages, such as ``rank 1 of 2``.
+        work: The work that it runs.
+        tells: Whether it sends its progress, warnings and results, and not only its errors.
+        stops: Whether it takes part in the agreement on where to stop.
     """
 
     name: str
@@ -76,8 +76,8 @@ class LinkedTask(Generic[_Found]):
 class LinkedProcess:
     """This end of a fresh Python process, which starts at once.
 
-    The process leads a process group, so that what it starts ends with it. It ignores SIGINT and SIGTERM:
-    it is stopped by ``ask``, or ended by ``end``. When this process ends, also by SIGKILL, it ends itself.
+    The process leads a process group, so that its child processes end with it. It ignores SIGINT and SIGTERM:
+    ``ask`` stops it and ``end`` kills it. When the parent process ends, even by SIGKILL, it ends itself.
     """
 
     def __init__(self, task: LinkedTask[Any]) -> None:
@@ -104,12 +104,12 @@ class LinkedProcess:
         return self._process.exitcode is not None
 
     def ask(self, stop_at: int | None) -> None:
-        """Asks how often it has looked for a request to stop, or tells at which look to stop."""
+        """Tells the process at which check to stop; with None, asks how many checks it has made."""
         with suppress(OSError):  # it has ended, which the next look at the connection shows
             self.connection.send(stop_at)
 
     def join(self, timeout_s: float) -> None:
-        """Waits for its end."""
+        """Waits until the process has ended, or for ``timeout_s``."""
         deadline_s = time.monotonic() + timeout_s
         while not self.has_ended and (left_s := deadline_s - time.monotonic()) > 0:
             wait([self._process.sentinel], min(left_s, _POLL_S))  # what it started holds the sentinel open
@@ -126,7 +126,7 @@ class LinkedProcess:
         return code, f"{self} was ended by {name} before it was complete{cause}"
 
     def end(self) -> None:
-        """Kills it and what it has started, as far as these still run; calling it again does nothing."""
+        """Kills the process and its child processes if they still run; calling it again does nothing."""
         atexit.unregister(self.end)
         pid = self._process.pid
         if not self.connection.closed and pid is not None:
@@ -139,7 +139,7 @@ class LinkedProcess:
 
 
 def _live(task: LinkedTask[Any], connection: Connection) -> None:
-    """The whole life of the process."""
+    """Runs the task in the fresh process, from its start to its end."""
     for number in GOVERNED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GOVERNED)
@@ -158,9 +158,9 @@ def _live(task: LinkedTask[Any], connection: Connection) -> None:
 
 
 class _Link:
-    """The end of the connection in the fresh process. Without the other end, the process ends at once.
+    """The end of the connection in the fresh process, which exits at once if the other end closes.
 
-    A thread listens, as work may hang in a framework that waits for a process which is lost.
+    A thread listens, because work may hang in a framework that waits for a lost process.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -192,13 +192,13 @@ class _Link:
             _end_group()
 
     def on_progress(self, progress: CountedProgress) -> None:
-        """Passes on some: to wake the other process after each batch would disturb the next one."""
+        """Sends some of the progress: waking the other process for each batch would disturb the next one."""
         if time.monotonic() >= self._next_s or progress.done >= progress.total:
             self._next_s = time.monotonic() + _PROGRESS_EVERY_S
             self.send(Sent.PROGRESS, progress)
 
     def stop_requested(self) -> bool:
-        """Whether to stop at this look; waits while the processes agree on the look to stop at."""
+        """Returns whether to stop at this check; blocks while the processes agree at which check to stop."""
         with self._changed:
             self._changed.wait_for(lambda: not self._held)
             self._calls += 1
@@ -220,7 +220,7 @@ class _Link:
 
 
 def _end_group() -> None:
-    """Ends this process and what it has started."""
+    """Kills this process and its child processes."""
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""What a job needs from its caller: the means to open systems and datasets, and callbacks."""
+"""The interface between a job and its caller: access to systems and datasets, and callbacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.schema import ModelManifest
 
 Notify = Callable[[str], None]
-"""Takes one line for a person to read."""
+"""Receives one line of text for the user."""
 
 
 class JobResources(Protocol):
@@ -28,17 +28,17 @@ class JobResources(Protocol):
 
     @property
     def catalog(self) -> Catalog:
-        """The manifests."""
+        """The catalog of manifests."""
         ...
 
     @property
     def cache(self) -> ArtifactCache | None:
-        """Gets the files that are at URLs; with None, all are on this machine."""
+        """The cache that downloads files from URLs; None if all files are on this machine."""
         ...
 
     @property
     def registry(self) -> Registry:
-        """The frameworks."""
+        """The registry of frameworks."""
         ...
 
     @property
@@ -71,10 +71,10 @@ class JobResources(Protocol):
         ...
 
     def check_system(self, request: SystemRequest) -> ModelManifest | None:
-        """Checks what needs no file of the model, such as the device, before anything is downloaded.
+        """Checks everything that needs no model file, such as the device, before anything is downloaded.
 
         Returns:
-            The manifest of a model in this process, by which its dataset can be opened; None where the model
+            The manifest of a model in this process, by which its dataset can be opened; None if the model
             is elsewhere.
 
         Raises:
@@ -116,7 +116,7 @@ class JobResources(Protocol):
         ...
 
     def companions(self, request: SystemRequest, communication: str) -> CompanionsOf | None:
-        """Returns what gives the processes that ranks of a model need beside them; None if there are none.
+        """Returns the factory of the companion processes that ranks of a model need; None if they need none.
 
         Raises:
             InferometerError: There is no such model, or its framework has no such communication.
@@ -139,8 +139,8 @@ class JobPart:
     Attributes:
         number: Counted from 1.
         count: The evaluations of the job.
-        trace_level: How deep this one looks; None under load and in a sweep.
-        name: What tells this one from the others of a sweep; empty for other jobs.
+        trace_level: Its trace level; None under load and in a sweep.
+        name: The name that distinguishes it from the others of a sweep; empty for other jobs.
     """
 
     number: int
@@ -151,7 +151,7 @@ class JobPart:
 
 @dataclass(frozen=True, slots=True)
 class JobStart:
-    """What is measured from here on; the system is open and the inputs are ready.
+    """The start of a measurement: the system is open and the inputs are ready.
 
     Attributes:
         system: The model and what it runs on.

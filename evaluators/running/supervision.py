@@ -16,7 +16,7 @@ from inferometer.manifests.errors import InferometerError, RankLostError
 
 _POLL_S = 0.2
 _CAUSE_S = 5.0
-"""How long the cause is waited for, once a process has failed because it lost another."""
+"""How long to wait for the cause after a process has failed because it lost another one."""
 _MOST_END_S = 20.0
 _MOST_START_S = 120.0
 _Found = TypeVar("_Found")
@@ -29,22 +29,23 @@ def in_processes(
     beside: Sequence[LinkedTask[Any]] = (),
     most_silent_s: float = math.inf,
 ) -> Generator[_Found, None, None]:
-    """Runs each task in a fresh Python process, and yields what it finds, such as evaluations, at once.
+    """Runs each task in a fresh Python process, and yields its results, such as evaluations, as they arrive.
 
-    Once ``callbacks.stop_requested`` returns True, all tasks get True from the same call of theirs, counted
-    from the start of each, so that those which work in step stop at the same step. Closing the iterator ends
-    the processes at once, with all that they have started; so does the end of this process.
+    Once ``callbacks.stop_requested`` returns True, all tasks get True from the same call, counted from the
+    start of each, so that tasks that work in step stop at the same step. Closing the iterator ends the
+    processes at once, with their child processes; so does the end of this process.
 
     Args:
         tasks: What to run.
         callbacks: Called in this thread.
         lost: Raised for a process that was killed or ended early.
-        beside: What the tasks need to run beside them. It ends before or after them, but does not fail.
-        most_silent_s: After how long without a message the tasks count as lost; two minutes at least until
-            the first one, as a fresh process imports what it needs.
+        beside: Companion tasks that the tasks need. They may end before or after them, but must not fail.
+        most_silent_s: The time without a message after which the tasks count as lost. Until the first message
+            it is at least two minutes, because a fresh process has imports to do.
 
     Raises:
-        InferometerError: What a task raised. Of several, a ``RankLostError`` counts last.
+        InferometerError: The error that a task raised. Of several, a ``RankLostError`` has the lowest
+            priority.
     """
     with ExitStack() as started:
         processes = [_started(task, started) for task in (*beside, *tasks)]
@@ -62,7 +63,7 @@ def _started(task: LinkedTask[Any], started: ExitStack) -> LinkedProcess:
 
 
 class _Supervision(Generic[_Found]):
-    """Follows processes until all that work are complete, or one has failed."""
+    """The supervision of processes, until all that work are complete or one has failed."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class _Supervision(Generic[_Found]):
             raise self._lost(f"{self._first_out} ended before {self._working[0]} was complete")
 
     def _messages(self) -> Iterator[tuple[LinkedProcess, Sent | None, Any]]:
-        """Yields the messages of now; None as their kind for a process that ended without its last one."""
+        """Yields the pending messages, with kind None for a process that ended without a final message."""
         running = [*self._working, *self._others]
         ready = wait([process.connection for process in running], _POLL_S)
         for process in running:
@@ -125,7 +126,7 @@ class _Supervision(Generic[_Found]):
                 yield process, None, None
 
     def _ended(self, process: LinkedProcess, kind: Sent | None, error: InferometerError | None) -> None:
-        """Takes note of the last message of a process."""
+        """Handles the final message of a process."""
         beside = process in self._others
         (self._others if beside else self._working).remove(process)
         self._stop.left(process)
@@ -148,10 +149,11 @@ class _Supervision(Generic[_Found]):
 
 
 class _StopAgreement:
-    """Agrees with processes on the look for a stop at which all of them find one.
+    """The agreement of processes on the check of ``stop_requested`` at which all of them stop.
 
-    Each tells how many looks it has taken, and waits at the next one. None has passed the highest number,
-    so all stop at the one after it: those that wait for the others in a step have a look left to reach.
+    Each process reports how many checks it has made, and blocks at the next one. No process has passed the
+    highest count, so all stop at the check after it: processes that wait for the others within a step still
+    have to reach that check.
     """
 
     def __init__(self, processes: list[LinkedProcess]) -> None:

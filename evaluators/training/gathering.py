@@ -1,4 +1,4 @@
-"""What the ranks of a training run tell each other beside times: losses and failures."""
+"""The exchange of losses and failures between the ranks of a training run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.training.trainer import Trainer
 
 _MOST_FAILURES = 10_000
-"""The failures of one rank that the others get."""
+"""The maximum number of failures that a rank sends to the others."""
 
 
 def gathered_losses(trainer: Trainer, losses: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ MOST_RANKS = 1024
 RankWork: TypeAlias = Callable[[Rank, JobCallbacks[Progress]], Iterable[Evaluation[TrainingMeasurement]]]
 """Trains as one rank. Pickle can pass it on, so that it is a function of a module with its arguments.
 
-The ranks work in step: each looks for a request to stop once a step, as often as the others.
+The ranks work in step: each checks for a stop request once per step.
 """
 
 
@@ -35,7 +35,7 @@ class RankRequest:
 
     Attributes:
         num_ranks: The processes on all hosts; None for those of the launcher, or a single one.
-        rank: The number of this process, from 0; None where this process starts all ranks on its host.
+        rank: The number of this process, from 0; None if this process starts all ranks on its host.
         rank_address: The host and port, on the host of rank 0, at which the ranks meet; needs ``rank``.
         local_rank: The number of this process on its host, which chooses the GPU.
         num_servers: The servers of MXNet's kvstore, where one runs; None for those of the launcher, or one.
@@ -73,7 +73,7 @@ class RankRequest:
             raise ConfigurationError(f"rank_address is {self.rank_address!r}; it must be like node1:29500")
 
     def of_this_process(self, environ: Mapping[str, str]) -> Rank | None:
-        """Returns the rank of this process; None where it is none, and starts ranks if there are several.
+        """Returns the rank of this process; None if it is none, and starts ranks if there are several.
 
         The fields count first, then the environment of a launcher.
 

@@ -16,7 +16,7 @@ _PARTS = ("forward", "backward", "communicate", "update")
 
 
 class StepTracing:
-    """Records the steps of a run; the loop calls it outside the time of a step's parts.
+    """The recorder of the steps of a run; the loop calls it outside the time of a step's parts.
 
     For each step it records ``train_step`` with ``wait`` and ``copy``, and from MODEL_TRACE on ``train``
     (exactly the timed region) with its parts, one after the other. The layers of a profiler are below

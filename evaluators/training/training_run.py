@@ -35,7 +35,7 @@ _TIMES = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")
 
 @dataclass(frozen=True, slots=True)
 class TrainedSystem:
-    """The model that is trained, for what watches the machine.
+    """The model that is trained, as the watch over the machine sees it.
 
     Attributes:
         description: The model and what it runs on.
@@ -116,7 +116,7 @@ class TrainingRun:
         self._total = _steps(options, loader.batches)
 
     def run(self) -> Evaluation[TrainingMeasurement] | None:
-        """Trains.
+        """Trains the model.
 
         Returns:
             The evaluation; a stopped one has the status interrupted and contains the finished steps. None on
@@ -156,7 +156,7 @@ class TrainingRun:
 
     @contextmanager
     def _open_profiler(self) -> Iterator[Profiler | None]:
-        """The profiler of the steps, closed at the end; None where no layers are recorded."""
+        """Opens the profiler of the steps, and closes it at the end; gives None if no layers are recorded."""
         if self._trace is None or not self._trace.recorder.wants(TraceLevel.FRAMEWORK_TRACE):
             yield None
             return
@@ -208,7 +208,7 @@ class TrainingRun:
         return True
 
     def _stops(self, number: int) -> bool:
-        """Whether to stop before a step; all ranks get the same answer."""
+        """Returns whether to stop before a step; all ranks get the same answer."""
         if self._agreed_stop:
             return self._stop_requested()
         if number % STOP_EVERY:
@@ -256,7 +256,7 @@ class TrainingRun:
         return self._trainer.place(TrainingBatch(batch.inputs, self._targets(batch)))
 
     def _targets(self, batch: LoadedBatch) -> NDArray[np.int64]:
-        """The labels in the form of the loss: for CTC a sequence, of one label if there is but one."""
+        """Returns the labels in the form of the loss: for CTC a sequence, even of a single label."""
         labels = batch.labels
         if self._trainer.loss is Loss.CTC and labels.ndim == 1:
             classes = self._trainer.output_shape[-1]
@@ -264,7 +264,7 @@ class TrainingRun:
         return labels
 
     def _batches(self) -> Generator[LoadedBatch | PlacedBatch, None, None]:
-        """The batches of epoch after epoch; one that stays on the device again and again."""
+        """Yields the batches of epoch after epoch; one that stays on the device again and again."""
         if self._data.place == _ON_DEVICE:
             with closing(_generated(self._loader.epoch(0))) as epoch:
                 resident = self._place(next(epoch))
@@ -307,7 +307,7 @@ class TrainingRun:
         return EvaluationFailed(f"no sample of epoch {epoch + 1} could be used{why}")
 
     def _measurement(self) -> TrainingMeasurement:
-        """What was measured on every rank; all ranks call this."""
+        """Returns what was measured on every rank; all ranks call this."""
         record, gather = self._record, self._trainer.gather
         columns = np.asarray(record.steps, np.int64).T
         every = gather(columns)  # (ranks, columns, steps)
@@ -334,7 +334,7 @@ class TrainingRun:
 
 @dataclass(slots=True)
 class _Record:
-    """What this rank measured so far."""
+    """The measurements of this rank so far."""
 
     steps: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     parts: dict[int, StepParts] = field(default_factory=dict)
@@ -345,7 +345,7 @@ class _Record:
     last: tuple[int, int, tuple[int, int, int, int, int], StepParts | None] = (0, 0, (0, 0, 0, 0, 0), None)
 
     def parts_array(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64, (4, sampled): the parts of the steps at these places."""
+        """Returns int64, (4, sampled): the parts of the steps at these places."""
         rows = [
             (each.forward_ns, each.backward_ns, each.communicate_ns, each.update_ns)
             for each in (self.parts[int(place)] for place in at)
@@ -354,7 +354,7 @@ class _Record:
 
 
 def _steps(options: TrainingOptions, batches: int) -> int:
-    """The steps of a run, the warm-up included."""
+    """Returns the steps of a run, the warm-up included."""
     if options.num_batches is not None:
         return options.num_warmup_batches + options.num_batches
     if options.num_epochs is None:

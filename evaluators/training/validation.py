@@ -21,7 +21,7 @@ _TOP = 5
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What a trained model made of a dataset.
+    """The result of a trained model on a dataset.
 
     Attributes:
         accuracy: The counts; None if no sample has a label.

@@ -34,11 +34,11 @@ class _Folder(PredictionFile):
             raise DatasetError(f"{path}: holds no images")
 
     def key(self, sample: Sample) -> str:
-        """The path of a sample without its suffix."""
+        """Returns the path of a sample without its suffix."""
         return _stem(sample.id)
 
     def keys(self) -> Collection[str]:
-        """The paths of the files without their suffixes."""
+        """Returns the paths of the files without their suffixes."""
         return self._files.keys()
 
     def read(self, sample: Sample) -> Predictions | None:
@@ -68,7 +68,7 @@ class MaskFiles(_Folder):
 
 
 class EnhancedFiles(_Folder):
-    """Images in any format that is read here."""
+    """Enhanced images in any supported image format."""
 
     def _read(self, file: Path) -> Images:
         pixels = read_target(file).pixels.astype(np.float64) / 255

@@ -30,7 +30,7 @@ class ObjectsFile(PredictionFile):
         self._found: Mapping[str, CocoResults] = read_results(path, categories, self.labels)
 
     def keys(self) -> Collection[str]:
-        """The ids of the images with results."""
+        """Returns the ids of the images with results."""
         return self._found.keys()
 
     def read(self, sample: Sample) -> CocoResults:
@@ -51,7 +51,7 @@ class MasksOfObjectsFile(ObjectsFile):
 
 
 def _categories(dataset: Dataset) -> Mapping[Any, str]:
-    """The names of a dataset's classes by what results call them."""
+    """Returns the names of a dataset's classes by what results call them."""
     numbered: Mapping[Any, str] | None = getattr(dataset, "categories", None)
     if numbered is not None:
         return numbered

@@ -22,7 +22,7 @@ class PredictionFile(ABC):
 
     Attributes:
         labels: The names of the classes, in the order that the predictions count them.
-        scores: The scores that such predictions tell; None means all of the task.
+        scores: The scores that such predictions determine; None means all of the task.
 
     Raises:
         DatasetError: It cannot be read, or is damaged; the message names the entry.
@@ -40,11 +40,11 @@ class PredictionFile(ABC):
 
     @abstractmethod
     def keys(self) -> Collection[str]:
-        """The keys of the samples that it has predictions of."""
+        """Returns the keys of the samples that it has predictions of."""
 
     @abstractmethod
     def read(self, sample: Sample) -> Predictions | None:
-        """Returns the predictions of one row; None where it has none of this sample.
+        """Returns the predictions of one row; None if it has none of this sample.
 
         Raises:
             PredictionError: They cannot be scored, such as a number that is not finite.

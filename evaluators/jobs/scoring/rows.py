@@ -121,7 +121,7 @@ def _parsed_number(text: str, place: str) -> float:
 
 
 def _numbers(given: Any, place: str) -> list[float]:
-    """The numbers of a prediction, of which one may stand without a list; too large ones are infinite."""
+    """Returns the numbers of a prediction, a list or a single one; too large ones are infinite."""
     found = given if isinstance(given, list) else [given]
     if not found:
         raise ValueError(f"{place}: has no numbers")

@@ -56,7 +56,7 @@ _SHORT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """What is scored, against what.
+    """The predictions to score, and the dataset with the truths.
 
     Attributes:
         task: The name of a task, or a shorter or older one; see ``task_named``.
@@ -78,7 +78,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPredictions:
-    """How good predictions are.
+    """The scores of predictions.
 
     Attributes:
         result: The scores.
@@ -119,7 +119,7 @@ def score(
     Raises:
         ConfigurationError: There is no such task, or a parameter is invalid.
         DatasetError: The dataset or the predictions cannot be read, or do not fit each other.
-        EvaluationFailed: A sample failed, and the request asks to stop then.
+        EvaluationFailed: A sample failed, and the request stops on failures.
     """
     task = task_named(request.task)
     if not request.predictions.exists():
@@ -180,7 +180,7 @@ def _nothing(path: Path, dataset: Dataset, failures: Sequence[ScoringFailure]) -
 
 
 def _told(result: TaskResult, file: PredictionFile) -> TaskResult:
-    """The scores that the predictions tell."""
+    """Returns the result with only the scores that the predictions determine."""
     if file.scores is None:
         return result
     kept = [each for each in result.scores if each.name in file.scores]
@@ -188,7 +188,7 @@ def _told(result: TaskResult, file: PredictionFile) -> TaskResult:
 
 
 def _manifest(task: str, labels: Sequence[str], parameters: Mapping[str, Any]) -> ModelManifest:
-    """A model that would predict so, for the metric."""
+    """Returns a model that would predict so, for the metric."""
     try:
         return ModelManifest.model_validate(
             {

@@ -31,7 +31,7 @@ class _Table(PredictionFile):
     _found: Mapping[str, Any]
 
     def keys(self) -> Collection[str]:
-        """The ids of the samples."""
+        """Returns the ids of the samples."""
         return self._found.keys()
 
 
@@ -49,7 +49,7 @@ class TextLabelsFile(_Table):
         self._found = {key: self._class_of(key, value) for key, value in read_rows(path, "label").items()}
 
     def _class_of(self, key: str, value: object) -> int:
-        """The place of a class, which is called as a label is, or as a class of the dataset."""
+        """Returns the place of a class, which is called as a label is, or as a class of the dataset."""
         if isinstance(value, bool) or not isinstance(value, str | int):
             found = f"label is {shown(value)}, and neither a text nor a whole number"
             raise DatasetError(f'{self.path}: "{printable(key)}": {found}')
@@ -79,7 +79,7 @@ class TextLabelsFile(_Table):
 
 
 class LabelsFile(TextLabelsFile):
-    """The best class of each image, which tells top-1 alone."""
+    """The best class of each image, which determines top-1 only."""
 
     scores: ClassVar[frozenset[str] | None] = frozenset({"top-1"})
 
@@ -126,7 +126,7 @@ class NumbersFile(_Table):
 
 
 def _is_text(value: object) -> bool:
-    """Whether a value is a text; half of a surrogate pair is no character."""
+    """Returns whether a value is a text; half of a surrogate pair is no character."""
     return isinstance(value, str) and value == value.encode("utf-8", "ignore").decode("utf-8")
 
 

@@ -1,1 +1,1 @@
-"""Batches of inputs, one after the other: a model over a dataset."""
+"""Evaluation of a model over a dataset, in batches that run one after the other."""

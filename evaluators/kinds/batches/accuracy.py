@@ -26,9 +26,9 @@ _MAX_INDEX_DIGITS = 9
 class ClassIndex:
     """The index of a dataset's class among a model's labels.
 
-    A class matches the label of the same name; else of the same name ignoring case; else the label whose
-    first word it is, as in the lines of ImageNet's ``synset.txt``, "n01440764 tench, Tinca tinca". Without
-    labels, a class is the decimal index itself.
+    A class matches the label of the same name. If there is none, it matches the label of the same name with
+    case ignored, or else the label whose first word it is, as in the lines of ImageNet's ``synset.txt``,
+    "n01440764 tench, Tinca tinca". Without labels, a class is the decimal index itself.
 
     Args:
         labels: The model's labels, in the order of its scores; may be empty.
@@ -96,13 +96,15 @@ class ClassIndex:
 
 
 class AccuracyCounter:
-    """Counts correct classifications over batches. Not thread-safe.
+    """A counter of correct classifications over batches. Not thread-safe.
 
-    Failed inputs and samples without a label are not counted, and neither are models that do not classify.
+    It does not count failed inputs, samples without a label, or the predictions of models that do not
+    classify.
 
     Args:
         manifest: The model; ``ClassIndex`` matches its classes.
-        meaningful: Whether the predictions are meaningful; those of random weights are not, and not counted.
+        meaningful: Whether the predictions are meaningful. Those of random weights are not, and are not
+            counted.
     """
 
     def __init__(self, manifest: ModelManifest, *, meaningful: bool = True) -> None:
@@ -130,7 +132,7 @@ class AccuracyCounter:
         """Counts one batch.
 
         Args:
-            samples: The batch; an input that is no ``Sample`` has no label.
+            samples: The batch; an input that is not a ``Sample`` has no label.
             result: Its result.
 
         Raises:
@@ -145,11 +147,11 @@ class AccuracyCounter:
     def count(
         self, samples: Sequence[Input], predictions: Classifications
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
-        """Counts predictions, of which there is a row for each of the samples.
+        """Counts predictions, which have one row for each sample.
 
         Returns:
-            Which samples are counted, and for each of these the places 1 to 5 at which its class is found;
-            None if none is counted.
+            Which samples are counted, and for each of these at which of the ranks 1 to 5 its class is found.
+            None if no sample is counted.
 
         Raises:
             DatasetError: The model lacks the class of a sample, or has several of that name.
@@ -205,7 +207,7 @@ def _places(names: Iterable[str]) -> dict[str, list[int]]:
 
 
 def decimal(name: str) -> int | None:
-    """Returns the index that a name is; None if it is none."""
+    """Returns the index that a name spells in decimal; None if it is not a decimal number."""
     return int(name) if name.isascii() and name.isdecimal() and len(name) <= _MAX_INDEX_DIGITS else None
 
 
@@ -220,5 +222,5 @@ def _index(name: str) -> int:
 
 
 def _quoted(text: str) -> str:
-    """The text in quotes, on one line."""
+    """Returns the text in quotes, on one line."""
     return json.dumps(text, ensure_ascii=False)

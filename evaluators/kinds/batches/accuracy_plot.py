@@ -1,4 +1,4 @@
-"""The picture of the report on accuracy: scores with their intervals, curves and confusion matrices."""
+"""The plot of the accuracy report: scores with their intervals, curves and confusion matrices."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AccuracyPlot(Plot[BatchMeasurement]):
     """
 
     def shows(self, row: Row) -> bool:
-        """Whether there is a score."""
+        """Returns whether the row has a score."""
         return row["top1_accuracy"] is not None or row["score"] is not None
 
     def drawing(self, chosen: Chosen[BatchMeasurement], notes: Sequence[str]) -> Drawing:
@@ -59,7 +59,7 @@ class AccuracyPlot(Plot[BatchMeasurement]):
 
 
 def drawing_of(result: TaskResult, name: str) -> Drawing | None:
-    """Returns the picture of one result; None if it has nothing to draw.
+    """Returns the drawing of one result; None if it has nothing to draw.
 
     Args:
         result: The scores.
@@ -102,7 +102,7 @@ _Labelled = tuple[Label, TaskResult]
 
 
 def _charts(labelled: Sequence[_Labelled], *, tops: bool = False) -> Iterator[Chart]:
-    """The charts of tasks other than classification, unless ``tops``: bars, then curves, then matrices."""
+    """Yields bars, then curves and matrices; shares of classifications have no bars unless ``tops``."""
     for label, result in labelled:
         shares = [score for score in result.scores if _is_share(result, score)]
         if shares and (tops or result.task != _CLASSIFICATION):
@@ -115,14 +115,14 @@ def _charts(labelled: Sequence[_Labelled], *, tops: bool = False) -> Iterator[Ch
 
 
 def _is_share(result: TaskResult, score: Score) -> bool:
-    """Whether a score is a share; counts have no interval, where others have one."""
+    """Returns whether a score is a fraction. Counts have no interval, even where other scores have one."""
     known = score.interval is not None or not any(each.interval for each in result.scores)
     plain = result.task != _REGRESSION and not score.unit
     return known and plain and score.value is not None and 0 <= score.value <= 1
 
 
 def _by_unit(labelled: Sequence[_Labelled]) -> Iterator[BarChart]:
-    """A chart for each score that is no share, with the evaluations as its rows."""
+    """Yields a chart for each score that is not a fraction, with the evaluations as its rows."""
     found: dict[tuple[str, str], list[BarRow]] = {}
     for label, result in labelled:
         for score in result.scores:
@@ -146,7 +146,7 @@ def _bar(score: Score, result: TaskResult) -> Bar:
 
 
 def _curve(label: Label, details: Mapping[str, Any]) -> Iterator[PointChart]:
-    """The precision at each recall, where a task has that."""
+    """Yields the precision-recall curve, if the task has one."""
     curve = details.get("curve")
     if not isinstance(curve, Mapping):
         return
@@ -164,7 +164,7 @@ def _curve(label: Label, details: Mapping[str, Any]) -> Iterator[PointChart]:
 
 
 def _matrix(label: Label, details: Mapping[str, Any]) -> Iterator[MatrixChart]:
-    """The confusion matrix, where a task has one; of many classes, those with the most truths."""
+    """Yields the confusion matrix, if the task has one; of many classes, those with the most samples."""
     found = details.get("confusion_matrix")
     rows = found["rows"] if isinstance(found, Mapping) else found
     names = found["labels"] if isinstance(found, Mapping) else details.get("classes")

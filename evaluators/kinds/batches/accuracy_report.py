@@ -1,4 +1,4 @@
-"""The report on how well models did their tasks."""
+"""The report on the accuracy of models, by the metric of their task."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ _OF_ANY_TASK = (
 class AccuracyReport(Report[BatchMeasurement]):
     """One row for each evaluation, with its scores over the evaluated inputs.
 
-    Evaluated inputs have a truth, such as a label, and a prediction that could be scored; without any, scores
-    are empty. Files have the same columns for every task: ``score`` is the most important one, and
-    ``other_scores`` has the rest as ``name=value``, with blanks between; a blank in a name is ``_``. Tables
-    for people are one for each task, with a column for each of its scores.
+    An evaluated input has a ground truth, such as a label, and a prediction that could be scored. Scores are
+    empty if no input was evaluated. Files have the same columns for every task: ``score`` is the most
+    important score, and ``other_scores`` has the rest as ``name=value``, separated by blanks; a blank in a
+    name becomes ``_``. Console output has one table for each task, with a column for each of its scores.
     """
 
     name = "accuracy"
@@ -86,13 +86,13 @@ class AccuracyReport(Report[BatchMeasurement]):
 
 
 def score_values(result: TaskResult | None) -> dict[str, Value]:
-    """Returns the values of ``SCORE_COLUMNS``, which are empty for a classification."""
+    """Returns the values of ``SCORE_COLUMNS``; they are empty for a classification."""
     first = None if result is None or result.task == CLASSIFICATION else result.first
     return {"score_name": first.name if first else None, "score": first.value if first else None}
 
 
 def _table_of(evaluation: Evaluation[BatchMeasurement]) -> str:
-    """The task whose table has the evaluation; without scores it is in that of classification."""
+    """Returns the task whose table lists the evaluation: classification if it has no scores."""
     result = evaluation.measurement.task_result
     return CLASSIFICATION if result is None else result.task
 
@@ -110,7 +110,7 @@ def _described(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
 
 
 def _class_values(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
-    """The values of ``_TOP1`` and ``_OF_CLASSES``."""
+    """Returns the values of ``_TOP1`` and ``_OF_CLASSES``."""
     accuracy, result = evaluation.measurement.accuracy, evaluation.measurement.task_result
     classes = result if result is not None and result.task == CLASSIFICATION else None
     ends = {name: _ends(classes, name) for name in ("top-1", "top-5")}
@@ -131,7 +131,7 @@ def _ends(result: TaskResult | None, name: str) -> tuple[float | None, float | N
 
 
 def _task_values(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
-    """The values of ``_OF_ANY_TASK``."""
+    """Returns the values of ``_OF_ANY_TASK``."""
     result = evaluation.measurement.task_result
     first = result.first if result else None
     low, high = (first.interval if first else None) or (None, None)
@@ -149,7 +149,7 @@ def _task_values(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
 
 
 def _pair(score: Score) -> str:
-    """``name=value``; blanks, which are between pairs, become ``_``."""
+    """Returns ``name=value``. Blanks in the name become ``_``, because blanks separate pairs."""
     return f"{score.name.replace(' ', '_')}={score.value!r}"
 
 
@@ -159,7 +159,7 @@ def _class_table(report: AccuracyReport, evaluations: Sequence[Evaluation[BatchM
 
 
 def _score_table(task: str, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Table:
-    """A table with a column for each known score of a task, and the ends of its interval if it has one."""
+    """Returns a table with a column for each known score of a task and for the ends of its interval."""
     results = [each.measurement.task_result for each in evaluations]
     scores: dict[str, Score] = {}
     for score in (each for result in results if result for each in result.scores if each.value is not None):

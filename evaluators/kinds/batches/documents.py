@@ -1,4 +1,4 @@
-"""The documents of a measurement batch by batch: times, accuracy, failures; others have the rest."""
+"""The documents of a batch measurement: times, accuracy and failures. ``task_documents`` has the rest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TIMES = tuple(field.name for field in fields(BatchTimes))
 
 
 class BatchDocuments:
-    """Keeps a ``BatchMeasurement``; see ``MeasurementDocuments``."""
+    """Storage of ``BatchMeasurement`` in documents; see ``MeasurementDocuments``."""
 
     def write(
         self, evaluation: Evaluation[BatchMeasurement], save_id: str
@@ -58,7 +58,7 @@ class BatchDocuments:
         }
 
     def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> BatchMeasurement:
-        """Returns the measurement, with the predictions that are among the parts."""
+        """Returns the measurement, with the predictions if the parts contain them."""
         stored = head["measurement"]
         columns = {name: joined(each[name] for each in parts["performance"]) for name in _TIMES}
         failures = failures_from_documents(parts["input_failure"])
@@ -90,7 +90,7 @@ def accuracy_document(accuracy: Accuracy) -> Document:
 
 
 def accuracy_from_documents(documents: Sequence[Stored]) -> Accuracy | None:
-    """Returns the accuracy of ``model_accuracy``, which has one document or none.
+    """Returns the accuracy that ``model_accuracy`` holds, in one document or none.
 
     Raises:
         ValueError: The counts contradict each other.
@@ -116,7 +116,7 @@ def failure_documents(failures: Sequence[InputFailure]) -> list[Document]:
 
 
 def _failure_chunks(failures: Sequence[InputFailure]) -> Iterator[list[Document]]:
-    """Failures in pieces that stay far below the 16 MB that MongoDB allows a document."""
+    """Yields failures in chunks far below 16 MB, the size limit of a MongoDB document."""
     chunk: list[Document] = []
     characters = 0
     for failure in failures:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class EvaluationTrace:
-    """Records one evaluation, down to a level; at NO_TRACE it records nothing.
+    """The trace of one evaluation, down to a level; at NO_TRACE it records nothing.
 
-    With an address, the spans are sent there too. ``notify`` is called with what was delivered, on closing.
-    ``url`` is where a person finds traces; None is as the address implies.
+    If there is an address, the spans are also sent there, and ``close`` calls ``notify`` with what was
+    delivered. ``url`` is the URL under which users find traces; None derives it from the address.
 
     Raises:
         ConfigurationError: The address or the URL is invalid, or the exporter is not installed.
@@ -69,7 +69,7 @@ class EvaluationTrace:
             self._export = TraceExport.open(self._address)
 
     def root(self, model_name: str) -> AbstractContextManager[TraceScope | None]:
-        """Records the span that holds the whole evaluation; None where nothing is recorded."""
+        """Records the root span of the evaluation; gives None if nothing is recorded."""
         kind = SpanKind.of(
             "evaluation", TraceLevel.APPLICATION_TRACE, model_name=model_name, group_id=self._group_id
         )
@@ -117,13 +117,12 @@ def evaluate(
 ) -> Generator[Evaluation[BatchMeasurement], None, None]:
     """Evaluates the model, and yields each evaluation as soon as it is complete.
 
-    What can fail without the model fails before the model is loaded. Several evaluations have one group id,
-    and one has that of the group that it is given.
-    With ``repeat``, each runs in a fresh process. After an interrupted evaluation there are no more. Close
-    the iterator to end the job early.
+    Everything that can fail without the model is checked before the model is loaded. Several evaluations
+    share a group id; a single one has ``group_id``. With ``repeat``, each evaluation runs in a fresh process.
+    No evaluation follows an interrupted one. Close the iterator to end the job early.
 
     Raises:
-        EvaluationFailed: An input failed, and the options ask to stop then; or a fresh process was killed.
+        EvaluationFailed: An input failed, and the options stop on failures; or a fresh process was killed.
         EvaluationInterrupted: The job was stopped before a batch was measured, or between two evaluations.
         InferometerError: The dataset or the model cannot be opened, or a remote agent was lost.
     """
@@ -155,7 +154,7 @@ def _evaluate_part(
     resources: JobResources,
     callbacks: JobCallbacks[Progress],
 ) -> Generator[Evaluation[BatchMeasurement], None, None]:
-    """Yields the one evaluation at a level, and then waits for the collector of its trace."""
+    """Yields the evaluation at one trace level, and then waits until the collector has its trace."""
     trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url)
     with closing(trace):
         with trace.root(request.system.model_name) as scope:

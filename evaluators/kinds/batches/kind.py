@@ -94,7 +94,7 @@ class BatchesKind(Kind[BatchMeasurement]):
     def details(
         self, evaluation: Evaluation[BatchMeasurement], group: Sequence[Evaluation[BatchMeasurement]]
     ) -> Rows:
-        """Returns the figures; those of time are from an evaluation that no profiler disturbed."""
+        """Returns the figures; the times come from an evaluation that no profiler slowed down."""
         timed = timed_by(evaluation, group)
         trimmed_mean_ns = LatencySummary.of(timed.measurement).trimmed_mean_ns
         for name, text in summary_rows(timed):
@@ -222,7 +222,7 @@ class BatchesKind(Kind[BatchMeasurement]):
 
 
 def inference_of(evaluation: Evaluation) -> Evaluation[BatchMeasurement]:
-    """Returns an evaluation that is one of batches.
+    """Returns the evaluation if it is a measurement of batches.
 
     Raises:
         ConfigurationError: It is of another kind.
@@ -236,7 +236,7 @@ def inference_of(evaluation: Evaluation) -> Evaluation[BatchMeasurement]:
 
 
 def _stage_shares(evaluation: Evaluation[BatchMeasurement]) -> Mapping[str, float]:
-    """Where the time of the inputs went, in percent by stage; empty where no time passed."""
+    """Returns the share of each stage in the time of the inputs, in percent; empty if no time passed."""
     sums = {name: int(getattr(evaluation.measurement.times, f"{name}_ns").sum()) for name in _STAGES}
     whole = sum(sums.values())
     return {name: 100 * spent / whole for name, spent in sums.items()} if whole else {}

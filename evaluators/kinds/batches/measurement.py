@@ -45,12 +45,12 @@ class BatchOptions:
         warmup_num_file_parts: Parts to run first without measuring.
         feature_limit: The number of best classes kept for each input; 0 means all.
         fail_on_error: Whether the first failed input stops the evaluation.
-        min_duration_s: How long to measure at the least; the dataset is repeated until then.
-        min_batches: How many full batches to measure at the least, likewise.
-        target_ci_percent: Half the width of the interval of p50 to measure for, in percent of p50; None asks
-            for none. See ``precision.length``.
-        time_budget_s: When repeating ends although it is not enough; None means 30 s for a target, and no
-            limit for what was asked for at the least.
+        min_duration_s: The minimum duration of the measured part; the dataset is repeated until then.
+        min_batches: The minimum number of full batches; the dataset is repeated until then.
+        target_ci_percent: The half-width of the interval of p50 to reach, in percent of p50; None sets no
+            target. See ``precision.length``.
+        time_budget_s: The time after which repetition ends even if the target or a minimum is not reached;
+            None means 30 s for a target, and no limit for a minimum.
 
     Raises:
         ConfigurationError: A number is out of range, or two contradict each other; the message names them.
@@ -80,11 +80,11 @@ class BatchOptions:
 
     @property
     def repeats(self) -> bool:
-        """Whether the dataset is gone through again, until enough is measured."""
+        """Whether the dataset is repeated until enough is measured."""
         return bool(self.min_duration_s or self.min_batches or self.target_ci_percent is not None)
 
     def inputs_of(self, size: int) -> int:
-        """How many different inputs of a dataset are evaluated, however often."""
+        """Returns the number of distinct inputs of a dataset of ``size`` inputs that are evaluated."""
         parts = self.num_file_parts
         return size if parts < 0 else min(size, parts * self.partition_list_size)
 
@@ -122,9 +122,9 @@ class BatchTimes:
     postprocess_ns: NDArray[np.int64]
 
     def full(self, batch_size: int) -> NDArray[np.int64]:
-        """The predict times, in nanoseconds, of the batches that held ``batch_size`` inputs.
+        """Returns the predict times, in nanoseconds, of the batches that held ``batch_size`` inputs.
 
-        The latency at a batch size excludes smaller batches: the last one, or those with failed inputs.
+        Smaller batches, such as the last one or those with failed inputs, do not count towards the latency.
         """
         full: NDArray[np.int64] = self.predict_ns[self.sizes == batch_size]
         return full
@@ -160,9 +160,9 @@ class InputPrediction:
     """The prediction of one input, as ``--publish_predictions`` keeps it.
 
     Attributes:
-        input_id: The input.
+        input_id: The id of the input.
         expected_label: Its class, where the dataset has one.
-        prediction: Predictions of one row.
+        prediction: Its prediction, as predictions of one row.
     """
 
     input_id: str
@@ -171,28 +171,29 @@ class InputPrediction:
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        """int64, k; the best classes, the most probable first; empty unless the model classifies."""
+        """The best classes, most probable first: int64, (k,); empty unless the model classifies."""
         found = self.prediction
         return found.indices[0] if isinstance(found, Classifications) else np.empty(0, np.int64)
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
-        """float32, k; those of ``indices``."""
+        """The probabilities of ``indices``: float32, (k,)."""
         found = self.prediction
         return found.probabilities[0] if isinstance(found, Classifications) else np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchMeasurement:
-    """A run over a dataset, batch after batch.
+    """The measurement of a run over a dataset, batch after batch.
 
     Attributes:
         options: The options.
         times: The raw times.
         elapsed_ns: From the first measured batch's reading to the last one's postprocessing.
         accuracy: None if the dataset has no labels or the model does not classify.
-        task_result: How well the model did its task, a classification too; None if no sample has a truth, the
-            weights are random, or the task has no metric, and in evaluations of earlier versions.
+        task_result: The scores of the model at its task, classification included; None if no sample has a
+            ground truth, the weights are random, the task has no metric, or the evaluation is from an earlier
+            version.
         failures: The failed inputs.
         predictions: Empty unless requested, and empty in an evaluation that the store returns.
     """
@@ -236,16 +237,16 @@ class BatchMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class LatencySummary:
-    """How long one evaluation's batches took, in nanoseconds a batch, and its throughput.
+    """The latency of one evaluation, in nanoseconds per batch, and its throughput.
 
     The latency of a batch is its predict time: from host memory to host memory, synchronised with the device,
-    without reading, pre- and postprocessing. Only batches that held the full batch size count. All figures of
-    latency are None where there was no full batch, and a percentile where there were too few
-    (``statistics.values_for_percentile``). Intervals are 95 % intervals within the process that ran the
-    model, and None where there were too few batches; see ``precision.intervals``.
+    without reading, pre- and postprocessing. Only full batches count. All latency figures are None if there
+    was no full batch, and a percentile is None if there were too few (``statistics.values_for_percentile``).
+    Intervals are 95 % confidence intervals within the process that ran the model, and None if there were too
+    few batches; see ``precision.intervals``.
 
     Attributes:
-        measured_batches: The full batches, over which latency and throughput are taken.
+        measured_batches: The number of full batches, over which latency and throughput are computed.
         mean_ns: The mean.
         trimmed_mean_ns: The mean without the lowest and the highest fifth; see ``trimmed_mean``.
         p50_ns: The median; see ``percentile``.
@@ -259,7 +260,7 @@ class LatencySummary:
         p50_interval_ns: That of the median.
         p90_interval_ns: That of the 90th percentile.
         throughput_interval: That of the throughput, which follows from the mean's.
-        batches_for_interval: The full batches that an interval needs, by their correlation.
+        batches_for_interval: The number of full batches that an interval needs, given their autocorrelation.
     """
 
     measured_batches: int
@@ -278,7 +279,7 @@ class LatencySummary:
 
     @classmethod
     def of(cls, measurement: BatchMeasurement, *, intervals: bool = True) -> LatencySummary:
-        """Computes the figures from the raw times; without ``intervals`` those are None, in half the time."""
+        """Computes the figures from the raw times; without ``intervals``, which take half of the time."""
         batch_size, full_ns = measurement.batch_size, measurement.full_ns
         end_to_end = _per_second(measurement.predicted_inputs, measurement.elapsed_ns)
         if not len(full_ns):
@@ -307,5 +308,5 @@ class LatencySummary:
 
 
 def _per_second(inputs: int, duration_ns: int) -> float | None:
-    """Inputs per second; None where there were none, or no time passed that a clock could tell."""
+    """Returns inputs per second; None if there were no inputs, or the clock measured no time."""
     return inputs * _NS_PER_S / duration_ns if inputs and duration_ns > 0 else None

@@ -1,4 +1,4 @@
-"""Pictures of the latency and duration reports."""
+"""Plots of the latency and duration reports."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _NS_PER_MS = 1_000_000
 
 
 class LatencyPlot(Plot[BatchMeasurement]):
-    """A box for each evaluation that has a latency, over its full batches, in milliseconds."""
+    """A box plot with a box for each evaluation that has a latency: its full batches, in milliseconds."""
 
     def shows(self, row: Row) -> bool:
-        """Whether there was a full batch."""
+        """Returns whether the row has a full batch."""
         return row["latency_ms_mean"] is not None
 
     def drawing(self, chosen: Chosen[BatchMeasurement], notes: Sequence[str]) -> Drawing:
@@ -76,16 +76,16 @@ def _box(evaluation: Evaluation[BatchMeasurement]) -> Box:
 
 
 MOST_POINTS = 1000
-"""Points of one evaluation that are drawn at most."""
+"""The maximum number of points drawn for one evaluation."""
 _FULL = "full batch"
 _OTHER = "smaller batch"
 
 
 class DurationPlot(Plot):
-    """A chart for each evaluation: a point a batch; of many in a row, the shortest and the longest.
+    """A chart for each evaluation, with a point per batch; of many batches, only the extremes of stretches.
 
     Args:
-        most_points: The number of points of one evaluation beyond which batches are left out.
+        most_points: The number of points of one evaluation above which batches are left out.
     """
 
     def __init__(self, most_points: int = MOST_POINTS) -> None:
@@ -129,7 +129,7 @@ def _chart(evaluation: Evaluation, rows: Sequence[Row], most_points: int) -> Poi
 
 
 def thinned(points: list[tuple[float, float]], most_points: int) -> list[tuple[float, float]]:
-    """Returns the points, or of many the lowest and the highest of each stretch: no outlier is lost."""
+    """Returns the points, or of many the lowest and the highest of each stretch, which keeps outliers."""
     if len(points) <= most_points:
         return points
     kept = []

@@ -26,8 +26,8 @@ _STAGES = ("read", "preprocess", "predict", "postprocess")
 class LatencyReport(Report[BatchMeasurement]):
     """One row for each evaluation, with the figures of ``LatencySummary`` in milliseconds a batch.
 
-    A figure that requires a full batch is empty if there is none, and a percentile or the ends of an interval
-    if there are too few.
+    A figure that requires a full batch is empty if there is none. A percentile or an end of an interval is
+    empty if there are too few.
     """
 
     name = "latency"

@@ -49,10 +49,10 @@ class Progress:
     """The progress of an evaluation in inputs, including those of the warm-up.
 
     Attributes:
-        done: How many are done.
-        total: How many there will be.
-        counted: What is counted, where it is not inputs.
-        now: What is being done, where the count does not tell.
+        done: The number of inputs that are done.
+        total: The total number of inputs.
+        counted: The unit of the counts, if it is not inputs.
+        now: The current activity, if the counts do not show it.
     """
 
     done: int
@@ -65,21 +65,21 @@ class DatasetRun:
     """One run of a system over a dataset.
 
     The run evaluates the first ``num_file_parts`` parts of ``partition_list_size`` samples in batches of
-    ``batch_size``, which cross the boundaries of parts: only the last batch can be smaller. Before, it runs
-    the first ``warmup_num_file_parts`` parts, and at least one full batch unless that is 0, without timing or
-    counting them, because frameworks prepare themselves for each batch size.
+    ``batch_size``, which cross the boundaries of parts: only the last batch can be smaller. The warm-up
+    before runs the first ``warmup_num_file_parts`` parts, and at least one full batch unless that is 0,
+    without timing or counting them, because frameworks prepare themselves for each batch size.
 
-    Where the options ask for more than one pass, the full batches of the dataset are repeated until enough is
-    measured (``precision.length``). They count for the times alone: accuracy and predictions are those of the
-    first pass, and an input that fails is recorded once. Spans of the repetitions are recorded only at a
-    level above APPLICATION_TRACE, as all times are taken under it then.
+    If the options ask for more than one pass, the full batches of the dataset are repeated until enough is
+    measured (``precision.length``). Repetitions count for the times only: accuracy and predictions are those
+    of the first pass, and an input that fails is recorded once. Spans of the repetitions are recorded only at
+    a level above APPLICATION_TRACE, because then all times are measured under it.
 
     Args:
         system: The open model.
         dataset: The samples.
         options: The number and size of the batches.
         keep_predictions: Whether the evaluation contains the predictions of the inputs.
-        keep_most: How many predictions it contains at most, the first ones; None for all.
+        keep_most: The maximum number of predictions that it contains, from the first input on; None for all.
         on_progress: Called after every batch.
         stop_requested: Called after every batch; the run ends as interrupted once it returns True.
         trace_level: The trace level that the evaluation records.
@@ -180,7 +180,7 @@ class DatasetRun:
         return itertools.islice(self._dataset, count)
 
     def _full_batches_again(self) -> Iterator[Sample]:
-        """The samples of the full batches, again and again."""
+        """Yields the samples of the full batches, over and over."""
         size = self._options.batch_size
         while True:
             yield from self._first(self._measured // size * size)
@@ -194,7 +194,7 @@ class DatasetRun:
         return self._ended_ns - self._started_ns - self._scored_ns
 
     def _score(self, samples: Sequence[Sample], result: BatchResult) -> None:
-        """Takes a batch of the first pass; the time of that does not count where all else waits for it."""
+        """Records a batch of the first pass; its scoring time does not count if nothing runs meanwhile."""
         record, begun_ns = self._record, self._clock()
         known = len(record.failures)
         record.add(samples, result, self._keep_most)
@@ -204,7 +204,7 @@ class DatasetRun:
             self._scoring_ns = self._clock() - begun_ns
 
     def _end_batch(self) -> None:
-        """Takes the time of a result; the scoring of the batch before it took a part of that."""
+        """Records when a result arrived, and adds up the time that scoring the previous batch took."""
         self._ended_ns = self._clock()
         self._scored_ns += self._scoring_ns
         self._scoring_ns = 0
@@ -280,11 +280,11 @@ class _Record:
 
     @property
     def is_usable(self) -> bool:
-        """Whether an input did not fail."""
+        """Whether any input was predicted."""
         return any(self.sizes) and len(self.failures) < self.inputs
 
     def add(self, samples: Sequence[Sample], result: BatchResult, keep_most: int | None) -> None:
-        """Takes a batch of the first pass, and keeps predictions up to a number of all."""
+        """Adds a batch of the first pass, and keeps at most ``keep_most`` predictions in all."""
         self.inputs += len(samples)
         self.add_again(result)
         outputs = result.outputs
@@ -301,20 +301,20 @@ class _Record:
         )
 
     def add_again(self, result: BatchResult) -> None:
-        """Takes the times of a batch, and the inputs that failed for the first time."""
+        """Adds the times of a repeated batch, and the inputs that failed for the first time."""
         times = result.times
         self.sizes.append(len(result.input_ids))
         self._times.append((times.read_ns, times.preprocess_ns, times.predict_ns, times.postprocess_ns))
         self._fail(result.failures)
 
     def _fail(self, failures: Iterable[InputFailure]) -> None:
-        """Keeps the first failure of each input."""
+        """Adds failures, and keeps only the first one of each input."""
         new = [failure for failure in failures if failure.input_id not in self._failed]
         self.failures += new
         self._failed.update(failure.input_id for failure in new)
 
     def full_batches(self, batch_size: int) -> int:
-        """How many batches held ``batch_size`` inputs."""
+        """Returns the number of batches that held ``batch_size`` inputs."""
         return self.sizes.count(batch_size)
 
     def times(self) -> BatchTimes:
@@ -323,10 +323,10 @@ class _Record:
 
 
 def metric_of(system: SystemDescription) -> TaskMetric | None:
-    """Returns the metric of a model's task; None where the weights are random, or nothing can be scored.
+    """Returns the metric of a model's task; None if the weights are random or the task has no metric.
 
     Raises:
-        ConfigurationError: That of a plug-in cannot be imported.
+        ConfigurationError: The metric of a plug-in cannot be imported.
         ManifestError: The manifest lacks what the metric requires.
     """
     task = system.manifest.output.type

@@ -22,7 +22,7 @@ _PROFILED = (("", "under the framework's profiler, which slows the model down; -
 
 
 def summary_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
-    """Accuracy, failures, latency and throughput, by name; a row without one belongs to the row above."""
+    """Returns rows of accuracy, failures, latency and throughput; an unnamed row continues the one above."""
     latency = LatencySummary.of(evaluation.measurement)
     return (
         *accuracy_rows(evaluation),
@@ -36,7 +36,7 @@ def summary_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, s
 
 
 def accuracy_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
-    """How well the model did its task, by name, or why that is not known."""
+    """Returns the scores of the model at its task by name, or why they are not known."""
     task, measured = evaluation.system.manifest.output.type, evaluation.measurement
     result, accuracy = measured.task_result, measured.accuracy
     if result is None and task not in METRICS:
@@ -57,7 +57,7 @@ def accuracy_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, 
 
 
 def result_rows(result: TaskResult) -> tuple[tuple[str, str], ...]:
-    """The scores of a task by name, with their intervals, and what defines them."""
+    """Returns the scores of a task by name, with their intervals, and the definition of the metric."""
     return (*_score_rows(result.scores), ("metric", f"{result.definition}, over {result.samples} inputs"))
 
 
@@ -67,7 +67,7 @@ def _share_row(name: str, share: float, hits: int, count: int, result: TaskResul
 
 
 def _score_rows(scores: Sequence[Score]) -> Iterator[tuple[str, str]]:
-    """A row for each score that is known, and one for all others."""
+    """Yields a row for each score that is known, and one row that names all others."""
     for score in scores:
         if score.value is not None:
             unit = f" {score.unit}" if score.unit else ""
@@ -77,7 +77,7 @@ def _score_rows(scores: Sequence[Score]) -> Iterator[tuple[str, str]]:
 
 
 def _score_ends(score: Score | None) -> str:
-    """The 95 % interval of a score."""
+    """Returns the 95 % interval of a score as text; empty if there is none."""
     if score is None or score.interval is None:
         return ""
     low, high = score.interval
@@ -85,7 +85,10 @@ def _score_ends(score: Score | None) -> str:
 
 
 def _whose(evaluation: Evaluation) -> str:
-    """The process that the figures hold for: another one has other addresses, and other places of threads."""
+    """Returns the process that the figures hold for.
+
+    Another process has other memory addresses and another placement of threads.
+    """
     return "this process" if evaluation.system.agent == LOCAL_AGENT else "the process of the agent"
 
 
@@ -115,7 +118,7 @@ def _percentile(percent: int, value_ns: float | None, interval_ns: Interval | No
 
 
 def _precision_rows(measurement: BatchMeasurement, latency: LatencySummary) -> tuple[tuple[str, str], ...]:
-    """Why there is no interval, or not the one that was asked for."""
+    """Returns why there is no interval, or why it is wider than its target."""
     count, needed = latency.measured_batches, latency.batches_for_interval
     target = measurement.options.target_ci_percent
     if 0 < count < needed:

@@ -1,4 +1,4 @@
-"""The job behind a sweep: several evaluations over datasets, one after the other, as a group."""
+"""The job behind a sweep: several evaluations over datasets, which run one after the other as a group."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class SweepCell:
     """One evaluation of a sweep, or the reason why there is none.
 
     Attributes:
-        request: What was asked for.
-        evaluation: What was measured; None if that failed.
+        request: The request of the evaluation.
+        evaluation: The evaluation; None if it failed.
         error: Why it failed; None if it did not.
     """
 
@@ -34,12 +34,12 @@ class SweepCell:
 
     @property
     def name(self) -> str:
-        """What was asked for, in a few words."""
+        """A short name of the request; see ``name_of``."""
         return name_of(self.request)
 
 
 def name_of(request: EvaluationRequest) -> str:
-    """Returns what tells an evaluation from the others of a sweep, in a few words."""
+    """Returns a short name that distinguishes an evaluation from the others of a sweep."""
     system, session = request.system, request.system.session
     framework = f" on {system.framework_name}" if system.framework_name else ""
     threads = "" if session.threads is None else f", threads {session.threads}"
@@ -56,8 +56,8 @@ def sweep(
 ) -> Generator[SweepCell, None, None]:
     """Evaluates each request in this process, and yields its cell as soon as it is complete.
 
-    An evaluation that fails is a cell with its error, and the next one follows. Several evaluations have one
-    group id. After an interrupted evaluation there are no more.
+    An evaluation that fails yields a cell with its error, and the sweep goes on. Several evaluations share a
+    group id. No evaluation follows an interrupted one.
 
     Raises:
         ConfigurationError: There is no request, or one asks for several evaluations itself.
@@ -98,4 +98,4 @@ def sweep_job(requests: Sequence[EvaluationRequest]) -> Job[SweepCell]:
 
 
 def _ignored(_: JobPart) -> None:
-    """The parts of one evaluation, which is one itself."""
+    """Ignores the parts of an evaluation, because it is itself a part of the sweep."""

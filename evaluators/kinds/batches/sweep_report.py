@@ -37,7 +37,7 @@ COLUMNS = (
     Column("failure", "failure"),
     *SCORE_COLUMNS,
 )
-"""p50 is that of a full batch, with its 95 % interval. ``failure`` is why there is no evaluation."""
+"""p50 is that of a full batch, with its 95 % interval; ``failure`` is why an evaluation failed."""
 _KEYS = {column.key for column in COLUMNS}
 
 

@@ -1,10 +1,10 @@
-"""The documents of a task: its predictions, and its result.
+"""The documents of a task: its predictions and its result.
 
-Predictions of a classification are kept with their labels, those of any other kind in columns.
+Predictions of a classification are stored with their labels, and those of any other task in columns.
 
-A column of few numbers is a list. A large one, such as a map of classes, is cut into pieces of at most
-``PIECE_BYTES``, which stay far below the 16 MB that MongoDB allows a document: each is compressed, and has a
-document of its own after that of its input.
+A short column is stored as a list. A long one, such as a map of classes, is split into pieces of at most
+``PIECE_BYTES``, far below 16 MB, the size limit of a MongoDB document. Each piece is compressed and stored in
+its own document, after the document of its input.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def prediction_part(predictions: Sequence[InputPrediction], labels: Sequence[str
 
 
 def predictions_from_documents(documents: Iterable[Stored]) -> Iterator[InputPrediction]:
-    """Yields the predictions that documents of ``input_prediction`` hold, which are in order.
+    """Yields the predictions that documents of ``input_prediction`` hold; the documents must be in order.
 
     Raises:
-        KeyError, TypeError, ValueError: They are damaged.
+        KeyError, TypeError, ValueError: The documents are damaged.
     """
     head: Stored | None = None
     pieces: list[Stored] = []
@@ -98,7 +98,7 @@ def _is_large(column: NDArray[Any]) -> bool:
 
 
 def _pieces(prediction: Predictions) -> int:
-    """The number of documents beside that of the input."""
+    """Returns the number of documents that follow that of the input."""
     if isinstance(prediction, Classifications):
         return 0
     columns = prediction.columns().values()
@@ -177,7 +177,7 @@ def task_result_documents(result: TaskResult | None) -> list[Document]:
 
 
 def task_result_from_documents(documents: Sequence[Stored]) -> TaskResult | None:
-    """Returns the result of ``task_result``, which has no document where there is none.
+    """Returns the result that ``task_result`` holds; None if it has no document.
 
     Raises:
         KeyError, TypeError, ValueError: The documents are damaged.

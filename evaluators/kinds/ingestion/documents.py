@@ -18,7 +18,7 @@ _NUMBERS = ("batch_size", "num_warmup_batches", "epochs")
 
 
 class IngestionDocuments:
-    """Keeps an ``IngestionMeasurement``; see ``MeasurementDocuments``."""
+    """Storage of ``IngestionMeasurement`` in documents; see ``MeasurementDocuments``."""
 
     def write(
         self, evaluation: Evaluation[IngestionMeasurement], save_id: str

@@ -42,7 +42,7 @@ class IngestionRequest:
         system: The model, which gives the preprocessing.
         data: The dataset, and how it is loaded.
         batch_size: The samples in a full batch.
-        length: How long it runs.
+        length: The length of the run.
         reader: ``own``, or ``framework`` for the framework's own iterator of the format, which has threads.
         fail_on_error: Whether the first sample that fails ends the run.
 
@@ -69,7 +69,7 @@ class IngestionRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """The model that is not loaded, for what watches the machine."""
+    """The model, which is not loaded, as the watch over the machine sees it."""
 
     description: SystemDescription
     in_process: bool = True
@@ -81,7 +81,7 @@ def ingest(
     """Loads the batches, and returns the evaluation.
 
     Raises:
-        EvaluationFailed: A sample failed, and the request asks to stop then; or all samples failed.
+        EvaluationFailed: A sample failed, and the request stops on failures; or all samples failed.
         EvaluationInterrupted: It was stopped before a batch was measured.
         InferometerError: The model is unknown, the dataset cannot be opened or is damaged, or a worker
             process was lost.
@@ -187,7 +187,7 @@ def _ingest_part(
     process: int | None,
     callbacks: JobCallbacks[Progress],
 ) -> Generator[Evaluation[IngestionMeasurement], None, None]:
-    """Loads once."""
+    """Yields the evaluation of one repetition."""
     yield replace(ingest(request, resources, callbacks), group_id=group_id, process=process)
 
 

@@ -95,7 +95,7 @@ class IngestionKind(Kind[IngestionMeasurement]):
 
 
 def _cached(share: float | None) -> str:
-    """How much of a dataset was in the page cache, as far as it makes a difference."""
+    """Returns how much of a dataset was in the page cache, as far as it makes a difference."""
     if share is None:
         return "not known"
     return "nothing" if share < _HARDLY else "all" if share > 1 - _HARDLY else f"{100 * share:.0f} %"

@@ -20,7 +20,7 @@ from inferometer.evaluators.statistics import carried_percentile
 
 _NS_PER_S = 1_000_000_000
 _MOST_BUSY = 1.01
-"""A worker cannot be busy for longer than there is time, but for the rounding of clocks."""
+"""The maximum busy share of a worker: 1, with a margin for the rounding of clocks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,10 +29,10 @@ class LoadTimes:
 
     Attributes:
         samples: The samples that were loaded, without the failed ones.
-        whole_ns: From the end of the batch before to the end of this one: what a caller waits that does
+        whole_ns: From the end of the batch before to the end of this one: the wait of a caller that does
             nothing else.
-        read_ns: The time to read, summed over the samples and the workers; 0 where the framework's own
-            iterator does not tell.
+        read_ns: The time to read, summed over the samples and the workers; 0 if the framework's own iterator
+            does not report it.
         preprocess_ns: The time to decode and preprocess, likewise.
         read_bytes: The bytes of the encoded samples, likewise.
     """
@@ -83,7 +83,7 @@ class IngestionMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class IngestionSummary:
-    """The figures of a loader; None where they are not known.
+    """The figures of a loader; None if they are not known.
 
     The wait is that of a caller who does nothing but wait for the next batch. Its mean, percentiles and
     intervals are of full batches; rates are of all batches over the sum of their times.
@@ -92,19 +92,20 @@ class IngestionSummary:
         batches: The measured batches.
         mean_ns: The mean wait.
         p50_ns: The median.
-        p90_ns: The 90th percentile; None where there are too few full batches.
+        p90_ns: The 90th percentile; None if there are too few full batches.
         p99_ns: The 99th percentile, likewise.
-        mean_interval_ns: The 95 % interval of the mean; None where there are too few full batches.
+        mean_interval_ns: The 95 % interval of the mean; None if there are too few full batches.
         p50_interval_ns: That of the median.
         batches_per_s: Batches in a second.
         samples_per_s: Samples in a second, without those that failed.
         samples_interval: Its 95 % interval, as wide relative to it as that of the mean.
-        bytes_per_s: Bytes of encoded samples in a second; None where the framework's iterator does not tell.
+        bytes_per_s: Bytes of encoded samples in a second; None if the framework's iterator does not report
+            them.
         read_ns: The mean time to read a sample, of the thread that does so; None likewise.
         preprocess_ns: The mean time to decode and preprocess a sample, likewise.
         cached_before: The share of the dataset's bytes that was in the page cache before, 0…1.
         busy: The share of the workers' time in which they read and preprocessed, failed samples included;
-            None where the framework's iterator does not tell.
+            None if the framework's iterator does not tell.
     """
 
     batches: int
@@ -125,7 +126,7 @@ class IngestionSummary:
 
     @property
     def contradiction(self) -> str:
-        """Why the rate cannot be: its samples took more time than the workers had; empty if it can."""
+        """Why the rate is impossible (more work than the workers had time for); empty if it is possible."""
         if self.busy is None or self.busy <= _MOST_BUSY:
             return ""
         return (

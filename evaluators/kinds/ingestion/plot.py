@@ -1,4 +1,4 @@
-"""The picture of loaders that ran alone: the wait for each batch."""
+"""The plot of loaders that ran alone: the wait for each batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class IngestionPlot(Plot[IngestionMeasurement]):
         self._most_points = most_points
 
     def shows(self, row: Row) -> bool:
-        """Whether there is a batch."""
+        """Returns whether there is a batch."""
         return bool(row["measured_batches"])
 
     def drawing(self, chosen: Chosen[IngestionMeasurement], notes: Sequence[str]) -> Drawing:

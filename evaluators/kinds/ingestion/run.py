@@ -47,10 +47,10 @@ class IngestionLength:
             raise ConfigurationError("neither num_batches nor num_epochs ends the run; give one of them")
 
     def total(self, epoch_batches: int) -> int:
-        """The batches of the run, the warm-up included; of both limits, the one that is reached first.
+        """Returns the number of batches, with the warm-up, up to the limit that is reached first.
 
         Raises:
-            ConfigurationError: All of them are to warm up.
+            ConfigurationError: The warm-up takes all of them.
         """
         limits = []
         if self.num_batches is not None:
@@ -84,7 +84,7 @@ class IngestionRun:
         clock: A monotonic clock in nanoseconds.
 
     Raises:
-        ConfigurationError: All batches are to warm up.
+        ConfigurationError: The warm-up takes all batches.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class IngestionRun:
 
         Args:
             system: What it runs on, with the model that gives the preprocessing.
-            dataset: What is loaded.
+            dataset: The identity of the dataset.
 
         Raises:
             DatasetError: The dataset is damaged, or a worker process was lost.
@@ -177,7 +177,7 @@ class IngestionRun:
         return rows
 
     def _batches(self) -> Generator[LoadedBatch, None, None]:
-        """The batches of epoch after epoch."""
+        """Yields the batches of epoch after epoch."""
         while True:
             loaded = 0
             self._epochs += 1

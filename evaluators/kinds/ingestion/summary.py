@@ -17,7 +17,7 @@ _BYTES_PER_MB = 1_000_000
 
 
 def ingestion_rows(evaluation: Evaluation[IngestionMeasurement]) -> tuple[tuple[str, str], ...]:
-    """Throughput, wait, work of a sample, page cache and failures, by name.
+    """Returns throughput, wait, work of a sample, page cache and failures, by name.
 
     A row without a name belongs to the row above.
     """
@@ -68,7 +68,7 @@ def _wait(measured: IngestionMeasurement, summary: IngestionSummary) -> str:
 
 
 def _interval_rows(measured: IngestionMeasurement, summary: IngestionSummary) -> Iterator[tuple[str, str]]:
-    """Why there is no interval."""
+    """Yields why there is no interval."""
     full_ns = measured.full_ns
     needed = batches_for_interval(full_ns) if len(full_ns) else 0
     if summary.mean_interval_ns is None and 0 < len(full_ns) < needed:

@@ -21,7 +21,7 @@ _RUN = tuple(field.name for field in fields(LoadRun) if field.name not in {"quer
 
 
 class LoadDocuments:
-    """Keeps a ``LoadMeasurement``; see ``MeasurementDocuments``."""
+    """Storage of ``LoadMeasurement`` in documents; see ``MeasurementDocuments``."""
 
     def write(
         self, evaluation: Evaluation[LoadMeasurement], save_id: str
@@ -82,7 +82,7 @@ def options_of(stored: Any) -> LoadOptions:
     """Returns the options that a document holds.
 
     Raises:
-        KeyError, TypeError, ValueError: They are damaged.
+        KeyError, TypeError, ValueError: The documents are damaged.
     """
     given = restored(stored)
     scenario = given.get("scenario")
@@ -98,7 +98,7 @@ def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
     """Returns the run that a document holds, with the queries of ``documents``, which are all of this run.
 
     Raises:
-        KeyError, TypeError, ValueError: They are damaged.
+        KeyError, TypeError, ValueError: The documents are damaged.
     """
     known = [
         name
@@ -119,7 +119,7 @@ def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
 
 
 def _pairs(stored: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Documents of two values as pairs. Earlier versions kept pairs, which not every database can."""
+    """Yields documents of two values as pairs. Earlier versions kept pairs, which not every database can."""
     return (tuple(each.values()) if isinstance(each, dict) else each for each in stored)
 
 
@@ -141,7 +141,7 @@ def _mlperf_document(result: MlperfResult) -> Document:
 
 
 class RateSearchDocuments:
-    """Keeps a ``RateSearchMeasurement``; see ``MeasurementDocuments``."""
+    """Storage of ``RateSearchMeasurement`` in documents; see ``MeasurementDocuments``."""
 
     def write(
         self, evaluation: Evaluation[RateSearchMeasurement], save_id: str
@@ -182,5 +182,5 @@ def _answer(stored: dict[str, Any]) -> RateAnswer:
 
 
 def _plausible(number: float | None) -> bool:
-    """Whether a rate or a bound, if there is one, is not negative and of a size that can be computed with."""
+    """Returns whether a rate or a bound is None, or not negative and small enough to compute with."""
     return number is None or 0 <= number <= _MOST

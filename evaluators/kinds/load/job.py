@@ -76,7 +76,7 @@ class LoadJob:
     ) -> Generator[Evaluation, None, None]:
         """Puts the load on the system, and yields each evaluation as soon as it is complete.
 
-        Several evaluations have one group id. After an interrupted evaluation there are no more.
+        Several evaluations have one group id. No evaluation follows an interrupted one.
 
         Raises:
             EvaluationInterrupted: The job was stopped before a query was measured.
@@ -99,7 +99,7 @@ class LoadJob:
                 return
 
     def _trace(self, group_id: str | None, callbacks: JobCallbacks[IssuerProgress]) -> EvaluationTrace:
-        """The trace of an evaluation, which is none unless queries are traced."""
+        """Returns the trace of an evaluation, which is none unless queries are traced."""
         request = self._request
         level = TraceLevel.MODEL_TRACE if request.traced_share else TraceLevel.NO_TRACE
         return EvaluationTrace(
@@ -169,7 +169,7 @@ class LoadJob:
         )
 
     def _dataset(self, resources: JobResources, model: ModelManifest | None) -> Dataset | None:
-        """The dataset where it can be opened before the model, whose manifest is None if it is elsewhere."""
+        """Returns the dataset if it can be opened before the model; ``model`` is None on an agent."""
         choice = self._request.dataset
         if self._request.synthetic:
             return None
@@ -180,7 +180,7 @@ class LoadJob:
     def _inputs(
         self, resources: JobResources, system: SystemUnderTest, dataset: Dataset | None
     ) -> tuple[LoadInputs, DatasetIdentity]:
-        """The inputs of the queries, ready before the clock starts; the dataset is closed then."""
+        """Returns the inputs of the queries, ready before the clock starts; the dataset is closed then."""
         request, manifest = self._request, system.description.manifest
         parameters = [each.parameters for each in manifest.inputs]
         if request.synthetic:
@@ -200,7 +200,7 @@ class LoadJob:
     def _measured(
         self, session: LoadSession, work: Schedule | ClosedLoop | MaxQpsOptions
     ) -> tuple[LoadMeasurement | RateSearchMeasurement, bool]:
-        """The measurement, still without its duration, and whether the run completed."""
+        """Returns the measurement, still without its duration, and whether the run completed."""
         options = self._request.load_options()
         measurement: LoadMeasurement | RateSearchMeasurement
         if isinstance(work, MaxQpsOptions):
@@ -264,7 +264,7 @@ Work: TypeAlias = Schedule | ClosedLoop | MlperfWork | MaxQpsOptions
 
 
 def _preprocessor(manifest: ModelManifest, resources: JobResources) -> ModelPreprocessor:
-    """What prepares the inputs before the load; raises ConfigurationError if only an agent can."""
+    """Returns what prepares the inputs before the load; raises ConfigurationError if only an agent can."""
     try:
         return open_preprocessor(manifest, MAX_PIXELS, resources.cache)[0]
     except ArtifactError as error:
@@ -284,7 +284,7 @@ def load_job(request: WorkloadRequest | MaxQpsRequest) -> Job[Evaluation[Any]]:
 
 
 def _answered(measurement: LoadMeasurement | RateSearchMeasurement) -> bool:
-    """Whether a query was answered."""
+    """Returns whether a query was answered."""
     runs = [measurement.run] if isinstance(measurement, LoadMeasurement) else measurement.probes
     return any(run.queries.count(Outcome.ANSWERED) for run in runs)
 

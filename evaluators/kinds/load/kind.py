@@ -169,7 +169,7 @@ class LoadKind(Kind[LoadMeasurement]):
 
 
 def _of_a_file(load: LoadMeasurement) -> bool:
-    """Whether the schedule came from a file, which is identified by its checksum."""
+    """Returns whether the schedule came from a file, which is identified by its checksum."""
     return load.options.concurrency is None and load.options.scenario is None and load.run.seed is None
 
 

@@ -1,4 +1,4 @@
-"""Pictures of workloads and of searches for the highest rate."""
+"""Plots of workloads and of searches for the highest rate."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def _chart(evaluation: Evaluation, options: LoadOptions, run: LoadRun, row: Row)
 
 
 def _bound(value: float, unit: str) -> str:
-    """The text of a bound, in the unit of the axis."""
+    """Returns the text of a bound, in the unit of the axis."""
     return f"bound {value:,.6g} {unit}"
 
 
 def _points(queries: Queries, timeout_ns: int) -> list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]:
-    """Each group with queries: when they were due, and the time to draw for each."""
+    """Returns each group with queries: when they were due, and the time to draw for each."""
     end_ns = int(max(queries.scheduled_ns.max(), queries.sent_ns.max(), queries.done_ns.max()))
     due_ns = queries.scheduled_ns
     spent_ns = {
@@ -128,7 +128,7 @@ def _series(
 
 
 def _sample(values: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The indices of evenly spaced values and of the largest value of each stretch, which keeps outliers."""
+    """Returns the indices of evenly spaced values and of the largest value of each stretch (outliers)."""
     count = len(values)
     if count <= MOST_POINTS:
         return np.arange(count)
@@ -148,7 +148,7 @@ def _details(options: LoadOptions, run: LoadRun, row: Row) -> tuple[str, ...]:
 
 
 def _warning(run: LoadRun) -> str:
-    """The reasons not to trust a run."""
+    """Returns the reasons not to trust a run."""
     stopped = f"STOPPED: {run.stopped}" if run.stopped else ""
     return "; ".join(filter(None, (f"INVALID: {run.invalid}" if run.invalid else "", stopped)))
 
@@ -187,7 +187,7 @@ class MaxQpsPlot(Plot[RateSearchMeasurement]):
 
 
 def _groups_of(search: RateSearchMeasurement) -> dict[str, list[Point]]:
-    """The points of each group, ordered by rate."""
+    """Returns the points of each group, ordered by rate."""
     found: dict[str, list[Point]] = {}
     for run in sorted(search.probes, key=lambda run: run.rate_qps):
         summary = ProbeSummary.of(run, search.options.latency_bound_ns, search.options.percentile)
@@ -199,7 +199,7 @@ def _groups_of(search: RateSearchMeasurement) -> dict[str, list[Point]]:
 
 
 def _names(several: Iterable[LoadOptions]) -> list[str]:
-    """All possible groups, in the order of the legend."""
+    """Returns all possible groups, in the order of the legend."""
     percents = sorted({percent for options in several for percent in (50.0, options.percentile, 99.9)})
     return [f"p{percent:g}{how}" for how in ("", _STOPPED, _INVALID) for percent in percents]
 
@@ -241,7 +241,7 @@ def _search_series(
 
 
 def _answer(search: RateSearchMeasurement) -> tuple[tuple[Band, ...], tuple[Rule, ...]]:
-    """The interval of the answer as a band, and the answer as a rule."""
+    """Returns the interval of the answer as a band, and the answer as a rule."""
     answer = search.answer
     if answer is None:
         return (), ()
@@ -265,7 +265,7 @@ def _headline(search: RateSearchMeasurement) -> str:
 
 
 def _search_warning(search: RateSearchMeasurement) -> str:
-    """The reasons not to trust a search."""
+    """Returns the reasons not to trust a search."""
     invalid = sum(bool(run.invalid) for run in search.probes)
     parts = [] if search.answer else ["STOPPED before there was an answer"]
     if invalid:

@@ -116,7 +116,7 @@ class WorkloadReport(Report[LoadMeasurement]):
 
 
 def _of_run(run: LoadRun) -> dict[str, Value]:
-    """The schedule of a run, and why it ended early."""
+    """Returns the schedule of a run, and why it ended early."""
     return {
         "seed": run.seed,
         "schedule_checksum": run.checksum or None,
@@ -125,7 +125,7 @@ def _of_run(run: LoadRun) -> dict[str, Value]:
 
 
 def _interval(key: str, found: PercentileInterval | None) -> dict[str, Value]:
-    """A percentile and the ends of its interval, as columns that begin with ``key``."""
+    """Returns a percentile and the ends of its interval, as columns that begin with ``key``."""
     return {
         key: in_ms(found.value_ns if found else None),
         f"{key}_low": in_ms(found.low_ns if found else None),
@@ -134,7 +134,7 @@ def _interval(key: str, found: PercentileInterval | None) -> dict[str, Value]:
 
 
 def _percentiles(summary: LoadSummary, options: LoadOptions) -> dict[str, Value]:
-    """The percentiles with their intervals, and whether the judged one keeps the bound, if there is one."""
+    """Returns the percentiles with their intervals, and whether the judged one keeps the bound."""
     found = {each.percent: each for each in summary.percentiles}
     values: dict[str, Value] = {}
     for percent, name in _PERCENTILES.items():
@@ -149,7 +149,7 @@ def _percentiles(summary: LoadSummary, options: LoadOptions) -> dict[str, Value]
 
 
 def _spreads(summary: LoadSummary) -> dict[str, Value]:
-    """The percentiles of the stages of a query's time."""
+    """Returns the percentiles of the stages of a query's time."""
     found: dict[str, Value] = {}
     for stage, names in _SPREADS.items():
         spread: Spread | None = summary.harness_lag if stage == "lag" else getattr(summary, stage)
@@ -159,7 +159,7 @@ def _spreads(summary: LoadSummary) -> dict[str, Value]:
 
 
 def _mean_batch_size(summary: LoadSummary) -> float | None:
-    """The mean over the batches, not over the queries; None if the system does not report batches."""
+    """Returns the mean over the batches, not over the queries; None if the system does not report batches."""
     batches = sum(queries / size for size, queries in summary.batch_sizes.items())
     return sum(summary.batch_sizes.values()) / batches if batches else None
 

@@ -42,7 +42,7 @@ def _default_dataset() -> DatasetChoice:
 
 
 def _both(workload: float, probe: float) -> str:
-    """The defaults of a workload and of a probe, in a text."""
+    """Returns the defaults of a workload and of a probe, in a text."""
     return f"{workload:g}, and {probe:g} for a probe of a search"
 
 
@@ -197,7 +197,7 @@ class LoadRequest:
         return self.default_min_duration_s if self.min_duration_s is None else self.min_duration_s
 
     def load_options(self) -> LoadOptions:
-        """What an evaluation keeps of the request."""
+        """Returns what an evaluation keeps of the request."""
         from inferometer.evaluators.kinds.load.measurement import LoadOptions
 
         return LoadOptions(
@@ -282,7 +282,7 @@ class WorkloadRequest(LoadRequest):
             raise ConfigurationError(f"{name.removesuffix('_s')} {reason}; leave out {' and '.join(given)}")
 
     def load_options(self) -> LoadOptions:
-        """What an evaluation keeps of the request; see ``LoadRequest``."""
+        """Returns what an evaluation keeps of the request; see ``LoadRequest``."""
         kept = LoadRequest.load_options(self)
         return replace(kept, max_duration_s=self.duration_s, concurrency=self.concurrency)
 
@@ -329,6 +329,6 @@ class MaxQpsRequest(LoadRequest):
     time_budget_s: float = declared(defaults.TIME_BUDGET_S, "Time limit of the search.", "S", within=COUNT)
 
     def load_options(self) -> LoadOptions:
-        """What an evaluation keeps of the request; see ``LoadRequest``."""
+        """Returns what an evaluation keeps of the request; see ``LoadRequest``."""
         kept = LoadRequest.load_options(self)
         return replace(kept, tolerance=self.tolerance, time_budget_s=self.time_budget_s)

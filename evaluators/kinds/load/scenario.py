@@ -25,7 +25,7 @@ class MlperfWork:
     """A scenario that LoadGen puts on the system.
 
     Attributes:
-        settings: The settings of LoadGen; the rate is 0 where it is measured before the run.
+        settings: The settings of LoadGen; the rate is 0 if it is measured before the run.
         options: What an evaluation keeps of the request.
     """
 
@@ -65,7 +65,7 @@ class MlperfWork:
         return cls(settings, options)
 
     def __str__(self) -> str:
-        """The load in one line."""
+        """Returns the load in one line."""
         s = self.settings
         rate = f", {s.rate_qps:g} queries/s" if s.scenario is Scenario.SERVER else ""
         return (

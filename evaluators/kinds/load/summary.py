@@ -23,7 +23,7 @@ _UNITS = {
 
 
 def _mlperf_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
-    """The rows of a scenario of MLPerf; none where there was none."""
+    """Yields the rows of a scenario of MLPerf; none if there was none."""
     result, scenario = load.mlperf, load.options.scenario
     if result is None or scenario is None:
         return
@@ -57,7 +57,7 @@ def _exact_ms(value_ns: float) -> str:
 
 
 def answer_text(search: RateSearchMeasurement) -> str:
-    """The answer of a search in one line."""
+    """Returns the answer of a search in one line."""
     answer, bound = search.answer, search.options.latency_bound_ms
     if answer is None:
         return "no answer: the search was stopped"
@@ -137,7 +137,7 @@ def _percentile(each: PercentileInterval) -> str:
 
 
 def _verdict(judged: PercentileInterval, bound_ns: int) -> str:
-    """Whether a percentile kept the bound, and whether that is sure."""
+    """Returns whether a percentile kept the bound, and whether that is sure."""
     verdict = "kept" if judged.value_ns <= bound_ns else "missed"
     text = f"p{judged.percent:g} {verdict} {bound_ns / _NS_PER_MS:g} ms"
     if judged.low_ns is None:

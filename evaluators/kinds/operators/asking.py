@@ -1,4 +1,4 @@
-"""What is asked of ``agent op run``: its options as a request, checked before a framework is imported."""
+"""The options of ``agent op run`` as a request, which is checked before a framework is imported."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OF_ALL = (Preset.SMALL, Preset.NORMAL, Preset.LARGE, Preset.SKEWED)
 
 
 def read_request(given: Mapping[str, Any]) -> OperatorRequest:
-    """Returns what the options of ``agent op run`` ask for, under their names.
+    """Returns the request that the options of ``agent op run`` describe, given by name.
 
     Raises:
-        ConfigurationError: Nothing is asked for, a name is unknown, or sizes do not fit an operator.
+        ConfigurationError: Nothing is requested, a name is unknown, or sizes do not fit an operator.
     """
     names, categories = given["operators"], tuple(listed(given["categories"]))
     own, shapes = _own_case(given), given["shapes"]
@@ -46,16 +46,16 @@ def read_request(given: Mapping[str, Any]) -> OperatorRequest:
 
 
 def listed(texts: Iterable[str]) -> Iterator[str]:
-    """Yields the distinct names in texts with commas between."""
+    """Yields the distinct names in comma-separated texts."""
     parts = (part.strip() for text in texts for part in text.split(","))
     yield from dict.fromkeys(part for part in parts if part)
 
 
 def known(names: Iterable[str], every: Sequence[str], what: str) -> Iterator[str]:
-    """Yields names in small letters.
+    """Yields names in lower case.
 
     Raises:
-        ConfigurationError: One is none of ``every``.
+        ConfigurationError: A name is not one of ``every``.
     """
     for name in names:
         if name.lower() not in every:
@@ -80,7 +80,7 @@ def presets_of(text: str) -> tuple[str, ...]:
 
 
 def _modes(texts: Iterable[str], *, run_backward: bool) -> tuple[Mode, ...]:
-    """The modes; by default forward alone, with ``run_backward`` all."""
+    """Returns the modes; by default forward alone, with ``run_backward`` all."""
     every = tuple(mode.value for mode in Mode)
     named = [Mode(name) for name in known(listed(texts), every, "mode")] or [Mode.FORWARD]
     return tuple(dict.fromkeys([*named, *(Mode if run_backward else ())]))
@@ -110,7 +110,7 @@ def read_options(given: Mapping[str, Any]) -> OperatorOptions:
 
 
 def _own_case(given: Mapping[str, Any]) -> tuple[OwnCase, ...]:
-    """The case of ``--input`` and ``--param``; none without them."""
+    """Returns the case of ``--input`` and ``--param``; none without them."""
     inputs, parameters = given["inputs"], given["parameters"]
     if not inputs and not parameters:
         return ()
@@ -128,7 +128,7 @@ def _own_case(given: Mapping[str, Any]) -> tuple[OwnCase, ...]:
 
 
 def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
-    """Names and values, each name once."""
+    """Yields names and values, each name once."""
     seen = set()
     for text in texts:
         name, equals, value = text.partition("=")
@@ -143,10 +143,10 @@ def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
 
 
 def parse_shape(text: str, where: str) -> Shape:
-    """Returns sizes with commas or an x between.
+    """Returns the shape in a text of sizes that are separated by commas or an x.
 
     Raises:
-        ConfigurationError: They are no sizes; the message begins with ``where``.
+        ConfigurationError: The text is not a shape; the message begins with ``where``.
     """
     parts = text.replace("x", ",").split(",")
     if not all(part.strip().isascii() and part.strip().isdecimal() and int(part) > 0 for part in parts):
@@ -158,7 +158,7 @@ _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def _parameter(operator: Operator, name: str, text: str) -> ParameterValue:
-    """The value of a text, of the type of the parameter's default."""
+    """Returns the value of a text, of the type of the parameter's default."""
     if name not in operator.parameters:
         operator.own_case({}, {name: text})  # which raises, with the nearest name
     default, where = operator.parameters[name], f"--param {name}={text}"

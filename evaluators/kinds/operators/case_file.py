@@ -74,7 +74,7 @@ def _case(entry: Any) -> OwnCase:
 
 
 def _each(entry: Mapping[str, Any], field: str, read: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """The values of a field that is a mapping, or left out."""
+    """Returns the values of a field that is a mapping, or left out."""
     given = entry.get(field, {})
     if not isinstance(given, dict):
         raise ConfigurationError(f"{field} is {_shown(given)}, and no mapping of names to values")
@@ -94,7 +94,7 @@ def _shape(value: Any) -> Shape:
 
 
 def _parameter(operator: Operator, name: str, value: Any) -> ParameterValue:
-    """The value, if it has the type of the parameter's default."""
+    """Returns the value, if it has the type of the parameter's default."""
     default = operator.parameters.get(name)
     if default is None:
         return str(value)  # own_case names the nearest parameter

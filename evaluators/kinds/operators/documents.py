@@ -26,7 +26,7 @@ _PLAIN = tuple(field.name for field in fields(OperatorRow) if field.name not in 
 
 
 class OperatorDocuments:
-    """Keeps an ``OperatorMeasurement``; see ``MeasurementDocuments``."""
+    """Storage of ``OperatorMeasurement`` in documents; see ``MeasurementDocuments``."""
 
     def write(
         self, evaluation: Evaluation[OperatorMeasurement], save_id: str
@@ -70,7 +70,7 @@ def row_from_document(document: Stored) -> OperatorRow:
     """Returns the row of ``row_document``.
 
     Raises:
-        KeyError, TypeError, ValueError: It is damaged.
+        KeyError, TypeError, ValueError: The document is damaged.
     """
     plain = {name: restored(document[name]) for name in _PLAIN}
     return checked(

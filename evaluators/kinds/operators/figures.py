@@ -19,11 +19,11 @@ from inferometer.evaluators.precision.processes import interval_over
 from inferometer.evaluators.statistics import carried_percentile, percentile
 
 _NEAR = 3.0
-"""Below how many floors a time is told to be mostly the harness's own."""
+"""The multiple of the floor below which a time is reported to be mostly the harness's own."""
 
 
 class Bound(str, Enum):
-    """What limits an operator, by the roofline."""
+    """The limit of an operator, by the roofline."""
 
     MEMORY = "memory"
     COMPUTE = "compute"
@@ -48,8 +48,8 @@ class OperatorSummary:
         block: The runs in a time; the most of any process.
         floor_ns: The time of a run that does nothing.
         near_floor: Whether p50 is below three times of that.
-        flops_per_s: Floating-point operations a second at p50; None where they are not stated, or are none.
-        bytes_per_s: Bytes of inputs and outputs a second at p50; None where they are not known. Above the
+        flops_per_s: Floating-point operations a second at p50; None if they are not stated, or are none.
+        bytes_per_s: Bytes of inputs and outputs a second at p50; None if they are not known. Above the
             machine's peak for what fits into the caches.
         flops_share: ``flops_per_s`` over the machine's peak.
         bytes_share: ``bytes_per_s`` over the machine's peak.
@@ -83,7 +83,7 @@ class OperatorSummary:
 
         Args:
             rows: The rows of one key and form, one for each process.
-            peak: What the machine can do.
+            peak: The peak of the machine.
         """
         measured = [row for row in rows if row.status is RowStatus.MEASURED and len(row.times_ns)]
         if not measured:

@@ -64,11 +64,11 @@ _SYNTHETIC = "synthetic"
 
 @dataclass(frozen=True, slots=True)
 class OperatorProgress:
-    """How far a benchmark of operators is.
+    """The progress of a benchmark of operators.
 
     Attributes:
-        done: The rows that there are, of all frameworks.
-        total: The rows that were asked for.
+        done: The number of complete rows, over all frameworks.
+        total: The number of requested rows.
         row: The last one; None before the first.
         framework: Its framework.
     """
@@ -92,7 +92,7 @@ def operators_job(request: OperatorRequest, *, resume: bool = False) -> Job[Eval
 def _benchmarked(
     request: OperatorRequest, resume: bool, resources: JobResources, callbacks: JobCallbacks[Progress]
 ) -> Generator[Evaluation[OperatorMeasurement], None, None]:
-    """Runs the job with the callbacks of other jobs, and tells at once what failed."""
+    """Runs the job with the callbacks of other jobs, and reports failures at once."""
 
     def take(progress: OperatorProgress) -> None:
         row = progress.row
@@ -109,7 +109,7 @@ def _benchmarked(
 
 
 def row_name(row: OperatorRow, framework: str) -> str:
-    """Returns what a row is of, in a few words."""
+    """Returns a short name of a row."""
     return f"{row.operator} ({shapes_text(row.shapes)}), {row.mode.value}, in {framework} {row.form}".rstrip()
 
 
@@ -125,11 +125,11 @@ def benchmark_operators(
 ) -> Generator[Evaluation[OperatorMeasurement], None, None]:
     """Measures the operators, and yields an evaluation for each framework, all of one group, at the end.
 
-    A row that cannot be measured has its reason; the others go on. When it is stopped, the evaluations are
-    interrupted ones with the rows that there are.
+    A row that cannot be measured records the reason, and the benchmark goes on. If the benchmark is stopped,
+    the evaluations have the status interrupted and contain the rows that are complete.
 
     Args:
-        request: What is asked for.
+        request: The benchmark to run.
         registry: The frameworks.
         callbacks: Called in this thread; progress comes after each row.
         resume: Whether to go on with the rows that an earlier run of the same request has left in the
@@ -141,7 +141,7 @@ def benchmark_operators(
 
     Raises:
         UnknownFrameworkError, FrameworkUnavailableError: A framework is unknown or not installed.
-        ConfigurationError: A framework runs no single operators, or none runs on the device as asked for.
+        ConfigurationError: A framework runs no single operators, or none runs on the requested device.
         EvaluationInterrupted: It was stopped before there was a row.
         OutputError: The journal cannot be written.
     """
@@ -164,7 +164,7 @@ def benchmark_operators(
 
 
 def _entries(request: OperatorRequest, registry: Registry) -> Sequence[FrameworkEntry]:
-    """The frameworks, each once and installed."""
+    """Returns the frameworks, each once and installed."""
     if not request.frameworks:
         found = [each for each in registry.entries if each.operators and each.installed_version is not None]
         if not found:
@@ -198,12 +198,12 @@ class _Run:
 
     @property
     def environment(self) -> Environment:
-        """The machine's, as a framework tells it."""
+        """The environment of the machine, as a framework reports it."""
         known = [each.environment for each in self.facts.values() if each.environment is not None]
         return known[0] if known else read_environment(next(iter(self.openings.values())).versions)
 
     def stop_requested(self) -> bool:
-        """Whether a stop was requested until now."""
+        """Returns whether a stop was requested until now."""
         self.stopped = self.stopped or self.callbacks.stop_requested()
         return self.stopped
 
@@ -243,7 +243,7 @@ class _Run:
             yield self._evaluation(name, status, group_id, conditions)
 
     def _measure(self, group: Group, kept: Journal) -> None:
-        """Measures what is left of a group."""
+        """Measures the remaining rows of a group."""
         found, start_ns = self.rows[group.framework], time.perf_counter_ns()
         left = [(number, cell) for number, cell in group.cells if (number, group.process) not in found]
         known = [(number, cell) for number, cell in left if cell.reason]
@@ -265,7 +265,7 @@ class _Run:
         self.elapsed_ns[group.framework] += time.perf_counter_ns() - start_ns
 
     def _possible(self, row: OperatorRow) -> OperatorRow:
-        """The row, or a wrong one where its times are beyond the machine's peak, measured once more."""
+        """Returns the row, or a wrong one if its times exceed the machine's peak, measured again."""
         dtype = self.request.options.dtype
         if self.peak is None or not beyond_peak(row, self.peak, dtype):
             return row
@@ -283,7 +283,7 @@ class _Run:
         self.tell(row, group.framework)
 
     def tell(self, row: OperatorRow | None = None, framework: str = "") -> None:
-        """Tells the progress."""
+        """Reports the progress."""
         self.callbacks.on_progress(OperatorProgress(self._done(), self._total(), row, framework))
 
     def _done(self) -> int:

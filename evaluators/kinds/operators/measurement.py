@@ -41,13 +41,13 @@ class Stop(str, Enum):
     """Why no more was measured."""
 
     TARGET = "target"
-    """The interval of the median is as narrow as asked for."""
+    """The interval of the median has reached the target."""
     NOISE = "noise"
     """The interval did not get narrower any more."""
     BUDGET = "budget"
     """The time was spent."""
     COUNT = "count"
-    """The runs that were asked for are done, or as many times as a row keeps."""
+    """The requested runs are done, or the row has the maximum number of times."""
 
 
 class Cache(str, Enum):
@@ -72,7 +72,7 @@ class OperatorOptions:
         warmup: The least runs before, for every row; fewer where these take half of the budget.
         seed: The seed of the inputs.
         processes: How many fresh processes measured each row.
-        values: What the inputs hold: ``table`` for what the table draws, ``zeros`` or ``ones``.
+        values: The values of the inputs: ``table`` for those that the table draws, ``zeros`` or ``ones``.
     """
 
     dtype: str = "float32"
@@ -88,14 +88,14 @@ class OperatorOptions:
 
 @dataclass(frozen=True, slots=True)
 class MachinePeak:
-    """The most that this machine was seen to do with as many threads, measured once and kept.
+    """The peak performance of this machine at a number of threads, measured once and stored.
 
     Attributes:
         flops_per_s: Of a matrix product in the element type.
         bytes_per_s: Of a STREAM triad (McCalpin, 1995) over arrays that exceed the last-level cache.
         cache_bytes: The size of the last-level cache.
         threads: The threads.
-        how: What ran, in one line.
+        how: The programs that ran, in one line.
     """
 
     flops_per_s: float
@@ -112,9 +112,9 @@ class Correctness:
     Attributes:
         against: ``reference`` for the table's own computation in float64, ``finite differences`` of it for
             gradients, ``properties`` for what draws random numbers, or empty for nothing.
-        max_absolute: The greatest difference; None where nothing was compared.
+        max_absolute: The greatest difference; None if nothing was compared.
         max_relative: The greatest difference relative to the reference's largest magnitude.
-        tolerance: What ``max_relative`` may be.
+        tolerance: The maximum allowed ``max_relative``.
     """
 
     against: str = ""
@@ -143,12 +143,12 @@ class OperatorRow:
         block: The runs in each of ``times_ns``; 1 unless one run is too short for the clock.
         stop: Why no more was measured; None without times.
         floor_ns: The time of a run that does nothing, in the same loop.
-        flops: The floating-point operations of a run; None where they are not stated.
-        moved_bytes: The bytes of the inputs and outputs of a run; None where they are not known.
-        peak_memory_bytes: The most memory; None where it is not known.
-        memory_of: ``allocator``, or ``process`` for the growth of resident memory; empty where not known.
+        flops: The floating-point operations of a run; None if they are not stated.
+        moved_bytes: The bytes of the inputs and outputs of a run; None if they are not known.
+        peak_memory_bytes: The most memory; None if it is not known.
+        memory_of: ``allocator``, or ``process`` for the growth of resident memory; empty if not known.
         correctness: What was compared.
-        fused: What was seen of a fusion in the framework's graph or trace; empty for nothing.
+        fused: The evidence of a fusion in the framework's graph or trace; empty for nothing.
     """
 
     operator: str
@@ -175,7 +175,7 @@ class OperatorRow:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What a row of another process, framework or evaluation has in common with this one, form aside."""
+        """The key of equal rows in other processes, frameworks and evaluations; it excludes the form."""
         sizes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in self.shapes.items()]
         chosen = [f"{name}={value}" for name, value in sorted(self.parameters.items())]
         return (self.operator, " ".join(sizes), " ".join(chosen), self.mode.value)
@@ -188,7 +188,7 @@ class OperatorMeasurement:
     Attributes:
         rows: A row for each operator, case, form, mode and process that was asked for, in order.
         options: How they were measured.
-        peak: What this machine can do; None where it was not measured.
+        peak: The peak of this machine; None if it was not measured.
         elapsed_ns: The duration of the whole.
     """
 

@@ -1,4 +1,4 @@
-"""The picture of single operators: the roofline of the machine, and frameworks side by side."""
+"""The plot of single operators: the roofline of the machine, and frameworks side by side."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class OperatorsPlot(Plot[OperatorMeasurement]):
         self._most_points = most_points
 
     def shows(self, row: Row) -> bool:
-        """Whether the row was measured."""
+        """Returns whether the row was measured."""
         return row["p50_us"] is not None
 
     def drawing(self, chosen: Chosen[OperatorMeasurement], notes: Sequence[str]) -> Drawing:
@@ -68,7 +68,7 @@ class OperatorsPlot(Plot[OperatorMeasurement]):
     def _roofline(
         self, peaks: Sequence[MachinePeak], rows: Sequence[Row], series_of: Mapping[int, str]
     ) -> PointChart | None:
-        """The roofs, and a point for each row whose operations and bytes are known; None without either."""
+        """Returns the roofs, and a point for each row with known operations and bytes, or None."""
         placed = [row for row in rows if number(row["intensity"]) > 0 and number(row["gflops_per_s"]) > 0]
         if not peaks or not placed:
             return None
@@ -87,7 +87,7 @@ class OperatorsPlot(Plot[OperatorMeasurement]):
 
 
 def _series_names(rows: Sequence[Row]) -> Mapping[int, str]:
-    """The name in the legend of each row, by its identity: the framework, and its form if it has several."""
+    """Returns the legend name of each row by its ``id``: the framework, with its form if it has several."""
     forms: dict[str, set[str]] = {}
     for row in rows:
         forms.setdefault(str(row["framework_name"]), set()).add(str(row["form"]))
@@ -115,7 +115,7 @@ def _roof(peak: MachinePeak, low: float, high: float) -> Series:
 
 
 def _points(rows: Sequence[Row], series_of: Mapping[int, str], most: int) -> Iterator[Series]:
-    """A series for each row, whose tooltip names it; for each name in the legend if there are many."""
+    """Yields a series for each row, whose tooltip names it; for each name in the legend if there are many."""
     if len(rows) <= most:
         for row in rows:
             yield _point_series(series_of[id(row)], [row], _named(row))
@@ -140,7 +140,7 @@ def _named(row: Row) -> str:
 
 
 def _side_by_side(rows: Sequence[Row], series_of: Mapping[int, str]) -> tuple[BarChart, tuple[str, ...]]:
-    """The bars, and notes on what they leave out."""
+    """Returns the bars, and notes on what they leave out."""
     cases: dict[tuple[str, ...], list[Row]] = {}
     order = list(dict.fromkeys(series_of[id(row)] for row in rows))
     for row in sorted(rows, key=lambda row: order.index(series_of[id(row)])):
@@ -160,7 +160,7 @@ def _side_by_side(rows: Sequence[Row], series_of: Mapping[int, str]) -> tuple[Ba
 
 
 def _times(cases: Sequence[Sequence[Row]], series_of: Mapping[int, str]) -> tuple[BarChart, tuple[str, ...]]:
-    """The times themselves, where nothing was measured twice."""
+    """Returns the times themselves, where nothing was measured twice."""
     ordered = sorted(cases, key=lambda of_one: number(of_one[0]["p50_us"]), reverse=True)
     shown = ordered[:MOST_ROWS]
     scale, unit = time_unit(max(number(row["p50_us"]) for of_one in shown for row in of_one))

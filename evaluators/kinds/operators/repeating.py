@@ -62,7 +62,7 @@ def _sizes(rows: tuple[OperatorRow, ...]) -> Iterator[str]:
 
 
 def _own_case(rows: tuple[OperatorRow, ...]) -> OperatorRow | None:
-    """The row of the only case, if its sizes are a user's own; None otherwise."""
+    """Returns the row of the only case, if its sizes are a user's own; None otherwise."""
     cases = {row.key[:3] for row in rows}
     return rows[0] if len(cases) == 1 and rows[0].preset == OWN and rows[0].operator in operators() else None
 
@@ -72,7 +72,7 @@ def _joined(sizes: tuple[int, ...]) -> str:
 
 
 def _options(options: OperatorOptions) -> Iterator[str]:
-    """Those that differ from their defaults."""
+    """Yields the options that differ from their defaults."""
     named = {
         "dtype": options.dtype,
         "cache": options.cache.value,

@@ -44,7 +44,7 @@ class ReportedOperator:
 
     @property
     def told(self) -> OperatorRow:
-        """The row that tells how it ended: one that was not measured, if there is one."""
+        """The row that shows how the operator ended: one that was not measured, if there is one."""
         return min(self.rows, key=lambda row: _WORST_FIRST.index(row.status))
 
 
@@ -75,7 +75,7 @@ def _parameter_text(value: ParameterValue) -> str:
 
 
 def _columns(*keys: str) -> Iterator[Column]:
-    """Those that other reports have too."""
+    """Yields the columns that other reports have too."""
     known = {column.key: column for column in EVALUATION_COLUMNS}
     return (known[key] for key in keys)
 
@@ -151,7 +151,7 @@ class OperatorsReport(Report[OperatorMeasurement]):
 
 
 def _envelope(evaluation: Evaluation[OperatorMeasurement]) -> dict[str, Value]:
-    """What all rows of an evaluation have in common."""
+    """Returns what all rows of an evaluation have in common."""
     system, options = evaluation.system, evaluation.measurement.options
     return {
         "id": evaluation.id,

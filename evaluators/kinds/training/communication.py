@@ -16,7 +16,7 @@ _DISTRIBUTED = ("dist_sync", "dist_device_sync", "dist_async")
 def read_communication(
     values: Mapping[str, Any], framework: str, gpus: int, ranks: RankRequest, devices: int
 ) -> str:
-    """Reads how gradients are added up; empty where the trainer decides, or nothing is to be added.
+    """Reads how gradients are added up; empty if the trainer decides, or nothing is to be added.
 
     Args:
         values: ``kv_store``, ``dist_backend`` and ``kv_num_servers``.
@@ -26,7 +26,8 @@ def read_communication(
         devices: The devices of one of them.
 
     Raises:
-        ConfigurationError: It is another framework's, or not one for so many processes.
+        ConfigurationError: The option belongs to another framework, or does not support the number of
+            processes.
     """
     store, backend = values["kv_store"], values["dist_backend"]
     if framework == MXNET:
@@ -47,7 +48,7 @@ def read_communication(
 
 
 def rank_count(ranks: RankRequest) -> int:
-    """Returns how many processes train together, as far as the options or a launcher tell."""
+    """Returns the number of processes that train together, according to the options or a launcher."""
     rank = ranks.of_this_process(os.environ)
     return rank.count if rank is not None else ranks.num_ranks or 1
 

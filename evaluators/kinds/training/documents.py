@@ -25,7 +25,7 @@ _PARTS = ("forward_ns", "backward_ns", "communicate_ns", "update_ns")
 
 
 class TrainingDocuments:
-    """Keeps a ``TrainingMeasurement``; see ``MeasurementDocuments``."""
+    """Storage of ``TrainingMeasurement`` in documents; see ``MeasurementDocuments``."""
 
     def write(
         self, evaluation: Evaluation[TrainingMeasurement], save_id: str
@@ -88,7 +88,7 @@ class TrainingDocuments:
 
 
 def _columns(columns: Mapping[str, NDArray[np.generic]]) -> list[Document]:
-    """One document for each stretch of each rank; ``columns`` are (ranks, length)."""
+    """Returns one document for each stretch of each rank; ``columns`` are (ranks, length)."""
     ranks, length = next(iter(columns.values())).shape
     return [
         {"rank": rank}
@@ -104,7 +104,7 @@ def _columns(columns: Mapping[str, NDArray[np.generic]]) -> list[Document]:
 def _rows(
     documents: Sequence[Stored], names: Sequence[str], ranks: int, length: int
 ) -> dict[str, NDArray[np.int64]]:
-    """The columns by name, int64, (ranks, length)."""
+    """Returns the columns by name, int64, (ranks, length)."""
     found = {
         name: np.stack(
             [joined(each[name] for each in documents if each["rank"] == rank) for rank in range(ranks)]

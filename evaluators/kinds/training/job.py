@@ -41,15 +41,15 @@ from inferometer.manifests.errors import ConfigurationError, DatasetError, Outpu
 from inferometer.manifests.schema import Loss, ModelManifest
 
 _CTC_STEPS_PER_LABEL = 4
-"""Synthetic data for CTC has a label for every so many time steps of the model's output."""
+"""The number of time steps of the model's output per label of synthetic data for CTC."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """The datasets of a request, which were opened before the model; None where there is none.
+    """The datasets of a request, which were opened before the model; None if there is none.
 
-    ``cache`` tells what of the training data was in the page cache.
+    ``cache`` is the state of the page cache for the training data.
     """
 
     training: Dataset | None
@@ -71,7 +71,7 @@ def train(
     was interrupted.
 
     Raises:
-        EvaluationFailed: A sample failed, and the request asks to stop then.
+        EvaluationFailed: A sample failed, and the request stops on failures.
         EvaluationInterrupted: It was stopped before a step was measured.
         InferometerError: The data or the model cannot be opened, or the framework failed.
     """
@@ -163,7 +163,7 @@ def _open_sources(
 
 
 def _check_classes(dataset: Dataset, manifest: ModelManifest) -> None:
-    """Checks the classes before the model is built, where its manifest tells how many it has."""
+    """Checks the classes before the model is built, if its manifest gives their number."""
     if not len(dataset):
         raise DatasetError(f"dataset {dataset.identity.name} holds no samples")
     if labels := manifest.output.parameters.labels:
@@ -171,7 +171,7 @@ def _check_classes(dataset: Dataset, manifest: ModelManifest) -> None:
 
 
 def _find_label(dataset: Dataset, manifest: ModelManifest, classes: int) -> Callable[[str | None], int]:
-    """What gives the index of a sample's class."""
+    """Returns the function that maps a class name to its index."""
     indices = class_indices(dataset, manifest.output.parameters.labels, classes)
 
     def find(label: str | None) -> int:
@@ -210,7 +210,7 @@ def _trainer_options(request: TrainingRequest, rank: Rank) -> TrainerOptions:
 def _loader(
     request: TrainingRequest, manifest: ModelManifest, dataset: Dataset | None, trainer: Trainer
 ) -> Loader:
-    """The loader of this rank."""
+    """Returns the loader of this rank."""
     options, rank, data = request.options, trainer.options.rank, request.data
     size = options.batch_size * len(trainer.options.devices)
     chosen = data.loader_options(size, rank.number, rank.count)
@@ -339,7 +339,7 @@ def _train_part(
     process: int | None,
     callbacks: JobCallbacks[Progress],
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
-    """Trains once, as all ranks of this host."""
+    """Yields the evaluation of one repetition, trained as all ranks of this host."""
     work = partial(_train_rank, request, resources, group_id)
     companions = resources.companions(request.system, request.options.communication)
     with closing(run_ranks(work, ranks, callbacks, os.environ, companions)) as evaluations:
@@ -354,7 +354,7 @@ def _train_rank(
     rank: Rank,
     callbacks: JobCallbacks[Progress],
 ) -> Iterator[Evaluation[TrainingMeasurement]]:
-    """Trains as one rank; a function of this module, so that pickle can pass it on to a process."""
+    """Trains as one rank. This is a module-level function, so that it can be pickled for a process."""
     return train(request, resources, rank, callbacks, group_id)
 
 

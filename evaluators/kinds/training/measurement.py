@@ -51,7 +51,7 @@ class TrainingOptions:
         devices: Devices of one rank.
         ranks: Processes that train together.
         communication: How gradients are added up over devices and ranks; empty for one device.
-        parts_every: Every so many steps the parts of one are timed; 0 for never.
+        parts_every: The interval, in steps, at which the parts of a step are timed; 0 for never.
         cudnn_benchmark: Whether cuDNN times its algorithms; None for the framework's default.
     """
 
@@ -133,7 +133,7 @@ class TrainingMeasurement:
         losses: float64, (ranks, warm-up and measured steps): the mean loss of each rank's batch in each step.
         elapsed_ns: The duration of the measured steps.
         failures: The samples that could not be read or decoded, and that no step trained on.
-        accuracy: That of the trained model on ``validation``; None where it was not asked for.
+        accuracy: That of the trained model on ``validation``; None if it was not asked for.
         validation: The name of the dataset of ``accuracy``; empty for none.
         epochs: How many passes over the data were begun.
     """
@@ -177,10 +177,10 @@ class TrainingMeasurement:
 
 
 _DIVERGED = 100
-"""How many times the first loss another one may be."""
+"""The multiple of the first loss above which a run has diverged."""
 
 _LATE_LOADER = 0.05
-"""The share of a step that a loader which works ahead may be waited for before it is what bounds the step."""
+"""The share of a step above which the wait for a loader that works ahead makes it the bound of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +191,9 @@ class TrainingSummary:
         steps: The measured steps.
         mean_ns: The mean of the full steps.
         p50_ns: The median of the full steps.
-        p90_ns: The 90th percentile; None where there are too few.
+        p90_ns: The 90th percentile; None if there are too few.
         p99_ns: The 99th percentile, likewise.
-        mean_interval_ns: The 95 % interval of the mean; None where there are too few full steps.
+        mean_interval_ns: The 95 % interval of the mean; None if there are too few full steps.
         p50_interval_ns: That of the median.
         throughput_samples_per_s: All samples over the sum of the steps' times, of the rank whose sum is the
             longest.
@@ -274,7 +274,7 @@ class TrainingSummary:
 
 
 def _slowest_mean(times_ns: NDArray[np.int64]) -> float | None:
-    """The mean over the steps, of the rank with the highest one; None without steps."""
+    """Returns the mean over the steps, of the rank with the highest one; None without steps."""
     return float(times_ns.mean(axis=1).max()) if times_ns.size else None
 
 
@@ -285,7 +285,7 @@ def _bound(
     compute_ns: float | None,
     communicate_ns: float | None,
 ) -> Bound | None:
-    """The part that bounds a step.
+    """Returns the part that bounds a step.
 
     A loader that works ahead of the steps bounds them as soon as they have to wait for it; of parts that
     follow one another, the longest one does.

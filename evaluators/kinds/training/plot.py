@@ -1,4 +1,4 @@
-"""Pictures of training: step times, losses, and scaling."""
+"""Plots of training: step times, losses, and scaling."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TrainingPlot(Plot[TrainingMeasurement]):
     """A row for each training: the parts of a mean step, one after the other."""
 
     def shows(self, row: Row) -> bool:
-        """Whether the parts of a step are known."""
+        """Returns whether the parts of a step are known."""
         return row["forward_ms"] is not None
 
     def drawing(self, chosen: Chosen[TrainingMeasurement], notes: Sequence[str]) -> Drawing:

@@ -23,7 +23,7 @@ EPOCH_BATCHES = 100
 """The batches of an epoch of synthetic data, if ``num_batches`` does not say how many are needed."""
 
 _PROBED_BYTES = 4096
-"""What is written where the weights are to lie, before a training, so that a full disk shows in time."""
+"""The bytes written to the path of the weights before a training, so that a full disk is detected in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class TrainingData:
         return self.path is None and self.name is None
 
     def loader_options(self, batch_size: int, rank: int = 0, ranks: int = 1) -> LoaderOptions:
-        """The options of the loader of one rank; synthetic data needs no workers."""
+        """Returns the options of the loader of one rank; synthetic data needs no workers."""
         options = LoaderOptions(batch_size, seed=self.seed, shuffle=self.shuffle, rank=rank, ranks=ranks)
         if self.is_synthetic:
             return options

@@ -89,11 +89,11 @@ class _ScalingReport(Report[TrainingMeasurement]):
 
     @abstractmethod
     def _kept(self, measured: TrainingMeasurement) -> int:
-        """The batch that stays the same in a group."""
+        """Returns the batch that stays the same in a group."""
 
     @abstractmethod
     def _speedup(self, faster: float, more: float) -> float:
-        """How much faster ``more`` times the devices get through samples, whose steps are ``faster``."""
+        """Returns the speedup of ``more`` times the devices, whose steps are ``faster`` times as fast."""
 
 
 class WeakScalingReport(_ScalingReport):
@@ -137,7 +137,7 @@ def _mean_ns(evaluation: Evaluation[TrainingMeasurement]) -> float:
 
 
 def _alike(evaluation: Evaluation[TrainingMeasurement]) -> Hashable:
-    """What the evaluations of a group have in common."""
+    """Returns what the evaluations of a group have in common."""
     system, options, data = evaluation.system, evaluation.measurement.options, evaluation.measurement.data
     identity: Iterable[Hashable] = (
         system.manifest.name,

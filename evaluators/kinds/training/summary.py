@@ -23,7 +23,7 @@ _ADVICE = {
 
 
 def training_rows(evaluation: Evaluation[TrainingMeasurement]) -> tuple[tuple[str, str], ...]:
-    """Step times, throughput, parts, losses and accuracy, by name; one without belongs to the row above."""
+    """Returns rows of step times, throughput, parts, losses and accuracy; unnamed ones continue a row."""
     measured, summary = evaluation.measurement, TrainingSummary.of(evaluation.measurement)
     return (
         ("trained", _how(measured)),
@@ -79,7 +79,7 @@ def _step(measured: TrainingMeasurement, summary: TrainingSummary) -> str:
 
 
 def _interval_rows(measured: TrainingMeasurement, summary: TrainingSummary) -> Iterator[tuple[str, str]]:
-    """Why there is no interval."""
+    """Yields why there is no interval."""
     full_ns = measured.full_ns
     needed = batches_for_interval(full_ns) if len(full_ns) else 0
     if summary.mean_interval_ns is None and 0 < len(full_ns) < needed:

@@ -1,1 +1,1 @@
-"""What the layers of a trace are in the table of operators, framework by framework."""
+"""Mapping of the layers of a trace to operators of the table, a module per framework."""

@@ -13,7 +13,7 @@ from inferometer.evaluators.traces.layers import Layer
 
 
 class NoRowError(Exception):
-    """A layer is no operator of the table, or the trace does not tell enough of it; the message says why."""
+    """A layer has no row in the table, or the trace lacks the details; the message says why."""
 
 
 Reader: TypeAlias = Callable[[Layer], OwnCase]

@@ -78,7 +78,7 @@ def read(layer: Layer) -> OwnCase:
 
 
 def _part(text: str) -> _Part:
-    """The operator and the arguments of a text such as ``Activation(act_type=relu)``."""
+    """Returns the operator and the arguments of a text such as ``Activation(act_type=relu)``."""
     name, _, inside = text.removesuffix(")").partition("(")
     given: dict[str, Any] = {}
     last = ""

@@ -85,7 +85,7 @@ def _convolution(shapes: list[Shape], output: Shape) -> OwnCase:
 
 
 def _stride_and_pad(size: int, kernel: int, output: int) -> tuple[int, int]:
-    """The least stride with a padding of at most half of the kernel, nearest to what keeps the size."""
+    """Returns the least stride whose padding is at most half the kernel and best keeps the size."""
     even = (kernel - 1) // 2
     pads = sorted(range(kernel // 2 + 1), key=lambda pad: abs(pad - even))
     for stride in range(1, size + 1):
@@ -96,7 +96,7 @@ def _stride_and_pad(size: int, kernel: int, output: int) -> tuple[int, int]:
 
 
 def _dense(shapes: list[Shape], output: Shape) -> OwnCase:
-    """A dense layer, whose weights the trace lacks if ONNX Runtime has packed them."""
+    """Returns a dense layer, whose weights the trace lacks if ONNX Runtime has packed them."""
     return dense(shapes[0], (output[-1], shapes[0][-1]), bias=output[-1:] in shapes[1:])
 
 

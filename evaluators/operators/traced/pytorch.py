@@ -43,7 +43,7 @@ _NOTHING = frozenset(
 
 
 def _argument(layer: Layer, position: int) -> Any:
-    """An argument by its position.
+    """Returns an argument by its position.
 
     Raises:
         NoRowError: The trace does not have it, as those of earlier versions.
