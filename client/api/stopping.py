@@ -21,7 +21,7 @@ class StopRequest:
         self._before: dict[signal.Signals, object] = {}
 
     def __call__(self) -> bool:
-        """Whether a stop was requested."""
+        """Returns whether a stop was requested."""
         return self._requested
 
     def begin(self, stops: str) -> None:

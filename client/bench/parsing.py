@@ -180,7 +180,7 @@ def _refuse_unsupported(values: Values) -> None:
 
 
 def _devices(values: Values) -> tuple[Device, ...]:
-    """The GPUs, or the CPU."""
+    """Returns the GPUs, or the CPU."""
     device, count, gpus = values["device"], values["num_gpus"], values["gpus"]
     if count is not None and count > _MOST_GPUS:
         raise ConfigurationError(f"num_gpus is {count}; at most {_MOST_GPUS}")

@@ -231,12 +231,12 @@ def _remember(context: click.Context, parameter: click.Parameter, value: object)
 
 
 def is_global(parameter: click.Parameter) -> bool:
-    """Whether a parameter is one of the flags that every command accepts."""
+    """Returns whether a parameter is one of the flags that every command accepts."""
     return parameter.callback is _remember
 
 
 def _global_options() -> list[click.Option]:
-    """The flags that every command accepts."""
+    """Returns the flags that every command accepts."""
 
     def text(*names: str, **settings: Any) -> click.Option:
         return click.Option([*names], expose_value=False, callback=_remember, **settings)
@@ -286,7 +286,7 @@ class Command(_GlobalFlags):
     """A command that accepts the global flags, and boolean flags without a value."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command with the allocator of ``--allocator``, and with ``--profile`` under the profiler."""
+        """Runs the command with the allocator of ``--allocator``; ``--profile`` adds the profiler."""
         if allocator := ctx.params.pop("allocator", None):
             use_allocator(Allocator(allocator.lower()))
         if (ctx.obj or {}).get("profile"):

@@ -84,7 +84,7 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits. An error prints one line on stderr; see ``exit_codes`` for the code."""
+    """Runs the command line and exits; an error prints one line on stderr. For codes, see ``exit_codes``."""
     _fill_closed_streams()
     quieten_libraries()
     sys.exit(_flushed(run(list(sys.argv[1:] if args is None else args))))

@@ -1,4 +1,4 @@
-"""Measurements of the kinds that plug-ins add."""
+"""The Python function for the kinds of measurement that plug-ins add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an evaluation over a dataset gave: its figures, as they are read and shown."""
+"""The results of evaluations over datasets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The time of a full batch in milliseconds, as ``LatencySummary`` has it; None for what is not known.
+    """The time of a full batch in milliseconds, from ``LatencySummary``; unknown values are None.
 
     Attributes:
         batches: The full batches.
@@ -153,7 +153,7 @@ class Runs(Tabular, Sequence[Run]):
         return tuple(sweep.rows_of(self._cells))
 
     def __repr__(self) -> str:
-        """The table, as wide as the terminal, and why evaluations failed."""
+        """Returns the table, as wide as the terminal, and why evaluations failed."""
         failed = (f"{name} failed: {error}" for name, error in self.failures.items())
         return "\n".join((super().__repr__(), *failed))
 

@@ -1,4 +1,4 @@
-"""What a training and a run of a loader gave: their figures, as they are read and shown."""
+"""The results of benchmarks of training and of data loading."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Ingestion(Result[IngestionMeasurement]):
 
     @property
     def bytes_per_s(self) -> float | None:
-        """The bytes of encoded samples in a second; None where the framework's iterator does not tell."""
+        """The bytes of encoded samples per second; None if the framework's iterator does not report them."""
         return self.summary.bytes_per_s
 
     @property

@@ -54,7 +54,7 @@ def _key(coverage: Coverage) -> str:
 
 
 def _forms(coverage: Coverage, name: str) -> str:
-    """The forms, or why there is none."""
+    """Returns the forms of an operator, or the reason why there are none."""
     forms = coverage.forms.get(name, ())
     return ", ".join(forms) if forms else f"no: {coverage.reasons[name]}"
 

@@ -1,6 +1,6 @@
-"""Which evaluations a report is on: the options, and what the store has of them.
+"""The options that select evaluations for a report, and the query of the store.
 
-What the options themselves do not need is imported in functions, so that help and completion are quick.
+Functions import what the options do not need, so that help and completion are fast.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def undisturbed(evaluations: Sequence[Evaluation], heading: str = "") -> Sequenc
 def explain(
     report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int, heading: str = ""
 ) -> None:
-    """Says after a heading why there are no rows, and what the traces that there are cannot give."""
+    """Prints after a heading why there are no rows, and what the existing traces cannot provide."""
     for reason in _reasons(report, evaluations, rows):
         echo(f"{heading}{reason}", err=True)
 

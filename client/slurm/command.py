@@ -115,7 +115,7 @@ def _job(
     mem: str | None,
     **given: Any,
 ) -> Job:
-    """The job that options and the profile describe."""
+    """Returns the job that options and the profile describe."""
     from inferometer.client.slurm.scripts import Job
 
     profile = _profile(cluster)
@@ -146,7 +146,7 @@ def _job(
 
 
 def _either(*values: Any) -> Any:
-    """The first value that is given."""
+    """Returns the first value that is given."""
     return next((value for value in values if value is not None), None)
 
 

@@ -1,4 +1,4 @@
-"""What a failed call means to a person, in one line: gRPC names neither TLS, nor ports, nor what to do."""
+"""Explains failed calls in one line, because gRPC's messages do not mention TLS, ports or remedies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _explain_closed(agent: object, details: str) -> str | None:
 
 
 def _speaks_tls(address: AgentAddress) -> bool:
-    """Whether a server speaks TLS; its certificate is not checked, and nothing is sent to it."""
+    """Returns whether a server speaks TLS; its certificate is not checked, and nothing is sent to it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""What a session needs of a server of the Open Inference Protocol, over gRPC or over HTTP."""
+"""The interface of a server of the Open Inference Protocol that a session requires, over gRPC or HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from inferometer.protos.inference.v2 import model_config_pb2
 
 
 class InferForm(Protocol):
-    """What is the same in all requests to a model; see ``kserve.messages.RequestForm``."""
+    """The constant parts of all requests to a model; see ``kserve.messages.RequestForm``."""
 
     @property
     def model_name(self) -> str:
@@ -94,7 +94,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def _server_ready(self) -> bool:
-        """Whether the server is ready; raises grpc.RpcError."""
+        """Returns whether the server is ready; raises grpc.RpcError."""
 
     @abstractmethod
     def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
@@ -102,7 +102,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def _model_ready(self, name: str, version: str) -> bool:
-        """Whether a model is ready; raises grpc.RpcError."""
+        """Returns whether a model is ready; raises grpc.RpcError."""
 
     @property
     @abstractmethod

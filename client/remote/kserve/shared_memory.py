@@ -1,7 +1,7 @@
-"""Tensors in shared memory, which a server on this host reads where they lie.
+"""Tensors in shared memory, which a server on this host reads in place.
 
-A segment has its name only while it is registered: it is unlinked at once, so that nothing is left of it
-however this process ends. The lock on it says that the process lives; agents release a region without.
+A segment has a name only during registration. It is then unlinked, so that it does not outlive this process,
+however the process ends. A lock on it shows that the process is alive; agents release a region without one.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class SharedBytes(Closeable):
 
 
 class SharedMemory(Closeable):
-    """What a server and this process share, and the batch that is in it. Thread-safe.
+    """The memory that a server and this process share, and the batch in it. Thread-safe.
 
-    ``required`` makes it an error where there is no room; otherwise what finds none is sent as it was.
+    With ``required``, a lack of room is an error; otherwise a batch without room is sent in the request.
     """
 
     def __init__(self, connection: KServeServer, *, required: bool) -> None:
@@ -203,7 +203,7 @@ def share_memory(
 
 
 def _obstacle(host: str, server: ServerIdentity, batch: Tensors) -> str | None:
-    """Why memory cannot be shared, as far as that is known without trying."""
+    """Returns why memory cannot be shared, if this is known without trying; otherwise None."""
     if any(array.dtype.hasobject for array in batch.values()):
         return "the model takes strings, whose sizes differ"
     if not is_this_machine(host):

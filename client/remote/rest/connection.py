@@ -259,7 +259,7 @@ def _successful(answer: bytes) -> bytes:
 
 
 def _says_ready(response: Response) -> bool:
-    """Whether a body, which is optional, does not say that the model is not ready."""
+    """Returns whether a body, which is optional, does not say that the model is not ready."""
     try:
         return read_object(response.body).get("ready", True) is not False
     except InputError:
