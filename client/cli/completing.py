@@ -98,13 +98,13 @@ def _categories(_: click.Context, __: str) -> Iterable[str]:
 
 
 evaluations = _names(_evaluations, listed=True)
-"""Ids of evaluations, with commas between."""
+"""Ids of evaluations, separated by commas."""
 operators = _names(_operators)
 """Operators of the table."""
 categories = _names(_categories, listed=True)
-"""Groups of operators, with commas between."""
+"""Groups of operators, separated by commas."""
 several_frameworks = _names(_frameworks, listed=True)
-"""Frameworks, with commas between."""
+"""Frameworks, separated by commas."""
 OPTIONS: Mapping[str, Names] = {
     "--model_name": _names(_models),
     "--framework_name": _names(_frameworks),

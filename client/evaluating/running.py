@@ -179,7 +179,7 @@ def run_job(
     Args:
         invocation: The configuration.
         job: The job.
-        publish: Whether evaluations are kept in the database.
+        publish: Whether to store evaluations in the database.
         predictions: Whether to store their predictions too.
         allow_invalid: Whether untrustworthy figures leave the exit code unchanged.
         require_stable: Whether unstable conditions have an exit code of their own.

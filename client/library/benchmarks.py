@@ -149,8 +149,8 @@ def train(
         communication: How gradients are summed: ``gloo`` or ``nccl``; for MXNet a kvstore, as ``dist_sync``.
         seed: The seed of weights, of synthetic data and of the order.
         threads: CPU threads of an operator and rank; None means the default.
-        gpu: Whether it runs on the GPU.
-        publish: Whether it is kept in the database of the configuration.
+        gpu: Whether to run on the GPU.
+        publish: Whether to store the evaluation in the configured database.
         more: See ``TrainingArguments``.
 
     Raises:
@@ -213,7 +213,7 @@ def ingest(
         num_epochs: Passes over the data, instead of ``num_batches``.
         seed: The seed of the order.
         fail_on_error: Whether the first sample that fails ends the run.
-        publish: Whether it is kept in the database of the configuration.
+        publish: Whether to store the evaluation in the configured database.
         more: See ``DataArguments``.
 
     Raises:
@@ -314,7 +314,7 @@ def _training_request(
 
 
 def _framework(invocation: Invocation, system: SystemRequest) -> str:
-    """Returns the name of the framework, in small letters."""
+    """Returns the name of the framework, in lower case."""
     return Systems(invocation).find_model(system).framework.name.casefold()
 
 

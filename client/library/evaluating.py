@@ -69,7 +69,7 @@ def evaluate(
         dataset: A name, or a path as of ``--dataset_path``; None means the dataset that the model names.
         sample_ids: The ids of the samples to evaluate; None means all.
         batch_size: Inputs in a batch; None means 64, fewer for fewer ``inputs``, or what the file fixes.
-        gpu: Whether it runs on the GPU.
+        gpu: Whether to run on the GPU.
         threads: CPU threads of an operator; None means the default.
         precision: ``float32``, ``float16`` or ``bfloat16``, for a model in code; None means the model's own.
         cudnn_benchmark: Whether cuDNN times its algorithms; None means the framework's default.
@@ -80,7 +80,7 @@ def evaluate(
             three is set.
         time_budget_s: The time, in seconds, after which the dataset is not repeated even if the targets
             are not reached.
-        publish: Whether it is kept in the database of the configuration.
+        publish: Whether to store the evaluation in the configured database.
 
     Raises:
         InferometerError: The model or the dataset cannot be opened, or a value is invalid.
@@ -148,7 +148,7 @@ def sweep(
         dataset: See ``evaluate``.
         sample_ids: See ``evaluate``.
         batch_size: Inputs in a batch; one number, or several.
-        gpu: Whether it runs on the GPU; ``[False, True]`` compares both.
+        gpu: Whether to run on the GPU; ``[False, True]`` compares both.
         threads: CPU threads of an operator; one number, or several.
         precision: What a model in code computes with; one name, or several.
         cudnn_benchmark: See ``evaluate``.

@@ -94,10 +94,10 @@ class _UnderLoad(Result[M]):
 
 
 class WorkloadRun(_UnderLoad[LoadMeasurement]):
-    """One run under load; in a notebook it shows as a table with its picture.
+    """One run under load; in a notebook it displays as a table with its picture.
 
     Attributes:
-        evaluation: All of it, with the times of every query.
+        evaluation: The complete evaluation, with the times of every query.
     """
 
     _pictured = WorkloadReport
@@ -117,7 +117,7 @@ class WorkloadRun(_UnderLoad[LoadMeasurement]):
         """Returns one of ``percentiles``.
 
         Raises:
-            ConfigurationError: It is none of them.
+            ConfigurationError: ``percentiles`` does not contain it.
         """
         known = self.percentiles
         for each in known:
@@ -152,10 +152,10 @@ class WorkloadRun(_UnderLoad[LoadMeasurement]):
 
 
 class RateSearch(_UnderLoad[RateSearchMeasurement]):
-    """One search for the highest rate; in a notebook it shows as a table with its picture.
+    """One search for the highest rate; in a notebook it displays as a table with its picture.
 
     Attributes:
-        evaluation: All of it, with the times of every query of each probe.
+        evaluation: The complete evaluation, with the times of every query of each probe.
     """
 
     _pictured = MaxQpsReport
@@ -172,7 +172,7 @@ class RateSearch(_UnderLoad[RateSearchMeasurement]):
 
     @property
     def high_qps(self) -> float | None:
-        """The upper end, likewise."""
+        """The upper end of its 95 % interval; None if there is none."""
         return self._answer.high_qps if self._answer else None
 
     @property
@@ -199,7 +199,7 @@ class LoadArguments(DeclaredLoadArguments, total=False):
         seed: The seed of random weights and of the schedule.
         synthetic: Whether the inputs are random tensors instead of a dataset's.
         sample_ids: The ids of the samples of the dataset to send; by default all.
-        gpu: Whether it runs on the GPU.
+        gpu: Whether to run on the GPU.
         threads: CPU threads of an operator.
         precision: ``float32``, ``float16`` or ``bfloat16``, for a model in code; by default the model's own.
         cudnn_benchmark: Whether cuDNN times its algorithms; by default as the framework does.
@@ -252,7 +252,7 @@ def workload(
         concurrency: The number of queries to keep in flight instead.
         scenario: A scenario of MLPerf that LoadGen sends instead: ``single_stream``, ``multi_stream``,
             ``server`` or ``offline``.
-        publish: Whether it is kept in the database of the configuration.
+        publish: Whether to store the evaluation in the configured database.
         more: See ``LoadArguments``.
 
     Raises:
@@ -308,7 +308,7 @@ def max_qps(
         tolerance: The half-width to reach of the interval that this search alone gives, as a fraction of the
             rate.
         time_budget_s: The time, in seconds, after which the search ends even if the interval is wider.
-        publish: Whether it is kept in the database of the configuration.
+        publish: Whether to store the evaluation in the configured database.
         more: See ``LoadArguments``.
 
     Raises:

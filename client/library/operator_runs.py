@@ -74,10 +74,10 @@ class OperatorArguments(TypedDict, total=False):
 
 
 class OperatorRun(Result[OperatorMeasurement]):
-    """The operators of one framework; in a notebook it shows as a table with the roofline.
+    """The operators of one framework; in a notebook it displays as a table with the roofline.
 
     Attributes:
-        evaluation: All of it, with the raw times and what it ran on.
+        evaluation: The complete evaluation, with the raw times and the system.
     """
 
     _pictured = OperatorsReport
@@ -169,9 +169,9 @@ def benchmark_operators(
         modes: What is timed: ``forward``, ``backward``, ``forward_backward``.
         forms: How it runs, such as ``sym`` or ``compile``; none for the first of each framework.
         dtype: The element type.
-        gpu: Whether it runs on the GPU.
+        gpu: Whether to run on the GPU.
         threads: CPU threads of an operator; None means the default.
-        publish: Whether evaluations are kept in the database of the configuration.
+        publish: Whether to store evaluations in the configured database.
         more: See ``OperatorArguments``.
 
     Raises:

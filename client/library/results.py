@@ -18,10 +18,10 @@ M = TypeVar("M", bound=Measurement)
 
 
 class Result(ABC, Generic[M]):
-    """One evaluation; in a notebook it shows as a table with its picture.
+    """One evaluation; in a notebook it displays as a table with its picture.
 
     Attributes:
-        evaluation: All of it, with the raw times and what it ran on.
+        evaluation: The complete evaluation, with the raw times and the system.
     """
 
     _pictured: ClassVar[type[Report[Any]]]

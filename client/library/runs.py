@@ -66,10 +66,10 @@ class TopAccuracy:
 
 
 class Run(Result[BatchMeasurement]):
-    """One evaluation over a dataset; in a notebook it shows as a table with its picture.
+    """One evaluation over a dataset; in a notebook it displays as a table with its picture.
 
     Attributes:
-        evaluation: All of it, with the raw times and what it ran on.
+        evaluation: The complete evaluation, with the raw times and the system.
     """
 
     _pictured = DurationReport
@@ -117,7 +117,7 @@ class Run(Result[BatchMeasurement]):
 
 
 class Runs(Tabular, Sequence[Run]):
-    """The evaluations of a sweep, in order; it shows as a table, in a notebook with its picture.
+    """The evaluations of a sweep, in order; it displays as a table, in a notebook with its picture.
 
     The table also has a row for each evaluation that failed.
 

@@ -53,10 +53,10 @@ class StepPartTimes:
 
 
 class Training(Result[TrainingMeasurement]):
-    """One training; in a notebook it shows as a table with the picture of its step times and losses.
+    """One training; in a notebook it displays as a table with the picture of its step times and losses.
 
     Attributes:
-        evaluation: All of it, with the raw times and what it ran on.
+        evaluation: The complete evaluation, with the raw times and the system.
     """
 
     _pictured = TrainingStepsReport
@@ -135,10 +135,10 @@ class Training(Result[TrainingMeasurement]):
 
 
 class Ingestion(Result[IngestionMeasurement]):
-    """One run of a loader alone; in a notebook it shows as a table with its picture.
+    """One run of a loader alone; in a notebook it displays as a table with its picture.
 
     Attributes:
-        evaluation: All of it, with the raw times and what it ran on.
+        evaluation: The complete evaluation, with the raw times and the system.
     """
 
     _pictured = IngestionReport

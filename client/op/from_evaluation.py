@@ -43,7 +43,7 @@ def open_traced(
     """Reads a traced evaluation of the database; a unique prefix of its id is enough.
 
     Raises:
-        UnknownEvaluationError: There is no such evaluation.
+        UnknownEvaluationError: The evaluation does not exist.
         ConfigurationError: It measured no batches of inference, or has no layers.
         StoreError: The database cannot be read.
     """

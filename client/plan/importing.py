@@ -20,7 +20,7 @@ def write_imported(path: Path, output: Path | None) -> None:
     """Writes the plan that corresponds to a configuration, and reports what has no equivalent.
 
     Raises:
-        ConfigurationError: The file cannot be read, or is no configuration of DLBS.
+        ConfigurationError: The file cannot be read, or is not a DLBS configuration.
         OutputError: The plan cannot be written, or its file exists.
     """
     try:

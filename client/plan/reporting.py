@@ -64,7 +64,7 @@ def report_plan(
 
 
 def names_of(text: str | None) -> Sequence[str]:
-    """Returns the names in a text with commas between."""
+    """Returns the names in a text, which are separated by commas."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 

@@ -86,7 +86,7 @@ class ChosenEvaluations:
         report: Report[Any],
         on_unreadable: Callable[[StoreError], None] = lambda _: None,
     ) -> Sequence[Evaluation]:
-        """Returns the evaluations that a report takes, the newest first; names those that cannot be read.
+        """Returns the evaluations that a report takes, the newest first; reports those that cannot be read.
 
         ``on_unreadable`` is called with the error of each of those, after it is printed.
 
@@ -119,7 +119,7 @@ def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:
 
 
 def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: EvaluationStore) -> Iterator[Row]:
-    """Yields the rows of a report, with the spans that it needs; names traces that cannot be read."""
+    """Yields the rows of a report, with the spans that it needs; reports traces that cannot be read."""
     from inferometer.evaluators.reports.trace_report import TraceReport
 
     if isinstance(report, TraceReport):

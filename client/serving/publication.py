@@ -40,7 +40,7 @@ def advertised_address(advertise: str | None, bound: str, hostname: str | None =
         hostname: This machine's name; None asks the system.
 
     Raises:
-        ConfigurationError: It is no address.
+        ConfigurationError: The address is invalid.
     """
     host, _, port = bound.rpartition(":")
     given = (advertise or AUTOMATIC).strip()

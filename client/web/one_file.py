@@ -38,7 +38,7 @@ def report_text(
     compared: int,
     left_out: Sequence[str] = (),
 ) -> str:
-    """Returns the file.
+    """Returns the page as the text of one HTML file.
 
     Args:
         evaluations: The evaluations, the newest first.
@@ -71,7 +71,7 @@ def report_text(
 
 
 class _Shared:
-    """Values that several evaluations have, each kept once, such as the facts about one machine."""
+    """A table of the values that several evaluations share, such as the facts about one machine."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []

@@ -80,7 +80,7 @@ class PageServer:
         """Opens the store, so that its problems are reported before the server starts.
 
         Raises:
-            StoreError: It cannot be opened.
+            StoreError: The store cannot be opened.
         """
         await self._read(lambda: self._reader.store)
 
@@ -94,7 +94,7 @@ class PageServer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, read)
 
     async def _answer(self, read: Callable[[], Any]) -> Response:
-        """Returns the JSON of what ``read`` returns, written in the same thread."""
+        """Returns the result of ``read`` as JSON, encoded in the same thread."""
         return _json(await self._read(lambda: json.dumps(read(), ensure_ascii=False, allow_nan=False)))
 
     async def _page(self, _: Request) -> Response:

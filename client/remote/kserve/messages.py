@@ -120,7 +120,7 @@ def decode_reply(content: bytes) -> InferReply:
     """Reads a ``ModelInferResponse`` with raw or typed contents.
 
     Raises:
-        PredictionError: It is malformed, or its tensors contradict their description.
+        PredictionError: The response is malformed, or its tensors contradict their description.
     """
     try:
         rest, spans = cut_out(content, _RAW_OUTPUTS)

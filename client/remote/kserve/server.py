@@ -79,7 +79,7 @@ class KServeServer(ABC):
         An empty version leaves the choice to the server.
 
         Raises:
-            UnknownModelError: It does not have it.
+            UnknownModelError: The server does not have the model.
             AgentError: The model is not ready, or the server does not answer.
         """
         what = f'{self.address.server}: model "{name}"' + (f" version {version}" if version else "")
@@ -119,7 +119,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def unregister_memory(self, name: str) -> None:
-        """Has the server release a region of shared memory; raises AgentError if it cannot be reached."""
+        """Asks the server to release a region of shared memory; raises AgentError if it cannot be reached."""
 
     @abstractmethod
     def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
@@ -141,7 +141,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
-        """Sends one encoded request, and waits for the encoded answer, which has success.
+        """Sends one encoded request, and waits for the encoded response, which has a success status.
 
         Raises:
             PredictionError, AgentError: See ``translate_infer_errors``.
@@ -160,7 +160,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded answer to a call, which has success, and waits for it if necessary.
+        """Returns the encoded, successful response to a call, and waits for it if necessary.
 
         Raises:
             PredictionError, AgentError: See ``translate_infer_errors``.
@@ -168,7 +168,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def hold(self) -> Callable[[], object]:
-        """Connects anew for the calls of ``begin_infer``; returns what ends that."""
+        """Opens a new connection for the calls of ``begin_infer``; returns a function that closes it."""
 
     @abstractmethod
     def close(self) -> None:

@@ -93,7 +93,7 @@ class KServePredictor(Predictor):
         """Reads an encoded answer.
 
         Raises:
-            PredictionError: It is malformed, or lacks an output.
+            PredictionError: The response is malformed, or lacks an output.
         """
         try:
             reply = self.form.decode(answer)

@@ -93,7 +93,7 @@ class SharedBytes(Closeable):
         return found is not None
 
     def close(self) -> None:
-        """Has the server release the region, unless it is gone; calling it again does nothing."""
+        """Asks the server to release the region, unless it is gone; calling it again does nothing."""
         if self._memory is None:
             return
         self._memory = None
@@ -114,9 +114,9 @@ class SharedMemory(Closeable):
         self._batch: SharedBytes | None = None
 
     def reserve(self, byte_size: int) -> SharedBytes:
-        """Makes room for a batch; under the lock, or before the first batch.
+        """Allocates a segment for a batch. The caller holds the lock, or no batch has been sent yet.
 
-        Raises AgentError as ``SharedBytes``.
+        Raises AgentError under the conditions of ``SharedBytes``.
         """
         if self._batch is None or self._batch.byte_size < byte_size:
             found = SharedBytes(self._connection, byte_size)
@@ -126,7 +126,7 @@ class SharedMemory(Closeable):
         return self._batch
 
     def take(self, byte_size: int) -> SharedBytes | None:
-        """Returns a segment of its own; None where there is no room.
+        """Allocates a separate segment; returns None if there is no room.
 
         Raises:
             AgentError: There is no room, and it is required.
@@ -137,7 +137,7 @@ class SharedMemory(Closeable):
     def lent(self, batch: Tensors) -> Iterator[tuple[Mapping[str, TensorPlace], str] | None]:
         """Yields the places of a batch and their region; None for none, or while it has another batch.
 
-        Raises AgentError as ``take``.
+        Raises AgentError under the conditions of ``take``.
         """
         if not self._lock.acquire(blocking=False):
             yield None
@@ -180,7 +180,7 @@ def share_memory(
     ``say`` receives, in one line, whether tensors travel through it, if the server offers it.
 
     Raises:
-        ConfigurationError: It must be used, and cannot.
+        ConfigurationError: Shared memory is required, and cannot be used.
     """
     address, required = connection.address, use is SharedMemoryUse.ON
     if use is SharedMemoryUse.OFF:

@@ -235,7 +235,7 @@ class RemoteAgent(Closeable):
         return BATCHES_IN_FLIGHT if self.description.overlap else 1
 
     def round_size(self, batch_size: int) -> int:
-        """Returns the batches that are sent together, those that the agent prepares together."""
+        """Returns the number of batches sent together, which the agent also prepares together."""
         if self.description.overlap or not self.description.preprocess_threads:
             return 1
         return round_size(self._bytes_ahead, batch_size)

@@ -148,7 +148,7 @@ class Connection(ServerConnection):
     def begin_predict(self, request: bytes, metadata: Metadata = ()) -> grpc.Future[bytes]:
         """Sends one encoded ``PredictRequest`` without waiting; ``end_predict`` returns the answer.
 
-        It takes the connection that ``hold`` made last.
+        It uses the connection that ``hold`` opened last.
 
         Raises:
             SessionError: The connection is closed.
@@ -193,7 +193,7 @@ class Connection(ServerConnection):
         )
 
     def conditions(self, session_id: str) -> ConditionCounters | None:
-        """Reads the counters of the agent's host; None where it does not tell, as one of an older version.
+        """Reads the counters of the agent's host; None if it does not report them, such as an older version.
 
         Must be called outside of timed regions.
         """
@@ -208,7 +208,7 @@ class Connection(ServerConnection):
         """Reads an encoded ``PredictResponse`` that holds a result.
 
         Raises:
-            AgentError: It is malformed.
+            AgentError: The message is malformed.
         """
         read = self.read_any(answer)
         if isinstance(read, TracePart):
@@ -219,7 +219,7 @@ class Connection(ServerConnection):
         """Reads an encoded ``PredictResponse`` or ``PredictStreamResponse``.
 
         Raises:
-            AgentError: It is malformed.
+            AgentError: The message is malformed.
         """
         try:
             return decode_answer(answer)

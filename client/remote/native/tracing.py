@@ -136,7 +136,7 @@ class RemoteTrace:
         """Adds a part from its message.
 
         Raises:
-            AgentError: It is malformed.
+            AgentError: The message is malformed.
         """
         try:
             self.parts.append(read_trace_part(message))

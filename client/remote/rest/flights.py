@@ -56,7 +56,7 @@ class HttpCall(Future[bytes]):
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. ``send`` may be called by any thread, the rest is for the event loop."""
+    """One connection. Any thread may call ``send``; the event loop calls the other methods."""
 
     def __init__(self, flights: Flights, plain: socket.socket | None) -> None:
         self._flights = flights

@@ -97,7 +97,7 @@ class HttpRequestForm:
         """Reads a response, whose outputs are binary or in JSON.
 
         Raises:
-            PredictionError: It is malformed, or its tensors contradict their description.
+            PredictionError: The response is malformed, or its tensors contradict their description.
         """
         response = Response.parse(answer)
         try:

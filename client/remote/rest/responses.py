@@ -53,7 +53,7 @@ class Incoming:
         """Receives data; returns whether the response is complete.
 
         Raises:
-            NoHttpError: It is no response of HTTP/1.1.
+            NoHttpError: The data is not an HTTP/1.1 response.
         """
         if not self._head:
             return self._feed_head(self._pending + data if self._pending else data)
@@ -71,7 +71,7 @@ class Incoming:
 
     @property
     def content(self) -> bytes:
-        """The head and the body, as ``Response.parse`` reads them."""
+        """The head and the body, in the form that ``Response.parse`` reads."""
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def _feed_head(self, data: bytes) -> bool:

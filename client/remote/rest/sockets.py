@@ -74,11 +74,11 @@ class Exchanges(Closeable):
         self._closed = False
 
     def exchange(self, request: bytes, timeout_s: float | None) -> bytes:
-        """Returns the response to a request, as ``Response.parse`` reads it.
+        """Returns the response to a request, in the form that ``Response.parse`` reads.
 
         Raises:
-            HttpFailure: There is none in time.
-            SessionError: It is closed.
+            HttpFailure: The request failed, or was not answered within the timeout.
+            SessionError: The object is closed.
         """
         if self._closed:
             raise SessionError(f"the connection to {self._name} is closed; open another")

@@ -1,4 +1,4 @@
-"""The documents of a plan: its runs, those that failed, and a table of what its cells measured."""
+"""The JSON documents of a plan: its runs, its failures, and a table of its cells' measurements."""
 
 from __future__ import annotations
 

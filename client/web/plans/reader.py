@@ -77,7 +77,7 @@ class PlansReader:
         ``reading`` reports progress, there is no table, and the page repeats the request.
 
         Raises:
-            NotFoundError: There is no such plan.
+            NotFoundError: The plan does not exist.
             StoreError: The database cannot be read.
         """
         if name not in self._names():
