@@ -32,7 +32,7 @@ from inferometer.manifests.errors import (
 )
 
 MOST_PICTURES = 20
-"""How many pictures are written unless the user says otherwise."""
+"""The default maximum number of pictures."""
 _NAME_CHARACTERS = 60
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,5}$")
 

@@ -188,4 +188,4 @@ _EXCLUDED = {
     SOFTWARE: "it chooses what runs the model, and here an agent does",
     IMAGE: "it chooses what runs the model, and here an agent does",
 }
-"""What a cell cannot have, with the reason."""
+"""The options that a cell cannot have, with the reason."""

@@ -110,7 +110,7 @@ def _line(run: Run, history: RunHistory) -> str:
 
 
 def agent_text(job: str) -> str:
-    """Returns what tells the agent of a job, after the name of its run; empty for a job of another place."""
+    """Returns the agent of a job as a suffix for the name of its run; empty for a job of another place."""
     place, _, where = job.partition("/")
     return f"  (agent {where.rpartition('/')[0]})" if place == AGENTS else ""
 

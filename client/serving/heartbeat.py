@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 10.0
 LIFETIMES = 3.0
-"""How long a record holds, in intervals: two beats may be lost, and clocks be apart by as much."""
+"""The lifetime of a record in intervals: tolerates two lost beats and as much clock difference."""
 _MAX_INTERVALS_BETWEEN_TRIES = 6
 _LEAVING_S = 5.0
 _log = logging.getLogger(__name__)

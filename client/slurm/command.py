@@ -195,7 +195,7 @@ def _command(command: Sequence[str], example: str | None, framework: str, *, gpu
 
 
 def _note(command: Sequence[str], *, tasks: int, gpu: bool) -> None:
-    """Says on stderr where the job would waste what it asks for."""
+    """Prints on stderr which requested resources the job would not use."""
     if tasks > 1 and command[0] != "bench":
         what = (
             f"each of the {tasks} tasks runs all of agent {command[0]}; only bench training shares the work"

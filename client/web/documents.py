@@ -73,7 +73,7 @@ _OPTIONS = {
     "schedule_checksum",
     "seed",
 }
-"""What reports repeat of the options of a load, which are among the facts."""
+"""The report columns that repeat load options, which the facts already show."""
 
 
 def overview_columns() -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ _LOOK_S = 1.0
 _ALIVE_LOOKS = 15
 _log = logging.getLogger(__name__)
 Look = Callable[[], Awaitable[dict[str, Any]]]
-"""Returns what pages are told, by the name of the event."""
+"""Returns the data to send to the pages, by the name of the event."""
 
 
 class Events:

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """How the page is served.
+    """The options of the page's server.
 
     Attributes:
         host: The address to listen on.

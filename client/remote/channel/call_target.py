@@ -23,17 +23,17 @@ from inferometer.manifests.errors import SessionError
 
 MAX_IN_FLIGHT = 10_000
 MAX_BYTES_IN_FLIGHT = 512 * 1024 * 1024
-"""Requests take their size again while they are in flight, here and at the server."""
+"""A request in flight occupies its size once more, here and at the server."""
 MAX_KEPT_BYTES = 256 * 1024 * 1024
-"""Replies are kept up to this size, to be read after the run; later ones are read as they come."""
+"""The total size of replies to keep for parsing after the run; later replies are parsed on arrival."""
 MOST_KEPT_BYTES = 64 * 1024
-"""A larger reply is read as it comes: to keep it, memory would have to be paged in for each."""
+"""Larger replies are parsed on arrival, because keeping each one would page in new memory."""
 TRUST_NS = 200_000_000
-"""For how long after a right reply others are kept unread: so late is it noticed that replies turn wrong."""
+"""The time after a right reply in which others are kept unparsed: the delay in detecting wrong replies."""
 _KEPT_BYTES = 200
-"""What a reply takes beside its content, about."""
+"""The approximate overhead of a reply beyond its content, in bytes."""
 BeginCall: TypeAlias = Callable[[bytes], "grpc.Future[bytes]"]
-"""Sends an encoded request and waits for nothing."""
+"""Sends an encoded request without waiting."""
 _CLOSED = "the load target was closed while the query was in flight"
 
 
@@ -189,7 +189,7 @@ class CallFlight:
         self._kept_bytes = 0
         self._lock = threading.Lock()
         self.calls: dict[int, grpc.Future[bytes] | None] = {}
-        """What is in flight, by the number of the query; None is a call that is not sent yet."""
+        """The calls in flight, by the number of the query; None is a call that is not sent yet."""
         self._ending = False
         self._over = False
         self._idle = threading.Event()

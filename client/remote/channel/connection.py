@@ -90,7 +90,7 @@ class ClientTls:
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """How an agent, or another server, is called.
+    """The options of calls to an agent or another server.
 
     Attributes:
         secret: The secret that it requires, if any.
@@ -175,7 +175,7 @@ class ServerConnection(Closeable):
     ) -> None:
         self._name = name
         self.metadata: Metadata = ((AUTHORIZATION_KEY, bearer(secret)),) if secret is not None else ()
-        """What goes with every call."""
+        """The metadata of every call."""
         self._open = partial(open_channel, address, tls, (*_OPTIONS, *options))
         self._channel = self._open(secret=secret is not None)
         self._load_channel = self._channel

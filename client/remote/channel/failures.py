@@ -30,7 +30,7 @@ _REASONS = {
 
 
 def _explain_handshake(details: str) -> str | None:
-    """Returns what gRPC's ``details`` of a failed handshake mean; None for another failure."""
+    """Explains gRPC's ``details`` of a failed handshake; returns None for any other failure."""
     if failed := _FAILED_VERIFICATION.search(details):
         reason = failed["reason"].strip()
         return _REASONS.get(reason.casefold(), f"its certificate is not accepted: {reason}")
@@ -82,7 +82,7 @@ def _speaks_tls(address: AgentAddress) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What failures mean in one protocol.
+    """The explanations of failures in one protocol.
 
     Attributes:
         refused: What to check if nobody listens.
@@ -104,7 +104,7 @@ class Hints:
 
 
 def explain(code: grpc.StatusCode, details: str, server: object, hints: Hints) -> str:
-    """Returns what the status of a failed call means.
+    """Explains the status of a failed call.
 
     ``details`` is what gRPC, or the server, says. A server with an ``AgentAddress`` may be contacted to find
     out more.
@@ -142,4 +142,4 @@ _UNAVAILABLE = {
     ("shutting down", "goaway", "cancelling all calls"): "is stopping, and did not finish the call",
     ("reset", "closed", "broken pipe"): "the connection was lost; {hints.crashed} was stopped or has crashed",
 }
-"""What gRPC's details of an unavailable server mean, by signs in them; the first that fits counts."""
+"""Explanations of gRPC's details of an unavailable server, by substring; the first match applies."""

@@ -52,7 +52,7 @@ class KServeConnection(ServerConnection, KServeServer):
         return channel.unary_unary(f"/{INFER_PATH}")
 
     def identity(self) -> ServerIdentity:
-        """Returns what the server calls itself.
+        """Returns the server's metadata about itself.
 
         Raises:
             AgentError: The server cannot be reached.

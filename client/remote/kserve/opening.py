@@ -202,7 +202,7 @@ class _ServedModel:
 
     @property
     def frameworks(self) -> Mapping[str, str]:
-        """What the server runs the model in, with the version if known."""
+        """The framework in which the server runs the model, with its version if known."""
         if framework := self.reported.get("framework"):
             return {framework: self.reported.get("framework_version", "")}
         return {self.metadata.platform: ""} if self.metadata.platform else {}

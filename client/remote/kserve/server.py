@@ -48,7 +48,7 @@ class InferForm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """What a server calls itself, and the extensions that it has; empty if it does not say."""
+    """A server's name and version as it reports them, and its extensions; empty if it reports none."""
 
     name: str = ""
     version: str = ""
@@ -111,7 +111,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def identity(self) -> ServerIdentity:
-        """Returns what the server calls itself; raises AgentError if it cannot be reached."""
+        """Returns the server's metadata about itself; raises AgentError if it cannot be reached."""
 
     @abstractmethod
     def register_memory(self, name: str, key: str, byte_size: int) -> None:

@@ -128,7 +128,7 @@ class RemoteAgent(Closeable):
     ) -> None:
         self.connection = connection
         self.session_id = session_id
-        """What the agent knows the open model by."""
+        """The agent's identifier of the open model."""
         self.description = description
         """The model and what it runs on."""
         self._remote = remote

@@ -22,7 +22,7 @@ class Lease:
     number: int
     inputs: Sequence[Input] = field(compare=False)
     tries: int = field(default=0, compare=False)
-    """How many agents were lost with it before."""
+    """The number of agents lost so far while they held the batch."""
 
 
 class BatchQueue:
@@ -57,7 +57,7 @@ class BatchQueue:
 
     @property
     def answered(self) -> Mapping[str, int]:
-        """How many batches each agent has answered."""
+        """The number of batches that each agent has answered."""
         with self._changed:
             return dict(self._answered)
 

@@ -341,7 +341,7 @@ _SAME: Mapping[str, Callable[[SystemDescription], object]] = {
     "files of the model": lambda d: dict(d.checksums),
     "manifest of the model": lambda d: d.manifest.model_dump(),
 }
-"""What must be the same; the last two are too long to be shown."""
+"""The properties that must be equal; the values of the last two are too long to print."""
 _NOT_SHOWN = ("files of the model", "manifest of the model")
 _MACHINE: Mapping[str, Callable[[SystemDescription], str]] = {
     "processor": lambda d: d.environment.cpu_model,

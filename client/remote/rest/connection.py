@@ -83,7 +83,7 @@ class KServeHttpConnection(Closeable, KServeServer):
         return http_client_call("POST", INFER_TEMPLATE, at.host, at.port)
 
     def identity(self) -> ServerIdentity:
-        """Returns what the server calls itself.
+        """Returns the server's metadata about itself.
 
         Raises:
             AgentError: The server cannot be reached.
