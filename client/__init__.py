@@ -1,1 +1,1 @@
-"""The ``agent`` command line, its configuration and the remote agent's client: the parts put together."""
+"""Assembles the ``agent`` command line, its configuration and the client of remote agents."""

@@ -1,4 +1,4 @@
-"""The profiles of clusters in the configuration file, and what Slurm takes as a time and as memory."""
+"""Cluster profiles of the configuration file, and the time and memory formats that Slurm accepts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def is_one_line(text: str) -> bool:
-    """Whether a text is not empty and has no line break of any kind, nor a NUL."""
+    """Returns whether a text is not empty and contains no NUL and no line break of any kind."""
     return text.splitlines() == [text] and "\0" not in text
 
 
@@ -31,7 +31,7 @@ def _line(value: Any) -> Any:
 
 
 def _time(value: Any) -> Any:
-    """YAML reads 1:00:00 without quotes as the number 3600, which Slurm would take for minutes."""
+    """Checks a time and rejects numbers: YAML reads an unquoted 1:00:00 as 3600, and Slurm counts minutes."""
     if not isinstance(value, str) or not TIME.fullmatch(value):
         raise PydanticCustomError("time", f"text in quotes: {TIME_HELP}")
     return value
@@ -54,20 +54,20 @@ _Variable = Annotated[str, BeforeValidator(_variable)]
 
 
 class ClusterProfile(BaseModel):
-    """What the job scripts of a cluster have in common; options of the command replace it.
+    """The settings shared by all job scripts of a cluster. Options of the command override them.
 
     Attributes:
-        account: The accounting group that pays for the job.
+        account: The accounting group that is charged for the job.
         partition: The partition; None leaves it to the cluster.
-        time: The longest time of the job, as Slurm takes it.
-        memory: The memory of the job on each node, as Slurm takes it.
-        cpus_per_task: The cores of a task, which are also the threads of an operator.
+        time: The time limit of the job, in Slurm's format.
+        memory: The memory of the job on each node, in Slurm's format.
+        cpus_per_task: The CPU cores per task, which is also the number of threads per operator.
         modules: The environment modules to load.
         virtualenv: An existing virtual environment to activate, instead of a new one on the node's own disk;
             relative to the configuration file.
         wheels: The folder of wheels that a new virtual environment is installed from; relative to the
             configuration file.
-        packages: What is installed from it.
+        packages: The packages to install from ``wheels``.
         environment: Environment variables of the job.
     """
 
@@ -86,10 +86,10 @@ class ClusterProfile(BaseModel):
 
 
 def profile_of(name: str, clusters: Mapping[str, ClusterProfile]) -> ClusterProfile:
-    """Returns the profile of a name.
+    """Returns the profile with a name.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: No profile has this name.
     """
     if not clusters:
         raise ConfigurationError(f'unknown cluster "{name}": the configuration file has no clusters')

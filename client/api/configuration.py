@@ -1,6 +1,6 @@
 """The configuration file, which replaces flags and environment variables.
 
-A flag takes precedence over an environment variable, that over the configuration, and that over the default.
+The order of precedence is: flag, environment variable, configuration file, default.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class _Part(BaseModel):
 
 
 class AgentTlsSettings(_Part):
-    """TLS towards agents; paths are relative to the configuration file.
+    """The client's TLS settings for connections to agents; paths are relative to the configuration file.
 
     Attributes:
-        ca: The certificate authorities that sign the agents' certificates.
+        ca: The certificate authorities to trust for agents' certificates.
         cert: The client certificate.
-        key: Its key.
-        server_name: The name in the agents' certificates.
+        key: The private key of the client certificate.
+        server_name: The name to expect in agents' certificates.
     """
 
     ca: Path | None = None
@@ -43,12 +43,12 @@ class AgentTlsSettings(_Part):
 
 
 def _listed(value: object) -> object:
-    """A text alone as a list of one."""
+    """Returns a single string as a list of one; any other value unchanged."""
     return (value,) if isinstance(value, str) else value
 
 
 class SafetySettings(_Part):
-    """TLS and limits of a served agent, by the names of the flags; None leaves the default."""
+    """TLS settings and limits of a served agent, named like the flags; None keeps the default."""
 
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -69,14 +69,14 @@ class SafetySettings(_Part):
 
 
 class DatabaseSettings(_Part):
-    """The database of evaluations: without an address a file in ``data_dir``, without a name the default."""
+    """The database of evaluations: without an address, a file in ``data_dir``; the name has a default."""
 
     address: str | None = None
     name: str | None = None
 
 
 class TracerSettings(_Part):
-    """Where spans are sent, where a person finds them, and how deep an evaluation looks."""
+    """Where to send spans, the URL at which users view them, and the default trace level."""
 
     address: str | None = None
     url: str | None = None
@@ -84,7 +84,7 @@ class TracerSettings(_Part):
 
 
 class ServingSettings(SafetySettings):
-    """Defaults for the flags of ``agent serve`` of the same names; None leaves the program's default."""
+    """Defaults for the flags of ``agent serve`` with the same names; None keeps the program's default."""
 
     max_batch_size: _Count | None = None
     max_queue_delay_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -100,24 +100,24 @@ class ServingSettings(SafetySettings):
 
 
 class Configuration(_Part):
-    """The content of a configuration file; every field may be left out.
+    """The content of a configuration file; every field is optional.
 
     Attributes:
         database: The database.
         tracer: The tracer.
         serving: Models, batching and limits of a served agent.
         manifests: Directories with manifests, relative to the configuration file.
-        architectures: Directories with architectures in code, relative to the configuration file.
-        datasets: Where datasets lie that users obtain themselves, by name; relative to this file.
-        framework: The framework, when no flag names one.
+        architectures: Directories with architectures defined in code, relative to the configuration file.
+        datasets: The paths of datasets that users obtain themselves, by name; relative to this file.
+        framework: The framework to use if no flag names one.
         agent: The default of ``--agent``.
         agents: The addresses of remote agents, ``host:port``, among which ``--agent any`` chooses.
-        agent_tls: TLS towards agents.
+        agent_tls: The client's TLS settings for connections to agents.
         clusters: The profiles of clusters that run Slurm, by name.
         secret_file: The file with the secret of served agents; relative to the configuration file.
         data_dir: The directory of evaluations and unpublished results; relative to the configuration file.
         cache_dir: The directory of downloaded files; relative to the configuration file.
-        max_download_gib: The limit for a downloaded file and for an unpacked archive, in GiB.
+        max_download_gib: The maximum size of a downloaded file and of an unpacked archive, in GiB.
     """
 
     database: DatabaseSettings = DatabaseSettings()
@@ -138,14 +138,14 @@ class Configuration(_Part):
 
     @property
     def architecture_directories(self) -> tuple[Path, ...]:
-        """The directories with architectures in code: the environment variable's, and then these."""
+        """The directories of architectures in code: the environment variable's, then the configured ones."""
         variable = os.environ.get(ARCHITECTURES_VARIABLE, "")
         named = tuple(expanded(Path(part)) for part in variable.split(os.pathsep) if part.strip())
         return (*named, *self.architectures)
 
 
 def load_configuration(path: Path | None) -> Configuration:
-    """Reads the configuration; without a file it has the defaults.
+    """Reads the configuration file; returns the defaults if ``path`` is None.
 
     Raises:
         ConfigurationError: The file cannot be read, or is invalid. The message names the file and field.
@@ -167,7 +167,7 @@ def load_configuration(path: Path | None) -> Configuration:
             f"configuration file {path}: holds {_shown(content)}; allowed: a mapping of the fields {_FIELDS}"
         )
     try:
-        # A field without a value, for example above commented lines, counts as left out.
+        # A field without a value, for example above commented-out lines, counts as unset.
         configuration = Configuration.model_validate({k: v for k, v in content.items() if v is not None})
     except ValidationError as error:
         raise ConfigurationError(f"configuration file {path}: {_explain(error)}") from error
@@ -202,7 +202,7 @@ _ALLOWED = {
 
 
 def _explain(error: ValidationError) -> str:
-    """Returns the first error in one line."""
+    """Returns the first validation error as one line."""
     first = error.errors(include_url=False)[0]
     field = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":

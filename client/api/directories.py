@@ -1,4 +1,4 @@
-"""The places of the program's own files: its configuration, its cache and its data."""
+"""The locations of the program's own files: its configuration, its cache and its data."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Notify = Callable[[str], None]
 
 
 def configuration_path(named: str | None, notify: Notify) -> Path | None:
-    """Returns where the configuration is; None where none is named and the default file does not exist.
+    """Returns the path of the configuration file; None if no flag names one and the default does not exist.
 
     Args:
         named: The file that a flag names.
-        notify: Called with one line about a directory of the program's earlier name.
+        notify: Called with one line if a directory with the program's earlier name exists.
     """
     path = named or os.environ.get(CONFIG_VARIABLE)
     if path:
@@ -32,9 +32,9 @@ def configuration_path(named: str | None, notify: Notify) -> Path | None:
 
 
 def directory(kind: str, configured: Path | None, notify: Notify) -> Path:
-    """Returns where ``cache`` or ``data`` is.
+    """Returns the path of the ``cache`` or ``data`` directory.
 
-    That is what the environment names, or the configuration, or the default.
+    The environment takes precedence over the configuration, and the configuration over the default.
     """
     variable, what = _DIRECTORIES[kind]
     if named := os.environ.get(variable):
@@ -43,15 +43,15 @@ def directory(kind: str, configured: Path | None, notify: Notify) -> Path:
 
 
 def expanded(path: Path) -> Path:
-    """The path with the home directory for ``~``; unchanged where there is no such home."""
+    """Returns the path with ``~`` expanded; unchanged if that home directory is unknown."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser fails where there is none
 
 
 def _default(what: str, function: str, notify: Notify) -> Path:
-    """Returns a default directory; where only that of the earlier name exists, reports how to move it.
+    """Returns a default directory; if only one with the earlier name exists, reports how to move it.
 
-    The command loses nothing if it runs after the new directory was made: ``mv`` keeps a database of the new
-    name beside the one that it moves there.
+    The reported command is safe even after the new directory was created: ``mv`` moves the old database next
+    to the new one instead of replacing it.
     """
     import platformdirs  # takes as long as the rest of `agent --help`
 

@@ -1,4 +1,4 @@
-"""The progress bars of downloads on stderr; they require a terminal."""
+"""Download progress bars on stderr; they require a terminal."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ SHOWN_EVERY_S = 0.25
 class DownloadBar:
     """Shows the progress of each download that takes longer than ``SHOWN_AFTER_S``. Thread-safe.
 
-    A bar is removed when its download ends. Bars are drawn only in calls, at most every ``SHOWN_EVERY_S``.
+    A bar disappears when its download ends. Bars are redrawn only when the object is called, at most once per
+    ``SHOWN_EVERY_S``.
 
     Args:
-        waiting: The line that is kept away while there is a bar; None for none.
+        waiting: The waiting line to hide while a bar is shown; None if there is no such line.
     """
 
     def __init__(self, waiting: WaitingLine | None = None) -> None:

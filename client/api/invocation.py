@@ -1,4 +1,4 @@
-"""One call of the command line: its global flags, its configuration, and the parts that they select."""
+"""One invocation of the command line: its global flags, its configuration, and the parts they select."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _BYTES_PER_GIB = 1024**3
 
 
 def read_secret(path: Path) -> str:
-    """Returns the one line of a secret file.
+    """Returns the secret, the single line of a secret file.
 
     Raises:
-        ConfigurationError: It cannot be read, or is not one line of text. The message hides the content.
+        ConfigurationError: The file cannot be read, or is not one line of text. The message does not contain
+            the secret.
     """
     try:
         with path.open("rb") as file:
@@ -61,18 +62,18 @@ _echo_error = partial(click.echo, err=True)
 
 @dataclass(frozen=True)
 class Invocation:
-    """The global flags, and the parts of the program that follow from them. Each is made when first used.
+    """The global flags, and the parts of the program built from them. Each part is created on first use.
 
     Attributes:
         flags: The global flags that were given, by name.
-        notify: Called with each line that the user should know.
+        notify: Called with each message to the user, one line each.
     """
 
     flags: Mapping[str, Any] = field(repr=False)
     notify: Callable[[str], None] = _echo_error
 
     def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], Invocation], tuple[Mapping[str, Any]]]:
-        """Pickles the flags; see ``resumed_invocation``."""
+        """Pickles only the flags; see ``resumed_invocation``."""
         return resumed_invocation, ({name: each for name, each in self.flags.items() if name != INVOCATION},)
 
     @cached_property
@@ -88,12 +89,12 @@ class Invocation:
 
     @property
     def is_configured(self) -> bool:
-        """Whether there is a configuration file; without one its defaults hold, and need not be loaded."""
+        """Whether a configuration file exists; if not, the defaults apply and nothing needs to be loaded."""
         return self._configuration_path is not None
 
     @property
     def manifest_directories(self) -> tuple[Path, ...]:
-        """The user's directories with manifests: first those that flags name, then the configuration's."""
+        """The user's manifest directories: first those from flags, then those from the configuration."""
         named = tuple(Path(directory) for directory in self.flags.get("manifests", ()))
         return (*named, *self.configuration.manifests) if self.is_configured else named
 
@@ -104,14 +105,14 @@ class Invocation:
 
     @cached_property
     def data_directory(self) -> Path:
-        """The directory of evaluations, and of results that could not be published."""
+        """The directory of evaluations and of results that could not be published."""
         return directory("data", self.configuration.data_dir if self.is_configured else None, self.notify)
 
     @cached_property
     def catalog(self) -> Catalog:
-        """The manifests of the directories that the flags and the configuration name, and the program's.
+        """The built-in manifests, and those in the directories that the flags and the configuration name.
 
-        An invalid manifest among them is reported and left out.
+        An invalid manifest is reported and skipped.
         """
         from inferometer.manifests.catalog import Catalog
 
@@ -123,14 +124,14 @@ class Invocation:
 
     @cached_property
     def listing(self) -> ModelListing:
-        """The models and the names of datasets, which is quicker than the catalogue."""
+        """A listing of the models and of the names of datasets; it loads faster than the catalogue."""
         from inferometer.agent.inference.model_listing import list_models
 
         return list_models(self.manifest_directories, self.cache_directory)
 
     @cached_property
     def cache(self) -> ArtifactCache:
-        """The cache of downloads; it shows the progress of each download with a bar on stderr."""
+        """The download cache; it shows a progress bar on stderr for each download."""
         from inferometer.agent.artifacts.archives import UnpackLimits
         from inferometer.agent.artifacts.cache import ArtifactCache
         from inferometer.agent.artifacts.downloads import Downloader, DownloadLimits
@@ -143,14 +144,14 @@ class Invocation:
 
     @cached_property
     def waiting(self) -> WaitingLine:
-        """The line that says what is being done."""
+        """The line that shows the current activity."""
         from inferometer.client.api.waiting import WaitingLine
 
         return WaitingLine(wanted=not (self.flags.get("verbose") or self.flags.get("debug")))
 
     @cached_property
     def architectures(self) -> Architectures:
-        """The architectures that models in code can name.
+        """The architectures that manifests of models in code can name.
 
         Raises:
             ConfigurationError: A directory that the environment or the configuration names does not exist.
@@ -161,14 +162,14 @@ class Invocation:
 
     @cached_property
     def registry(self) -> Registry:
-        """The frameworks."""
+        """The registry of frameworks."""
         from inferometer.agent.inference.registry import Registry
 
         return Registry.discover()
 
     @cached_property
     def secret(self) -> str | None:
-        """The secret of served agents: the flag, the environment, or a file.
+        """The secret of served agents, from the flag, the environment or a file.
 
         A file on the command line takes precedence over a secret in the environment.
 
@@ -186,7 +187,7 @@ class Invocation:
 
     @cached_property
     def agent_tls(self) -> ClientTls | None:
-        """TLS towards served agents; None where neither flags nor configuration name any.
+        """The client's TLS settings for served agents; None if neither flags nor configuration set any.
 
         Raises:
             ConfigurationError: A certificate is given without its key, or a key without its certificate.
@@ -196,27 +197,27 @@ class Invocation:
         server_name = self.flags.get("tls_server_name")
         if self.is_configured:
             configured = self.configuration.agent_tls
-            if certificate is None and key is None:  # a certificate goes with its own key
+            if certificate is None and key is None:  # a certificate and its key come from the same source
                 certificate, key = configured.cert, configured.key
             authorities = authorities or configured.ca
             server_name = server_name or configured.server_name
         if not (authorities or certificate or key or server_name):
             return None
-        # gRPC, which most commands do not need
+        # imports gRPC, which most commands do not need
         from inferometer.client.remote.channel.connection import ClientTls
 
         return ClientTls(authorities, certificate, key, server_name)
 
     @property
     def local(self) -> bool:
-        """Whether a server listens on the local address only."""
+        """Whether servers listen only on the loopback address."""
         return bool(self.flags.get("local"))
 
     @property
     def database(self) -> tuple[str | None, str]:
         """The address and the name of the database; without an address, it is a local file.
 
-        So it is where the variable of the address is empty, whatever the configuration names.
+        An empty environment variable for the address overrides the configuration and selects the local file.
         """
         settings = self.configuration.database
         name = self.flags.get("database_name") or settings.name or DEFAULT_DATABASE
@@ -235,7 +236,7 @@ class Invocation:
         """Opens the database that the options or the configuration name.
 
         Raises:
-            StoreError: It cannot be reached.
+            StoreError: The database cannot be reached.
         """
         from inferometer.evaluators.store.opening import open_store
 
@@ -243,9 +244,9 @@ class Invocation:
 
 
 def resumed_invocation(flags: Mapping[str, Any]) -> Invocation:
-    """Returns an invocation that goes on in another process, whose logs and warnings then look the same.
+    """Continues an invocation in another process, with the same format of logs and warnings.
 
-    What the user should know was said in the first process.
+    Messages to the user are dropped, because the first process has already printed them.
     """
     quieten_libraries()
     set_logging(flags)

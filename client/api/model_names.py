@@ -1,4 +1,4 @@
-"""The model that a benchmark names: by DLBS's id, which is an architecture, or by the name of a manifest."""
+"""Resolves the model that a benchmark names: a DLBS id, which is an architecture, or a manifest's name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from inferometer.manifests.schema import ModelManifest
 def named_model(catalog: Catalog, name: str, version: str | None = None) -> tuple[str, str | None]:
     """Returns the name and the version of a manifest.
 
-    A name that a manifest has in just these letters comes first, then an architecture, whose highest version
-    is meant, then a name in other letters: ``alexnet`` is the architecture of BVLC-AlexNet, and ``AlexNet``
-    another model.
+    Matches are tried in this order: a manifest with exactly this name, an architecture with this name (at its
+    highest version), a manifest whose name differs only in case. So ``alexnet`` is the architecture of
+    BVLC-AlexNet, and ``AlexNet`` is another model.
 
     Raises:
-        UnknownModelError: There is neither.
+        UnknownModelError: Neither a manifest nor an architecture has this name.
     """
     wanted = name.strip()
     if any(model.name == wanted for model in catalog.models):
@@ -35,7 +35,7 @@ def named_model(catalog: Catalog, name: str, version: str | None = None) -> tupl
 
 
 def architectures(catalog: Catalog) -> Iterator[str]:
-    """Yields the architectures that models name, but those of packages."""
+    """Yields the architectures that models name, except those from packages."""
     names = {_architecture(model) for model in catalog.models}
     yield from sorted(name for name in names if name and ":" not in name)
 

@@ -1,4 +1,4 @@
-"""Progress: a bar for an evaluation, one live line for load; on stderr of a terminal, or in a notebook."""
+"""Progress displays on a terminal's stderr or in a notebook: a bar for an evaluation, a line for load."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 SHOWN_AFTER_S = 2.0
 SHOWN_EVERY_S = 0.25
 _NS_PER_MS = 1_000_000
-_NOTEBOOK_S = 1.0  # a message to it takes up to a millisecond, for which what is measured waits
+_NOTEBOOK_S = 1.0  # a message to a notebook takes up to a millisecond and delays the measurement
 
 
 class Display:
-    """Shows the progress of one evaluation after the other."""
+    """Shows the progress of evaluations, one at a time."""
 
     def begin_part(self, part: JobPart) -> None:
-        """Takes which evaluation of several begins."""
+        """Receives which evaluation of several begins."""
 
     def begin(self) -> None:
-        """Starts the time of another evaluation."""
+        """Restarts the elapsed time for another evaluation."""
 
     def __call__(self, progress: Any) -> None:
         """Shows the progress."""
 
     def close(self) -> None:
-        """Removes what is shown."""
+        """Removes the display."""
 
 
 def display_of(job: Job[Any]) -> Display:
-    """Returns what shows the progress of a job: HTML in a notebook, else a line in a terminal."""
+    """Returns the progress display for a job: HTML in a notebook, otherwise a line in a terminal."""
     if job.shown is Shown.BAR:
         return _NotebookBar(job.title) if _in_notebook() else ProgressBar(job.title)
     search = job.shown is Shown.PROBES
@@ -49,10 +49,10 @@ def display_of(job: Job[Any]) -> Display:
 
 
 class ProgressBar(Display):
-    """Shows the progress of an evaluation, once it has taken ``SHOWN_AFTER_S``.
+    """A progress bar for an evaluation, shown after ``SHOWN_AFTER_S``.
 
-    It draws only when it is called, at most every ``SHOWN_EVERY_S``: a thread that draws by itself would
-    draw while a batch is predicted and timed.
+    It draws only when it is called, at most once per ``SHOWN_EVERY_S``. A background thread would also draw
+    while a batch is predicted and timed.
     """
 
     def __init__(self, title: str) -> None:
@@ -63,13 +63,13 @@ class ProgressBar(Display):
         self.begin()
 
     def begin_part(self, part: JobPart) -> None:
-        """Takes the name of one evaluation of a sweep as the title."""
+        """Sets the title to the name of one evaluation of a sweep."""
         self.close()
         if part.name:
             self.title = f"{part.name} ({part.number} of {part.count})"
 
     def begin(self) -> None:
-        """Starts the time of another evaluation."""
+        """Restarts the elapsed time for another evaluation."""
         self._next = time.monotonic() + SHOWN_AFTER_S
 
     def __call__(self, progress: Progress) -> None:
@@ -104,10 +104,10 @@ class ProgressBar(Display):
 
 
 class LiveLine(Display):
-    """Shows the progress of one run under load after the other, in one line.
+    """A line that shows the progress of runs under load, one at a time.
 
     Args:
-        search: Whether the runs are the probes of a search, which are then numbered.
+        search: Whether the runs are the probes of a search. Probes are numbered.
     """
 
     def __init__(self, search: bool) -> None:
@@ -117,7 +117,7 @@ class LiveLine(Display):
         self.begin()
 
     def begin(self) -> None:
-        """Starts the count of another job's runs."""
+        """Restarts the count of runs for another job."""
         self._runs = 1 if self._search else 0
         self._elapsed_s = 0.0
 
@@ -140,7 +140,7 @@ class LiveLine(Display):
 
 
 def line_of(progress: IssuerProgress, probe: int = 0) -> str:
-    """Returns the line; ``probe`` is the number of the probe, or 0."""
+    """Formats progress as one line; ``probe`` is the number of the probe, or 0 if there is no search."""
     what = f"probe {probe}  " if probe else ""
     if progress.target_qps:
         what += f"at {progress.target_qps:.4g} queries/s  "
@@ -153,25 +153,25 @@ def line_of(progress: IssuerProgress, probe: int = 0) -> str:
 
 
 def _in_notebook() -> bool:
-    """Whether a kernel of Jupyter runs this; only then is IPython loaded, which is no dependency."""
+    """Returns whether a Jupyter kernel runs this code. Does not import IPython, which is no dependency."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
 class _Area(Display):
-    """A place below a cell whose HTML changes, at most every ``_NOTEBOOK_S``."""
+    """An output area below a notebook cell; its HTML is updated at most once per ``_NOTEBOOK_S``."""
 
     def __init__(self) -> None:
         self._handle: Any = None
         self.begin()
 
     def begin(self) -> None:
-        """Starts the time of another evaluation."""
+        """Restarts the elapsed time for another evaluation."""
         self._next = time.monotonic() + _NOTEBOOK_S
 
     def close(self) -> None:
-        """Empties the place."""
+        """Clears the output area."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.update(sys.modules["IPython"].display.HTML(""))
@@ -189,18 +189,18 @@ class _Area(Display):
             self._handle = sys.modules["IPython"].display.display(shown, display_id=True)
         else:
             self._handle.update(shown)
-        sys.stdout.flush()  # waits until the kernel's thread has sent it, which would else disturb a batch
+        sys.stdout.flush()  # waits until the kernel's thread has sent it, so that it cannot disturb a batch
 
 
 class _NotebookBar(_Area):
-    """The bar of an evaluation."""
+    """The progress bar of an evaluation in a notebook."""
 
     def __init__(self, title: str) -> None:
         super().__init__()
         self.title = title
 
     def begin_part(self, part: JobPart) -> None:
-        """Takes the name of one evaluation of a sweep as the title."""
+        """Sets the title to the name of one evaluation of a sweep."""
         self.close()
         if part.name:
             self.title = f"{part.name} ({part.number} of {part.count})"
@@ -213,7 +213,7 @@ class _NotebookBar(_Area):
 
 
 class _NotebookLine(_Area):
-    """The line of load, and of a search one probe after the other."""
+    """The live line of a run under load in a notebook; in a search, of each probe in turn."""
 
     def __init__(self, search: bool) -> None:
         super().__init__()

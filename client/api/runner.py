@@ -1,4 +1,4 @@
-"""Runs a job for any door: progress, Ctrl-C, and the file and the store that keep its evaluations."""
+"""Runs a job for any front end: progress, Ctrl-C, and the file and store that keep its evaluations."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ _log = logging.getLogger(__name__)
 
 
 class Door:
-    """What a door shows of a job; this one shows nothing, and logs what the user should know."""
+    """The callbacks with which a front end displays a job. The base class shows nothing and logs messages."""
 
     def part(self, part: JobPart) -> None:
-        """Takes which evaluation of several begins."""
+        """Receives which evaluation of several begins."""
 
     def start(self, what: JobStart) -> None:
-        """Takes what is measured, once the system is open."""
+        """Receives a description of what is measured, once the system is open."""
 
     def say(self, line: str) -> None:
-        """Takes one line that the user should know."""
+        """Receives one line of text for the user."""
         _log.warning("%s", line)
 
     def show(self, evaluation: Evaluation) -> None:
-        """Takes an evaluation once a file keeps it, and before it is published."""
+        """Receives an evaluation after it is written to a file and before it is published."""
 
     def published(self, evaluation: Evaluation, location: str) -> None:
-        """Takes an evaluation that is published."""
+        """Receives an evaluation after it is published."""
 
 
 class Runner:
-    """Runs jobs, each of which it tells other processes of this machine.
+    """Runs jobs, and reports each running job to other processes on this machine.
 
     Args:
         invocation: The configuration.
-        door: What shows the job.
-        publish: Whether evaluations are kept in the database.
-        predictions: Whether they keep their predictions there.
+        door: Displays the job.
+        publish: Whether to store evaluations in the database.
+        predictions: Whether to store their predictions too.
     """
 
     def __init__(
@@ -73,15 +73,16 @@ class Runner:
         self._close_display: Callable[[], None] = lambda: None
 
     def run(self, job: Job[F]) -> Generator[F, None, None]:
-        """Runs a job, and yields what it finds as soon as it is kept.
+        """Runs a job, and yields each result as soon as it is stored.
 
-        The first Ctrl-C requests a stop. An interrupted evaluation of a kind that does not keep those is
-        yielded all the same. Close the iterator to end the job early.
+        The first Ctrl-C requests a stop. An interrupted evaluation is yielded even if its kind does not store
+        interrupted evaluations. Close the iterator to end the job early.
 
         Raises:
             StoreError: The database cannot be reached, or an evaluation was not published; the message names
-                the file that keeps it.
-            KeyboardInterrupt: A second Ctrl-C, or one while an evaluation is published, which a file keeps.
+                the file that holds it.
+            KeyboardInterrupt: On a second Ctrl-C, or on one while an evaluation is being published; the
+                evaluation then remains in a file.
             InferometerError: The job failed.
         """
         with ExitStack() as stack:
@@ -92,7 +93,7 @@ class Runner:
             self._close_display = display.close
             for close in (display.close, self._running.close, self._invocation.waiting.close):
                 stack.callback(close)
-            if threading.current_thread() is threading.main_thread():  # only there can signals be handled
+            if threading.current_thread() is threading.main_thread():  # Python handles signals only there
                 stack.enter_context(self.stop)
 
             def begin(part: JobPart) -> None:
@@ -125,16 +126,16 @@ class Runner:
                     yield each
 
     def say(self, line: str) -> None:
-        """Tells the door a line, with nothing else in its way."""
+        """Passes a line to the door, with progress displays hidden."""
         self._close_display()
         with self._invocation.waiting.hidden():
             self._door.say(line)
 
     def _keep(self, evaluation: Evaluation) -> None:
-        """Keeps an evaluation in a file, shows it and publishes it; then the file is removed.
+        """Writes an evaluation to a file, shows it, publishes it, and then removes the file.
 
-        Ctrl-C loses nothing: it waits for the file, and for no batch. Where there can be no file, the
-        evaluation is published although a stop was requested.
+        Ctrl-C loses no data: it takes effect after the file is written. If the file cannot be written, the
+        evaluation is published even if a stop was requested.
         """
         kind = kind_of(evaluation)
         self._close_display()
@@ -151,7 +152,7 @@ class Runner:
         path, told = self._spooled(kept)
         try:
             self._door.show(evaluation)
-        finally:  # it is published although stdout is closed
+        finally:  # publish even if stdout is closed
             try:
                 if self.stop.end() and path is not None:
                     raise KeyboardInterrupt
@@ -164,11 +165,11 @@ class Runner:
         if path is not None:
             with suppress(OSError):  # publishing it again later changes nothing
                 path.unlink()
-                path.parent.rmdir()  # if no other evaluation waits there
+                path.parent.rmdir()  # succeeds only if no other evaluation waits there
         self._door.published(evaluation, self._store.location)
 
     def _spooled(self, evaluation: Evaluation) -> tuple[Path | None, str]:
-        """Writes an evaluation to a file; returns its path, and what has become of the evaluation."""
+        """Writes an evaluation to a file; returns its path, and a text that says where the evaluation is."""
         try:
             path = write_spool(evaluation, self._invocation.data_directory / "unpublished")
         except StoreError as error:
@@ -183,7 +184,7 @@ class Runner:
 def measured(
     invocation: Invocation, job: Job[Evaluation[M]], *, publish: bool, door: Door | None = None
 ) -> Evaluation[M]:
-    """Runs a job of one evaluation without showing more than its progress, and returns the evaluation.
+    """Runs a job of one evaluation, showing only its progress, and returns the evaluation.
 
     Raises:
         InferometerError: See ``Runner.run``.

@@ -1,8 +1,8 @@
-"""What is being measured now, told to other processes: one small file for each, in the data directory.
+"""Shares the progress of running jobs with other processes: one small file per job in the data directory.
 
-The process that measures holds a lock on its file, which the system releases whatever way it ends: a file
-without a lock is left over, and counts for nothing. It writes where progress is reported, and at most once a
-second.
+The measuring process holds a lock on its file. The operating system releases the lock however the process
+ends, so a file without a lock is stale and is ignored. The process writes only when it reports progress, at
+most once a second.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _ENDING = ".json"
 
 
 class RunningFile:
-    """Tells other processes how far a job is. Where the file cannot be written, it tells nothing.
+    """Publishes the progress of a job to other processes. Does nothing if the file cannot be written.
 
     Args:
-        data_directory: The data directory; None tells nobody.
+        data_directory: The data directory; None disables publishing.
         clock: A monotonic clock in seconds.
     """
 
@@ -49,7 +49,7 @@ class RunningFile:
         self._elapsed_s = 0.0
 
     def begin(self, what: JobStart) -> None:
-        """Starts with another evaluation of the job."""
+        """Begins another evaluation of the job."""
         system = what.system
         framework = f"{system.manifest.framework.name} {system.framework_version}".rstrip()
         self._content = {
@@ -70,7 +70,7 @@ class RunningFile:
             self._write()
 
     def __call__(self, progress: Progress | IssuerProgress) -> None:
-        """Takes progress, and writes it if a second has passed."""
+        """Receives progress, and writes it if a second has passed since the last write."""
         if self._descriptor is None or self._clock() < self._next_s:
             return
         if isinstance(progress, Progress):
@@ -86,7 +86,7 @@ class RunningFile:
             self._write()
 
     def close(self) -> None:
-        """Removes the file, and the folder if no other is in it."""
+        """Removes the file, and the folder if it is then empty."""
         if self._descriptor is not None and self._path is not None:
             with suppress(OSError):
                 self._path.unlink()
@@ -105,7 +105,7 @@ class RunningFile:
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
         try:
             descriptor = os.open(partial, flags, 0o600)
-        except FileNotFoundError:  # another process has removed the folder, which was empty
+        except FileNotFoundError:  # another process has removed the empty folder
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(partial, flags, 0o600)
         try:
@@ -118,7 +118,7 @@ class RunningFile:
         self._descriptor, self._length = descriptor, 0
 
     def _write(self) -> None:
-        """Writes over what is there: one call, which wakes nobody."""
+        """Overwrites the content with one system call, which wakes no other process."""
         self._next_s = self._clock() + _EVERY_S
         text = json.dumps(self._content).encode("ascii")[:_MOST_BYTES]
         if self._descriptor is not None:
@@ -128,16 +128,16 @@ class RunningFile:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A job that runs now.
+    """A running job.
 
     Attributes:
         title: The model.
-        detail: What it runs on, and over what.
+        detail: The framework, device and inputs.
         work: The load; empty for batches.
-        began_unix_s: When it began.
-        done: The inputs or queries so far.
-        total: All of them; 0 if that is not known.
-        text: How far it is, for a person.
+        began_unix_s: When the job began, in seconds since 1970.
+        done: The number of inputs or queries so far.
+        total: The total number; 0 if unknown.
+        text: The progress as readable text.
     """
 
     title: str
@@ -150,10 +150,10 @@ class Running:
 
 
 def running_now(data_directory: Path) -> list[Running]:
-    """Returns the jobs that run now on this machine with this data directory, the first to begin first."""
+    """Returns the jobs running on this machine with this data directory, ordered by start time."""
     found = []
     for content in _read(data_directory / FOLDER, remove=False):
-        # one that is read while it is written is whole the next time
+        # a file that is read during a write is complete at the next reading
         with suppress(ValueError, TypeError, RecursionError):
             known = json.loads(content)
             found.append(Running(**{name: known[name] for name in Running.__slots__ if name in known}))
@@ -161,7 +161,7 @@ def running_now(data_directory: Path) -> list[Running]:
 
 
 def _read(folder: Path, *, remove: bool) -> Iterator[bytes]:
-    """The content of the files that are locked; ``remove`` removes the others."""
+    """Yields the content of each locked file; with ``remove``, deletes the unlocked ones."""
     with suppress(OSError):
         for path in sorted(folder.iterdir()):
             if path.suffix != _ENDING:

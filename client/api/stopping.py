@@ -1,4 +1,4 @@
-"""The request to stop a run, made by Ctrl-C or SIGTERM."""
+"""Stop requests from Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing_extensions import Self
 
 
 class StopRequest:
-    """Raises KeyboardInterrupt on SIGINT and SIGTERM while it is entered.
+    """A context manager that raises KeyboardInterrupt on SIGINT and SIGTERM.
 
-    Between ``begin`` and ``end``, the first of them requests to stop instead.
+    Between ``begin`` and ``end``, the first signal requests a stop instead.
     """
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class StopRequest:
         self._before: dict[signal.Signals, object] = {}
 
     def __call__(self) -> bool:
-        """Whether a stop was requested."""
+        """Returns whether a stop was requested."""
         return self._requested
 
     def begin(self, stops: str) -> None:
-        """Forgets a request, and marks the start of what the next one lets finish.
+        """Clears an earlier request, and marks the start of work that the next request allows to finish.
 
         Args:
             stops: Printed on stderr when a stop is requested, such as "stopping after this batch".
@@ -34,7 +34,7 @@ class StopRequest:
         self._stops = stops
 
     def end(self) -> bool:
-        """Returns whether a stop was requested; the next signal interrupts at once."""
+        """Returns whether a stop was requested; from now on, a signal interrupts at once."""
         requested, self._requested, self._stops = self._requested, False, None
         return requested
 

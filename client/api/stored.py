@@ -1,4 +1,4 @@
-"""Evaluations of the database, found by what a person or a program names."""
+"""Finds evaluations in the database by ids, prefixes of ids and groups."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _log = logging.getLogger(__name__)
 
 
 def left_out(error: StoreError) -> None:
-    """Logs an evaluation, or a trace, that cannot be read."""
+    """Logs the error of an evaluation or a trace that cannot be read."""
     _log.warning("left out %s", error)
 
 
 def whole_id(store: EvaluationStore, given: str) -> str:
-    """Returns the only id that begins with what was given; that itself where it is an id, or begins none.
+    """Returns the only id with a prefix; the prefix itself if it is an id, or if no id begins with it.
 
     Raises:
-        UnknownEvaluationError: Several ids begin with it.
+        UnknownEvaluationError: Several ids begin with the prefix.
         StoreError: The database cannot be reached.
     """
     found = store.ids(given) if given else ()
@@ -41,11 +41,11 @@ def whole_id(store: EvaluationStore, given: str) -> str:
 
 
 def find_one(store: EvaluationStore, evaluation_id: str) -> Evaluation:
-    """Returns the evaluation with an id, or with the only one that begins so.
+    """Returns the evaluation with an id or a unique prefix of an id.
 
     Raises:
-        UnknownEvaluationError: There is none, or there are several; or it is the id of a group, whose
-            evaluations are named.
+        UnknownEvaluationError: No evaluation matches, several match, or the id is that of a group. For a
+            group, the message names its evaluations.
         StoreError: The database cannot be reached.
     """
     evaluation_id = whole_id(store, evaluation_id)
@@ -62,10 +62,10 @@ def find_one(store: EvaluationStore, evaluation_id: str) -> Evaluation:
 
 
 def newest(store: EvaluationStore, on_unreadable: Callable[[StoreError], None] = left_out) -> Evaluation:
-    """Returns the newest evaluation that can be read; ``on_unreadable`` takes what is wrong with newer ones.
+    """Returns the newest readable evaluation; calls ``on_unreadable`` with the error of each newer one.
 
     Raises:
-        UnknownEvaluationError: There is none.
+        UnknownEvaluationError: The database holds no readable evaluation.
     """
     wanted = EvaluationFilter(limit=1, include_interrupted=True)
     for offset in range(store.count(wanted)):
@@ -79,7 +79,7 @@ def others_of(
     evaluation: Evaluation,
     on_unreadable: Callable[[StoreError], None] = left_out,
 ) -> Sequence[Evaluation]:
-    """Returns the other evaluations of the group that can be read, the shallowest trace first."""
+    """Returns the other readable evaluations of the group, ordered from the shallowest trace level."""
     if evaluation.group_id is None:
         return ()
     wanted = EvaluationFilter(evaluation_id=evaluation.group_id, include_interrupted=True)
@@ -91,7 +91,7 @@ def others_of(
 def readable_spans(
     store: EvaluationStore, on_unreadable: Callable[[StoreError], None] = left_out
 ) -> SpanSource:
-    """Returns the source of the spans of traces, which has none of a trace that cannot be read whole."""
+    """Returns a source of spans; for a trace that cannot be read completely, it has no spans."""
 
     def spans(evaluation_id: str) -> Iterator[SpanChunk]:
         try:
@@ -105,14 +105,14 @@ def readable_spans(
 
 
 def chosen_side(store: EvaluationStore, name: str, given: str, notify: Callable[[str], None]) -> Side:
-    """Returns the evaluations that ids or their unique prefixes name, each once.
+    """Returns the evaluations that ids or unique prefixes of ids select, without duplicates.
 
-    Evaluations of a group that ran under a profiler are left out and reported, as a group of trace levels
-    holds one that did not. One that is named by its own id is not left out. ``given`` is ids of evaluations
-    or groups, separated by commas. ``notify`` is called with a line about what is left out.
+    Evaluations of a group that ran under a profiler are skipped and reported, because a group of trace levels
+    also contains one that ran without. An evaluation selected by its own id is never skipped. ``given`` holds
+    ids of evaluations or groups, separated by commas. ``notify`` is called with a line about skipped ones.
 
     Raises:
-        ConfigurationError: Nothing is named, or the evaluations cannot be compared.
+        ConfigurationError: ``given`` is empty, or the evaluations cannot be compared.
         UnknownEvaluationError: An id does not exist, or is ambiguous.
     """
     ids = [word.strip() for word in given.split(",") if word.strip()]

@@ -1,4 +1,4 @@
-"""Systems under test as the jobs open them: in this process, on agents, or on a KServe server."""
+"""Opens systems under test for jobs: in this process, on agents, or on a KServe server."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class Systems:
-    """Opens what requests name; satisfies ``JobResources``. Loads gRPC only for a system elsewhere.
+    """Opens the systems that requests name; implements ``JobResources``. Loads gRPC only for remote systems.
 
     Args:
-        invocation: Has the configuration, the manifests, the cache and the secret.
+        invocation: Provides the configuration, the manifests, the cache and the secret.
     """
 
     def __init__(self, invocation: Invocation) -> None:
@@ -43,22 +43,22 @@ class Systems:
 
     @property
     def catalog(self) -> Catalog:
-        """The manifests."""
+        """Returns the catalogue of manifests."""
         return self._invocation.catalog
 
     @property
     def cache(self) -> ArtifactCache:
-        """Gets the files that are at URLs."""
+        """Returns the cache that downloads files from URLs."""
         return self._invocation.cache
 
     @property
     def registry(self) -> Registry:
-        """The frameworks."""
+        """Returns the registry of frameworks."""
         return self._invocation.registry
 
     @property
     def data_directory(self) -> Path:
-        """The folder of the program's data."""
+        """Returns the folder of the program's data."""
         return self._invocation.data_directory
 
     def open_system(
@@ -77,7 +77,7 @@ class Systems:
         )
 
     def open_loadable(self, request: SystemRequest, *, notify: Notify) -> TensorSystem:
-        """Opens a model to be put under load; see ``JobResources``."""
+        """Opens a model for a load test; see ``JobResources``."""
         return self._open_one(request, notify, None)
 
     def find_model(self, request: SystemRequest) -> ModelManifest:
@@ -85,12 +85,12 @@ class Systems:
         return with_labels(self._select(request), needed=False)
 
     def check_system(self, request: SystemRequest) -> ModelManifest | None:
-        """Checks the framework and the device of a model in this process; see ``JobResources``."""
+        """Checks the framework and the device of a model that runs in this process; see ``JobResources``."""
         if request.agents:
             return None
         given, session = request.given, request.session
         manifest = self._select(request) if given is None else given.manifest
-        if session.device.is_gpu or session.precision is not None:  # else it can wait for its import
+        if session.device.is_gpu or session.precision is not None:  # otherwise it can wait for its import
             in_memory = given is not None and given.in_memory is not None
             check_model(manifest, session, self._invocation.registry, in_memory=in_memory)
         return manifest
@@ -128,7 +128,7 @@ class Systems:
         )
 
     def companions(self, request: SystemRequest, communication: str) -> CompanionsOf | None:
-        """Returns what gives the processes that ranks of a model need beside them; see ``JobResources``."""
+        """Returns a function that lists the companion processes of a model's ranks; see ``JobResources``."""
         from inferometer.agent.training.opening import find_companions
 
         entry = self._invocation.registry.find(self._select(request).framework.name)
@@ -163,7 +163,7 @@ class Systems:
             invocation.registry,
             architectures=invocation.architectures,
             cache=invocation.cache,
-            # The user names the URLs, so that they may lead to this machine and its network.
+            # The user names the URLs, so private and local addresses are allowed.
             fetch=partial(fetch_image, allow_private=True),
             trace=trace,
             given=given,
@@ -190,7 +190,7 @@ class Systems:
         return open_kserve(
             request.agents[0],
             invocation.catalog,
-            # The configured framework is that of models in this process.
+            # The configured framework applies only to models in this process.
             ModelChoice(request.model_name, request.model_version, request.framework_name),
             request.session,
             self._remote_options(request),

@@ -1,4 +1,4 @@
-"""The line on stderr that says what the program is doing while nothing else shows it; it needs a terminal."""
+"""The line on stderr that shows the current activity if nothing else does; it requires a terminal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ SHOWN_EVERY_S = 0.5
 
 
 class WaitingLine:
-    """Shows what is being done, and since when, once that has taken ``SHOWN_AFTER_S``. Thread-safe.
+    """Shows the current activity and its elapsed time, after ``SHOWN_AFTER_S``. Thread-safe.
 
-    A thread draws it. ``close`` returns when it has ended, so that none draws while a model is timed.
+    A background thread draws the line. ``close`` returns after the thread has ended, so that nothing is drawn
+    while a model is timed.
 
     Args:
-        wanted: Whether it is shown at all; log lines, for one, would go through it.
+        wanted: Whether to show the line at all; log lines, for example, would overlap it.
     """
 
     def __init__(self, *, wanted: bool = True) -> None:
@@ -31,7 +32,7 @@ class WaitingLine:
         self._is_drawn = False
 
     def begin(self, what: str) -> None:
-        """Begins something, such as "opening ResNet50"; it ends what began before."""
+        """Begins an activity, such as "opening ResNet50", and ends the previous one."""
         self.close()
         if self._shown:
             self._ended = Event()
@@ -48,7 +49,7 @@ class WaitingLine:
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """Shows the line while its content runs."""
+        """Returns a context manager that shows the line while its body runs."""
         self.begin(what)
         try:
             yield
@@ -57,7 +58,7 @@ class WaitingLine:
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
-        """Keeps the line away while its content prints something else."""
+        """Returns a context manager that hides the line while its body prints other output."""
         self.hide()
         try:
             yield
@@ -65,13 +66,13 @@ class WaitingLine:
             self.show()
 
     def hide(self) -> None:
-        """Keeps the line away until ``show``."""
+        """Hides the line until ``show`` is called."""
         with self._lock:
             self._hidden += 1
             self._clear()
 
     def show(self) -> None:
-        """Ends ``hide``."""
+        """Shows the line again after ``hide``."""
         with self._lock:
             self._hidden -= 1
 
@@ -90,7 +91,7 @@ class WaitingLine:
             self._is_drawn = False
 
     def _write(self, text: str) -> None:
-        """Replaces the line; what another part prints after it begins at its beginning."""
+        """Replaces the line, and leaves the cursor at its start so that other output overwrites it."""
         line = text[: shutil.get_terminal_size().columns - 1]
         sys.stderr.write(f"\r{line}\033[K\r")
         sys.stderr.flush()

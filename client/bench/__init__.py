@@ -1,1 +1,1 @@
-"""``agent bench``: from DLBS's options to requests, and the runs of training and of loading."""
+"""``agent bench``: turns DLBS's options into requests, and prints results in DLBS's format."""

@@ -15,15 +15,15 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What was asked for, which the results of a failed benchmark have too.
+    """The requested parameters of a benchmark; the output of a failed benchmark contains them too.
 
     Attributes:
-        model: The model as it was named.
+        model: The model, by the name that the user gave.
         phase: ``training``, ``inference`` or ``data_ingestion``.
         replica_batch: Samples per batch and device.
         num_gpus: The GPUs; 0 on a CPU.
         num_batches: The measured batches.
-        num_warmup_batches: The batches before.
+        num_warmup_batches: The warm-up batches, which run first and are not measured.
         dtype: The precision.
     """
 
@@ -37,7 +37,7 @@ class Experiment:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """The values by DLBS's keys."""
+        """Returns the values by DLBS's keys."""
         return {
             "exp.model": self.model,
             "exp.phase": self.phase,
@@ -51,7 +51,7 @@ class Experiment:
 
 
 def result_lines(experiment: Experiment, evaluation: Evaluation) -> Iterator[str]:
-    """Yields the lines of a benchmark. Times are those of all measured batches, in milliseconds."""
+    """Yields the result lines of a benchmark. Times cover all measured batches and are in milliseconds."""
     system, kind, measured = evaluation.system, kind_of(evaluation), evaluation.measurement
     times_ns, samples = kind.batch_times(measured)
     times_ms, framework = times_ns / _NS_PER_MS, system.manifest.framework.name.casefold()
@@ -74,7 +74,7 @@ def result_lines(experiment: Experiment, evaluation: Evaluation) -> Iterator[str
 
 
 def failure_lines(experiment: Experiment, message: str) -> Iterator[str]:
-    """Yields the lines of a benchmark that failed."""
+    """Yields the result lines of a failed benchmark."""
     failure = {"results.status": "failure", "results.status_msg": message}
     yield from _lines({**experiment.values, **failure})
 

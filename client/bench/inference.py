@@ -1,4 +1,4 @@
-"""The request of ``agent bench inference``: exactly so many batches, of random tensors or of a dataset."""
+"""The request of ``agent bench inference``: a fixed number of batches, of random tensors or a dataset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 
 def inference_notes(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line for each option of the data that was asked for, and that inference has not."""
+    """Yields one line for each data option that has no effect on inference."""
     if values["data_shuffle"]:
         yield "data_shuffle changes nothing: inference takes the samples in their order"
     if values["data_dir"] and values["loader"].lower() == "processes":
@@ -28,16 +28,16 @@ def read_inference(
 ) -> EvaluationRequest:
     """Returns the request: ``num_batches`` full batches, after ``num_warmup_batches``.
 
-    A larger dataset ends there; a smaller one is repeated until so many are measured.
+    Of a larger dataset, only as many batches are read; a smaller one is repeated.
 
     Args:
         values: The values of the options.
         system: The model and its device.
-        given_workers: The threads that read and preprocess, if the user chose them; else there are as many as
-            in ``agent predict dataset``.
+        given_workers: The number of threads that read and preprocess; None means the default of
+            ``agent predict dataset``.
 
     Raises:
-        ConfigurationError: An option is not for inference.
+        ConfigurationError: An option does not apply to inference.
     """
     if len(system.devices) > 1:
         raise ConfigurationError(

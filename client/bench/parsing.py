@@ -32,13 +32,13 @@ _MOST_GPUS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BenchSystem:
-    """The model of a benchmark, and the devices that it asks for.
+    """The model of a benchmark, and the requested devices.
 
     Attributes:
-        request: The model.
-        framework: The name of its framework, in small letters.
+        request: The request for the model.
+        framework: The name of its framework, in lower case.
         devices: The GPUs, or the CPU.
-        notes: What was asked for and changes nothing here, one line each.
+        notes: One line for each accepted option that has no effect.
     """
 
     request: SystemRequest
@@ -55,16 +55,16 @@ class BenchSystem:
 def read_system(
     values: Values, catalog: Catalog, find: Callable[[SystemRequest], ModelManifest]
 ) -> BenchSystem:
-    """Reads the options of the model and its device.
+    """Reads the options that select the model and its device.
 
     Args:
-        values: The values.
+        values: The values of the options.
         catalog: The manifests.
         find: Returns the manifest of a ``SystemRequest``.
 
     Raises:
         ConfigurationError: An option is not supported here, or two contradict each other.
-        UnknownModelError: There is no such model.
+        UnknownModelError: The catalogue has no such model.
     """
     _refuse_unsupported(values)
     devices = _devices(values)
@@ -91,10 +91,10 @@ def read_system(
 
 
 def take_tracing(values: dict[str, Any], invocation: Invocation) -> None:
-    """Replaces the options of the trace by the level and the address, where those of the configuration count.
+    """Replaces the trace options by the trace level and the address, with defaults from the configuration.
 
     Raises:
-        ConfigurationError: There is no such level.
+        ConfigurationError: The trace level is unknown.
     """
     tracer = invocation.configuration.tracer
     name = values["trace_level"] or tracer.level
@@ -104,10 +104,10 @@ def take_tracing(values: dict[str, Any], invocation: Invocation) -> None:
 
 
 def read_data(values: Values) -> TrainingData:
-    """Reads the options of the data.
+    """Reads the options that select the data.
 
     Raises:
-        ConfigurationError: Two contradict each other.
+        ConfigurationError: Two options contradict each other.
     """
     place = values["data"].partition("/")[2]
     path = Path(values["data_dir"]).expanduser() if values["data_dir"] else None
@@ -132,7 +132,7 @@ def read_data(values: Values) -> TrainingData:
 
 
 def read_ingestion(values: Values, system: BenchSystem) -> IngestionRequest:
-    """Reads the options of loading alone.
+    """Reads the options of a benchmark that only loads data.
 
     Raises:
         ConfigurationError: No dataset is named, or two options contradict each other.
@@ -153,7 +153,7 @@ def read_ingestion(values: Values, system: BenchSystem) -> IngestionRequest:
 
 
 def experiment_of(values: Values, phase: str, gpus: int) -> Experiment:
-    """Returns what was asked for, as DLBS names it."""
+    """Returns the requested parameters under DLBS's names."""
     return Experiment(
         model=values["model"],
         phase=phase,
@@ -180,7 +180,7 @@ def _refuse_unsupported(values: Values) -> None:
 
 
 def _devices(values: Values) -> tuple[Device, ...]:
-    """The GPUs, or the CPU."""
+    """Returns the GPUs, or the CPU."""
     device, count, gpus = values["device"], values["num_gpus"], values["gpus"]
     if count is not None and count > _MOST_GPUS:
         raise ConfigurationError(f"num_gpus is {count}; at most {_MOST_GPUS}")
@@ -196,7 +196,7 @@ def _devices(values: Values) -> tuple[Device, ...]:
 
 
 def _without_effect(values: Values, framework: str, devices: tuple[Device, ...]) -> Iterator[str]:
-    """One line for each option that was given, is accepted, and changes nothing here."""
+    """Yields one line for each option that is accepted and has no effect."""
     if values["cudnn_fastest"]:
         yield "cudnn_fastest is a switch of Lua Torch; cudnn_benchmark takes cuDNN's fastest algorithm"
     if values["data_backend"] and not values["data_dir"]:
@@ -215,7 +215,7 @@ def _without_effect(values: Values, framework: str, devices: tuple[Device, ...])
 
 
 def _check_model_options(given: Mapping[str, Any], manifest: ModelManifest) -> None:
-    """Accepts the number of classes that the model has; the networks of the program take no other options."""
+    """Accepts only the model's own number of classes; the built-in networks have no other options."""
     classes = len(manifest.output.parameters.labels)
     for name, value in given.items():
         if name == "num_classes" and classes and value == classes:
@@ -228,10 +228,10 @@ def _check_model_options(given: Mapping[str, Any], manifest: ModelManifest) -> N
 
 
 def read_length(values: Values) -> tuple[int | None, int | None]:
-    """Returns the numbers of batches and of epochs, of which one ends the run.
+    """Returns the number of batches and the number of epochs, one of which ends the run.
 
     Raises:
-        ConfigurationError: Both are given.
+        ConfigurationError: Both are set.
     """
     batches, epochs = values["num_batches"], values["num_epochs"]
     if epochs is not None and batches is not None:

@@ -1,4 +1,4 @@
-"""Turns the options of training into a request: what ends it, the ranks, and how gradients are added up."""
+"""Turns the options of training into a request: its length, the ranks, and how gradients are summed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest,
     """Reads the options of training.
 
     Raises:
-        ConfigurationError: Two contradict each other, or a number is out of range.
+        ConfigurationError: Two options contradict each other, or a number is out of range.
     """
     ranks = _ranks(values, system)
     per_rank = _devices_of_a_rank(system, ranks)
@@ -54,7 +54,7 @@ def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest,
 
 
 def _ranks(values: Values, system: BenchSystem) -> RankRequest:
-    """How many processes train together."""
+    """Returns how many processes train together, and which of them this one is."""
     count, workers = values["num_ranks"], values["kv_num_workers"]
     if count is not None and workers is not None and count != workers:
         raise ConfigurationError(f"num_ranks is {count} and kv_num_workers {workers}; give one of them")
@@ -66,7 +66,7 @@ def _ranks(values: Values, system: BenchSystem) -> RankRequest:
         num_ranks=count,
         rank=rank,
         rank_address=values["rank_address"],
-        # torch.distributed.launch gives it beside the environment, which has it too
+        # torch.distributed.launch passes the local rank as an option, in addition to the environment
         local_rank=values["local_rank"] if rank is not None else 0,
         num_servers=values["kv_num_servers"],
     )

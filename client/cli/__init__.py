@@ -1,1 +1,1 @@
-"""The command line itself: parsing, configuration, output and exit codes."""
+"""The command-line framework: parsing, completion, output and exit codes."""

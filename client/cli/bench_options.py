@@ -43,7 +43,7 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in newer
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        """Returns the object."""
+        """Parses the text, and returns the object."""
         if isinstance(value, dict):
             return value
         try:
@@ -56,14 +56,14 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 
 
 class GpuList(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
-    """Indices of GPUs with commas or colons between; an empty text is the CPU."""
+    """GPU indices, separated by commas or colons; an empty text selects the CPU."""
 
     name = "gpus"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """Returns the indices."""
+        """Parses the text, and returns the indices."""
         if isinstance(value, tuple):
             return value
         parts = [part.strip() for part in str(value).replace(":", ",").split(",") if part.strip()]

@@ -33,7 +33,7 @@ class FiniteFloatRange(click.FloatRange):
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
-    """Whole numbers above 0 with commas between, each once."""
+    """Positive integers, separated by commas, without duplicates."""
 
     name = "counts"
 
@@ -56,7 +56,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
 
 
 class TensorShape(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
-    """The sizes of a tensor, with commas or an x between."""
+    """The shape of a tensor: sizes separated by commas or ``x``."""
 
     name = "sizes"
 
@@ -107,7 +107,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Boolean(click.types.BoolParamType):
-    """True or false. Rejects an empty value, which a script passes when its variable is not set."""
+    """True or false. Rejects an empty value, which a script passes if its variable is unset."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
         """Returns the value as a boolean."""
@@ -127,13 +127,13 @@ class BooleanOption(click.Option):
         super().__init__(*args, **{"type": _Boolean(), "default": False, **settings})
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        """The option's name and help, as a flag's."""
+        """Returns the option's name and help text in the form of a flag."""
         names = ", ".join(sorted(self.opts, key=lambda name: name.startswith("--")))
         return names, (self.help or "") + ("  [default: true]" if self.default is True else "")
 
 
 def boolean(*names: str, help: str, default: bool | None = False) -> Callable[[_Function], _Function]:  # noqa: A002
-    """Adds a ``BooleanOption`` to a command; None as the default tells an option that is left out."""
+    """Adds a ``BooleanOption`` to a command; with None as the default, the command can detect its absence."""
     return click.option(*names, cls=BooleanOption, default=default, help=help)
 
 
@@ -161,24 +161,24 @@ NOT_NEGATIVE = FiniteFloatRange(min=0)
 
 
 def option(*names: str, help: str, **settings: Any) -> Callable[[_Function], _Function]:  # noqa: A002
-    """Adds an option to a command; the help shows its default, and its values complete if they are known."""
+    """Adds an option to a command; the help shows its default, and shells complete its values if known."""
     defaults = {"show_default": True, "shell_complete": OPTIONS.get(names[0])}
     return click.option(*names, help=help, **{**defaults, **settings})
 
 
 def evaluations_argument(name: str, **settings: Any) -> Callable[[_Function], _Function]:
-    """Adds an argument that is the id of an evaluation, or several with commas between; ids complete."""
+    """Adds an argument that is one evaluation id, or several separated by commas; shells complete ids."""
     return click.argument(name, shell_complete=evaluations, **settings)
 
 
 def format_option(*names: str, help: str = "Output format.") -> Callable[[_Function], _Function]:  # noqa: A002
-    """Adds ``-f``, as ``format_name``: one of some names, ignoring case; the first is the default."""
+    """Adds ``-f``, passed as ``format_name``: one of ``names``, ignoring case; the first is the default."""
     kind = click.Choice(names, case_sensitive=False)
     return option("-f", "--format", "format_name", type=kind, default=names[0], help=help)
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    """Keeps the value of an option for ``Invocation``, which reads it in place of the command."""
+    """Stores the value of an option in the context, where ``Invocation`` reads it instead of the command."""
     context.ensure_object(dict)[parameter.name] = value
 
 
@@ -218,7 +218,7 @@ tls_options = options(
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    """Keeps a global flag for the whole call. The command line takes precedence over the environment."""
+    """Stores a global flag for the whole invocation. The command line overrides the environment."""
     source = context.get_parameter_source(str(parameter.name))
     if source is ParameterSource.COMMANDLINE:
         from inferometer.client.api.invocation import ON_COMMAND_LINE
@@ -231,12 +231,12 @@ def _remember(context: click.Context, parameter: click.Parameter, value: object)
 
 
 def is_global(parameter: click.Parameter) -> bool:
-    """Whether a parameter is one of the flags that every command accepts."""
+    """Returns whether a parameter is one of the flags that every command accepts."""
     return parameter.callback is _remember
 
 
 def _global_options() -> list[click.Option]:
-    """The flags that every command accepts."""
+    """Returns the flags that every command accepts."""
 
     def text(*names: str, **settings: Any) -> click.Option:
         return click.Option([*names], expose_value=False, callback=_remember, **settings)
@@ -259,18 +259,18 @@ def _global_options() -> list[click.Option]:
 
 
 class _GlobalFlags(click.Command):
-    """What commands and groups share: the global flags, and boolean flags without a value."""
+    """The base of commands and groups: adds the global flags, and accepts boolean flags without a value."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.params += _global_options()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments, with a value for each bare boolean flag."""
+        """Parses the arguments after adding a value to each bare boolean flag."""
         return super().parse_args(ctx, _with_values(self, ctx, args))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the command's own options, then the global ones under a heading of their own."""
+        """Writes the command's own options, then the global options under a separate heading."""
         own: list[tuple[str, str]] = []
         shared: list[tuple[str, str]] = []
         for parameter in self.get_params(ctx):
@@ -286,7 +286,7 @@ class Command(_GlobalFlags):
     """A command that accepts the global flags, and boolean flags without a value."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command, under the profiler with ``--profile``, and with the allocator that it names."""
+        """Runs the command with the allocator of ``--allocator``; ``--profile`` adds the profiler."""
         if allocator := ctx.params.pop("allocator", None):
             use_allocator(Allocator(allocator.lower()))
         if (ctx.obj or {}).get("profile"):
@@ -295,7 +295,7 @@ class Command(_GlobalFlags):
 
 
 def allocator_option(whose: str = "") -> Callable[[Any], Any]:
-    """Adds ``allocator``, which the command's ``invoke`` takes; ``whose`` ends the help."""
+    """Adds the option ``allocator``, which ``Command.invoke`` consumes; the help text ends with ``whose``."""
     return option(
         "--allocator",
         type=click.Choice([each.value for each in Allocator], case_sensitive=False),
@@ -307,11 +307,11 @@ def allocator_option(whose: str = "") -> Callable[[Any], Any]:
 
 
 class Group(_GlobalFlags, click.Group):
-    """A group that imports a subcommand only to run it or to show its help.
+    """A group that imports a subcommand only when it runs or when its help is shown.
 
     Args:
-        lazy: The subcommands by name: where each is, as ``"module:function"``, and its line in the help.
-        aliases: Other names of subcommands.
+        lazy: The subcommands by name: the location as ``"module:function"``, and the line in the help.
+        aliases: Alternative names of subcommands.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class Group(_GlobalFlags, click.Group):
         self._aliases = dict(aliases or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the subcommands."""
+        """Returns the names of the subcommands."""
         return sorted({*super().list_commands(ctx), *self._lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -368,7 +368,7 @@ class Group(_GlobalFlags, click.Group):
 def _with_values(command: click.Command, ctx: click.Context, args: Sequence[str]) -> list[str]:
     """Rewrites bare booleans as ``--name=true`` or ``-ntrue``, so that they do not consume the next word.
 
-    A long name may have hyphens for its underscores. Booleans of one letter can be combined, also before
+    Long names may contain hyphens instead of underscores. One-letter booleans can be combined, also before
     another option: ``-vd``, ``-vb 16``. The values of other options and the arguments of a subcommand stay
     unchanged.
     """
@@ -389,14 +389,14 @@ def _with_values(command: click.Command, ctx: click.Context, args: Sequence[str]
 
 
 def _underscored(word: str, options: Mapping[str, click.Option]) -> str:
-    """``--batch-size=8`` as ``--batch_size=8``, if that is an option and the other is not."""
+    """Rewrites ``--batch-size=8`` as ``--batch_size=8`` if only the latter is an option."""
     name, equals, value = word.partition("=")
     known = "--" + name[2:].replace("-", "_")
     return f"{known}{equals}{value}" if name not in options and known in options else word
 
 
 def _pieces(word: str, options: Mapping[str, click.Option]) -> list[str]:
-    """Splits combined options of one letter; each but the last has its value."""
+    """Splits combined one-letter options; each except the last gets its value."""
     pieces: list[str] = []
     rest = word[1:]
     while rest:

@@ -1,4 +1,4 @@
-"""Command lines that run elsewhere or later, parsed here so that they do not fail there."""
+"""Validates command lines that run later or on another machine, so that errors show before they run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from inferometer.manifests.errors import ConfigurationError
 
 
 def parsed_command(words: Sequence[str]) -> click.Context:
-    """Parses the words after ``agent``, and returns the context of their command, with its parameters.
+    """Parses the words after ``agent``, and returns the click context of the command with its parameters.
 
     Raises:
-        ConfigurationError: They are no command line of ``agent``.
+        ConfigurationError: The words are not a valid command line of ``agent``.
     """
     command, path, left = _found(words)
     try:
@@ -26,13 +26,13 @@ def named_command(words: Sequence[str]) -> click.Command:
     """Returns the command that the words after ``agent`` name, without parsing its options.
 
     Raises:
-        ConfigurationError: They name none.
+        ConfigurationError: The words name no command.
     """
     return _found(words)[0]
 
 
 def _found(words: Sequence[str]) -> tuple[click.Command, str, list[str]]:
-    """A command, the words that name it, and those that are left for it."""
+    """Returns the command, the words that name it as one text, and the remaining words."""
     from inferometer.client.cli.main import cli
     from inferometer.client.commands.bench import BenchGroup
 

@@ -1,7 +1,6 @@
-"""What the values of options and arguments can be, for completion in shells; see ``completion``.
+"""The candidate values of options and arguments for shell completion; see ``completion``.
 
-Nothing here imports a framework. What cannot be known, because a file or the database is missing, completes
-to nothing.
+No function here imports a framework. If a required file or the database is missing, there are no candidates.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ def _names(find: Callable[[click.Context, str], Iterable[str]], *, listed: bool 
     """Makes the function that click calls.
 
     Args:
-        find: Returns names; those that begin like what was typed are used.
-        listed: Whether several are given with commas between, of which the last is completed.
+        find: Returns the known names; those that begin with the typed text are offered.
+        listed: Whether the value is a list separated by commas, of which the last item is completed.
     """
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -60,7 +59,7 @@ def _frameworks(context: click.Context, _: str) -> Iterable[str]:
 
 
 def _evaluations(context: click.Context, begun: str) -> Iterable[str]:
-    """The ids in the database, unless it is a local file that does not exist, which this does not make."""
+    """Returns the ids in the database. Does not create a local file that does not exist."""
     found = _invocation(context)
     if not found.has_store:
         return []
@@ -69,7 +68,7 @@ def _evaluations(context: click.Context, begun: str) -> Iterable[str]:
 
 
 def _columns(context: click.Context, begun: str) -> Iterable[str]:
-    """The columns of the report that is the command; of a listing, they are known only when it runs."""
+    """Returns the columns of the command's report; none for a listing, whose columns depend on its rows."""
     from inferometer.evaluators.reports.registry import ALIASES, find_report, known_reports
 
     name = context.info_name or ""
@@ -99,13 +98,13 @@ def _categories(_: click.Context, __: str) -> Iterable[str]:
 
 
 evaluations = _names(_evaluations, listed=True)
-"""Ids of evaluations, with commas between."""
+"""Ids of evaluations, separated by commas."""
 operators = _names(_operators)
 """Operators of the table."""
 categories = _names(_categories, listed=True)
-"""Groups of operators, with commas between."""
+"""Groups of operators, separated by commas."""
 several_frameworks = _names(_frameworks, listed=True)
-"""Frameworks, with commas between."""
+"""Frameworks, separated by commas."""
 OPTIONS: Mapping[str, Names] = {
     "--model_name": _names(_models),
     "--framework_name": _names(_frameworks),

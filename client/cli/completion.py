@@ -1,4 +1,4 @@
-"""``agent completion``: the script that completes commands in a shell, and the answers that it asks for."""
+"""``agent completion``: the shell completion script, and the completions that the script requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from click.shell_completion import ShellComplete
 
 MOST_S = 5.0
-"""How long completing may take: the first time, it reads all manifests."""
+"""The time limit of a completion; the first completion reads all manifests."""
 _PROGRAM = "agent"
 _SORT = "--sort"
 _ZSH = """\
@@ -94,9 +94,9 @@ def completion(shell: str) -> None:
 
 
 def answer_shell(cli: click.Command, instruction: str) -> int:
-    """Prints the completions that a script asks for; returns the exit code.
+    """Prints the completions that a script requests; returns the exit code.
 
-    Nothing appears on stderr, and what takes longer than ``MOST_S`` ends the process: a person is typing.
+    Prints nothing on stderr, and ends the process after ``MOST_S``, because the user is typing.
 
     Args:
         cli: The command line.
@@ -125,7 +125,7 @@ def _completer(cli: click.Command, shell: str) -> ShellComplete:
 
     class Completer(kind):  # type: ignore[misc, valid-type] # a class that click chooses
         source_template = script
-        source = ShellComplete.source  # bash's own starts a shell to look at its version
+        source = ShellComplete.source  # click's class for bash starts a shell to check its version
 
     return Completer(cli, {}, _PROGRAM, COMPLETION_VARIABLE)
 
@@ -133,7 +133,7 @@ def _completer(cli: click.Command, shell: str) -> ShellComplete:
 def _completed(completer: ShellComplete) -> str:
     words, incomplete = completer.get_completion_args()
     words, incomplete = _split(words, incomplete)
-    # click takes a value that begins with "-" for an option
+    # click interprets a value that begins with "-" as an option
     sign = "-" if words[-1:] == [_SORT] and incomplete.startswith("-") else ""
     items = completer.get_completions(words, incomplete.removeprefix(sign))
     for item in items:
@@ -142,9 +142,9 @@ def _completed(completer: ShellComplete) -> str:
 
 
 def _split(words: list[str], incomplete: str) -> tuple[list[str], str]:
-    """The words with options as click has them: ``--name=value`` in one word, except the one that is typed.
+    """Joins words as click expects them: ``--name=value`` is one word, except for the word being typed.
 
-    bash makes three words of it, and hyphens may stand for underscores.
+    bash splits ``--name=value`` into three words. Hyphens in names of options become underscores.
     """
     joined: list[str] = []
     for word in [*words, incomplete]:
@@ -168,7 +168,7 @@ def _underscored(word: str) -> str:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Discards what is written to stderr, also by libraries in C."""
+    """Discards all output to stderr within the context, including that of C libraries."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -181,7 +181,7 @@ def _silence() -> Iterator[None]:
 
 @contextmanager
 def _alarm() -> Iterator[None]:
-    """Ends the process where its content takes too long, such as a database that does not answer."""
+    """Ends the process if the body takes longer than ``MOST_S``, for example on a database timeout."""
     before = signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
     signal.setitimer(signal.ITIMER_REAL, MOST_S)
     try:

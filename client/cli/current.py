@@ -13,7 +13,7 @@ from inferometer.client.api.logs import set_logging
 def current_invocation() -> Invocation:
     """Returns the invocation of the command that is running; logging follows its flags.
 
-    Must be called from within a command, for which it is always the same.
+    Must be called from within a command; all calls within it return the same object.
     """
     flags: dict[str, Any] = click.get_current_context().ensure_object(dict)
     if INVOCATION not in flags:

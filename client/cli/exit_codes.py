@@ -1,4 +1,4 @@
-"""The exit code of each kind of failure."""
+"""The table of exit codes, by kind of failure."""
 
 from __future__ import annotations
 

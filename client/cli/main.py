@@ -1,4 +1,4 @@
-"""The root of the ``agent`` command, and its handling of errors."""
+"""The root of the ``agent`` command, and its error handling."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits; an error is one line on stderr and a code of ``exit_codes``."""
+    """Runs the command line and exits; an error prints one line on stderr. For codes, see ``exit_codes``."""
     _fill_closed_streams()
     quieten_libraries()
     sys.exit(_flushed(run(list(sys.argv[1:] if args is None else args))))
@@ -93,7 +93,7 @@ def main(args: Sequence[str] | None = None) -> None:
 def run(args: list[str]) -> int:
     """Runs the command line and returns its exit code."""
     try:
-        # here, so that Ctrl-C is one line while it is imported
+        # imported here, so that Ctrl-C during the import also prints one line
         from inferometer.manifests.errors import InferometerError
 
         if asked := os.environ.get(COMPLETION_VARIABLE):
@@ -127,13 +127,13 @@ def run(args: list[str]) -> int:
 
 
 def _flushed(code: int) -> int:
-    """Writes what stdout still holds, so that no failure is left for the end of Python; returns the code."""
+    """Flushes stdout, so that a failure is reported here and not when Python exits; returns the exit code."""
     try:
         sys.stdout.flush()
     except OSError as error:
         from inferometer.client.cli.exit_codes import OUTPUT_FAILED
 
-        with suppress(OSError):  # what is left goes nowhere
+        with suppress(OSError):  # discard the rest of the buffer
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         reason = f"the output cannot be written: {error.strerror or error}"
         return code or _fail(f"{PROGRAM}: {reason}", OUTPUT_FAILED)
@@ -141,10 +141,10 @@ def _flushed(code: int) -> int:
 
 
 def _fill_closed_streams() -> None:
-    """Opens stdin, stdout and stderr where they are closed.
+    """Opens stdin, stdout and stderr if they are closed.
 
-    Otherwise the next file that is opened, such as the database, gets the number of a closed stream, and what
-    a library prints goes into it. Writing to stdout still fails, as it should.
+    Otherwise the next opened file, such as the database, would get the descriptor of a closed stream, and
+    libraries would print into it. Writing to stdout still fails, as it should.
     """
     for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
@@ -158,14 +158,14 @@ def _fill_closed_streams() -> None:
 
 
 def _unbuffered(number: int) -> io.TextIOWrapper:
-    """Returns an unbuffered text stream, which has nothing to flush when the program ends."""
+    """Returns an unbuffered text stream, so that nothing is left to flush when the program ends."""
     return io.TextIOWrapper(io.FileIO(number, "w", closefd=False), encoding="utf-8", write_through=True)
 
 
 def _fail(message: str, code: int) -> int:
-    """Prints an error in one line, whatever characters the message has, and returns the code."""
+    """Prints an error message as one line of printable characters, and returns the exit code."""
     from inferometer.manifests.errors import printable
 
-    with suppress(OSError):  # if stderr cannot be written either, the code is all there is
+    with suppress(OSError):  # if stderr cannot be written either, only the exit code remains
         click.echo(printable(" ".join(message.split())), err=True)
     return code

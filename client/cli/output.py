@@ -1,4 +1,4 @@
-"""Printing of rows, and the options that say how."""
+"""Prints rows and tables, and defines the output options."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ OUTPUT_NAMES = (*PRINTING_NAMES, "chosen")
 
 
 def echo(line: str, *, err: bool = False, indent: int = 0) -> None:
-    """Prints a line; in a terminal, one that is too long goes on in further lines, which are indented."""
+    """Prints a line; a terminal shows a long line folded, with ``indent`` spaces before the later lines."""
     if (sys.stderr if err else sys.stdout).isatty():
         lines = folded(line[indent:], shutil.get_terminal_size().columns - indent)
         line = line[:indent] + f"\n{' ' * indent}".join(lines)
@@ -60,14 +60,14 @@ def echo(line: str, *, err: bool = False, indent: int = 0) -> None:
 
 
 def say(line: str) -> None:
-    """Prints a line that the user should know on stderr."""
+    """Prints a message to the user on stderr."""
     echo(printable(line), err=True)
 
 
 def on_a_page(
     report: Report[Any], *, format_name: str, chosen: str | None, order: str | None, **_: object
 ) -> Report[Any]:
-    """Returns a report as it is printed: in Markdown its own form for it, unless columns are chosen."""
+    """Returns the report to print: for Markdown its own variant, unless columns or an order are chosen."""
     in_markdown = format_name.lower() == Format.MARKDOWN.value and chosen is None and order is None
     return report.on_a_page() if in_markdown else report
 
@@ -81,14 +81,14 @@ def as_tables(
     order: str | None,
     **_: object,
 ) -> bool:
-    """Whether a report is printed as its tables for people: to no file, and without chosen columns."""
+    """Returns whether to print a report as its tables for people: not to a file, without chosen columns."""
     plain = output is None and chosen is None and order is None
     for_people = (Format.TABLE.value, Format.MARKDOWN.value)
     return report.has_tables and plain and format_name.lower() in for_people
 
 
 def print_tables(tables: Sequence[Table], **printing: Any) -> int:
-    """Prints tables, each below its title if there are several, and returns the number of their rows."""
+    """Prints tables, with titles if there are several, and returns the total number of rows."""
     count = 0
     for place, table in enumerate(tables):
         if len(tables) > 1:

@@ -1,4 +1,4 @@
-"""The types of options that name files."""
+"""Click parameter types for files and folders."""
 
 from __future__ import annotations
 

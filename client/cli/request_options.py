@@ -1,4 +1,4 @@
-"""Options of commands, made of the declarations in requests."""
+"""Builds command options from the declarations in requests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from inferometer.evaluators.jobs.declaring import Option, options_of
 
 
 def request_options(request: type[Any], but: Collection[str] = ()) -> Callable[[Any], Any]:
-    """Adds the options of a request, in their order; their values have the names of its fields.
+    """Adds the options that a request declares, in order; their parameters have the names of its fields.
 
     Args:
-        request: The request.
-        but: The names of those that are left out.
+        request: The class of the request.
+        but: The names of the options to omit.
     """
     return options(*(_option(each) for each in options_of(request) if each.name not in but))
 

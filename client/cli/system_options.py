@@ -1,4 +1,4 @@
-"""The options that several commands share: the model, where it runs, its inputs, where evaluations go."""
+"""Options shared by several commands: the model, where it runs, its inputs, and where evaluations go."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ system_options = options(
 
 
 def repeat_option(explanation: str) -> Callable[[Any], Any]:
-    """Adds ``repeat``, with what it does in its help."""
+    """Adds the option ``repeat``; its help text contains ``explanation``."""
     return option(
         "--repeat",
         type=click.IntRange(1, 1000),

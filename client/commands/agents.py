@@ -1,4 +1,4 @@
-"""``agent info agents``: the known served agents."""
+"""``agent info agents``: lists the known served agents."""
 
 from __future__ import annotations
 

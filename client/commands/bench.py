@@ -1,4 +1,4 @@
-"""``agent bench``: training, inference and the loading of data, with the options of DLBS's benchmarks."""
+"""``agent bench``: training, inference and data loading, with the options of DLBS's benchmarks."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _TRUTHS = {"true", "false"}
 
 
 class BenchCommand(Command):
-    """A command without arguments, whose booleans also take their value as the next word."""
+    """A command without arguments, whose boolean options also accept their value as the next word."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments; ``--data_shuffle true`` is ``--data_shuffle=true``."""
+        """Parses the arguments; ``--data_shuffle true`` means ``--data_shuffle=true``."""
         flags = [each for each in self.params if isinstance(each, BooleanOption)]
         names = {name for each in flags for name in each.opts}
         joined: list[str] = []
@@ -48,14 +48,14 @@ class BenchCommand(Command):
 
 
 class BenchGroup(Group):
-    """A group that also takes DLBS's options without a subcommand."""
+    """A group that also accepts DLBS's options without a subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments; options without a subcommand are those of ``dlbs``."""
+        """Parses the arguments; options without a subcommand select ``dlbs``."""
         return super().parse_args(ctx, self.with_default(ctx, args))
 
     def with_default(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Returns the arguments with a subcommand."""
+        """Returns the arguments, with the default subcommand added if they name none."""
         asks = any(word in {"-h", "--help"} for word in args)
         named = asks or set(self.list_commands(ctx)) & set(args)
         return args if named or not args else [_DEFAULT, *args]
@@ -135,7 +135,7 @@ def dlbs(forward_only: bool | None, phase: str | None, data_loader_only: bool, *
 
 
 def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
-    """Runs a benchmark and exits with its code; with DLBS's output, a failure has its lines too."""
+    """Runs a benchmark and exits with its exit code; in DLBS's output format, a failure prints lines too."""
     from inferometer.client.bench.dlbs_lines import failure_lines, result_lines
     from inferometer.client.bench.parsing import experiment_of
     from inferometer.client.cli.current import current_invocation
@@ -203,7 +203,7 @@ def _ingest(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
 
 
 def _run(invocation: Invocation, given: dict[str, Any], job: Job[Evaluation[Any]], show: _Show) -> int:
-    """Runs a benchmark, and prints each evaluation as other commands do, and then as ``show`` does."""
+    """Runs a benchmark, and prints each evaluation's usual summary followed by the output of ``show``."""
     from inferometer.client.evaluating.running import print_summary, run_job
 
     def both(evaluation: Evaluation) -> None:

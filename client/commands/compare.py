@@ -54,7 +54,7 @@ def compare(**given: Any) -> None:
     A, B and RUNS are ids of evaluations or groups, or unique prefixes of ids; separate several with commas.
     The exit code is 1 if a figure of B is worse than A's by more than the threshold, and 0 otherwise.
     """
-    # Imported here because help needs none of it.
+    # Imported here because the help does not need it.
     from inferometer.client.cli.current import current_invocation
     from inferometer.client.compare.comparing import CompareRequest, run_comparison
 

@@ -33,7 +33,7 @@ _backend_option = option(
 
 
 def _opened(path: Path, backend: str | None) -> Dataset:
-    """Opens the dataset at a path, or, where nothing is there, that of a name."""
+    """Opens the dataset at a path or, if the path does not exist, the dataset with that name."""
     from inferometer.client.cli.current import current_invocation
     from inferometer.evaluators.datasets.opening import open_dataset, open_path
 
@@ -155,7 +155,7 @@ def check(path: Path, data_backend: str | None) -> int:
 
 
 def _checked(found: DatasetCheck) -> str:
-    """What was done to each sample, and what that cannot notice."""
+    """Describes what was done to each sample, and which damage this cannot detect."""
     read = found.samples - found.failed
     decoded = found.kinds.get("EncodedImage", 0)
     done = [f"decoded {decoded} images"] * bool(decoded) + [f"read {read - decoded} samples"] * (

@@ -1,4 +1,4 @@
-"""``agent database``: publishes evaluations that are kept in files."""
+"""``agent database``: publishes evaluations from files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``agent download``: fills the cache with the files of models and datasets."""
+"""``agent download``: downloads the files of models and datasets into the cache."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ class CacheFilling:
     def fill_models(self, manifests: Iterable[ModelManifest]) -> int:
         """Downloads graphs, weights and labels, and unpacks archives.
 
-        A file that several models name is downloaded and printed once.
+        A file that several models share is downloaded and printed once.
 
         Returns:
-            The exit code: that of an ``ArtifactError`` if a file failed.
+            The exit code: that of ``ArtifactError`` if a file failed.
         """
         count = 0
         for manifest in manifests:
@@ -92,7 +92,7 @@ class CacheFilling:
         """Downloads a dataset; see ``fill_models``.
 
         Raises:
-            ArtifactUnavailableError: Users obtain it themselves.
+            ArtifactUnavailableError: Users have to obtain the dataset themselves.
         """
         if not manifest.path:
             raise ArtifactUnavailableError(f"dataset {manifest.name} cannot be downloaded: {manifest.obtain}")
@@ -107,7 +107,7 @@ class CacheFilling:
         return EXIT_CODES[ArtifactError] if self._failures else SUCCESS
 
     def _bring(self, file: FileReference) -> bool:
-        """Downloads and checks one file unless it is local; returns whether it is usable."""
+        """Downloads and verifies a file unless it is local; returns whether it is usable."""
         if file.scheme not in DOWNLOADED and file.local():
             return True
         key = (file.url or str(file.candidates), file.checksum)
@@ -121,7 +121,7 @@ class CacheFilling:
         click.echo(f"{state:<14}{found.path.stat().st_size:>13} bytes  {found.path}")
 
     def _attempt(self, get: Callable[[], object]) -> bool:
-        """Returns whether a file could be got; reports a failure on stderr."""
+        """Calls ``get`` and returns whether it succeeded; reports a failure on stderr."""
         try:
             get()
         except ArtifactError as error:

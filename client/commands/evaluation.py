@@ -1,4 +1,4 @@
-"""``agent info evaluation``: the reports on published evaluations."""
+"""``agent info evaluation``: reports on published evaluations."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _plot_option = option(
 
 
 class ReportGroup(Group):
-    """A group with a command for each report of the registry."""
+    """A group with one command for each report in the registry."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The reports' names, and the commands beside them."""
+        """Returns the names of the reports and of the other commands."""
         return sorted([*known_reports(), *super().list_commands(ctx)])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a report, or one of those beside them."""
+        """Returns the command of a report, or one of the other commands."""
         if cmd_name not in ALIASES and cmd_name not in known_reports():
             return super().get_command(ctx, cmd_name)
         from inferometer.evaluators.reports.trace_report import TraceReport
@@ -129,7 +129,7 @@ def _report(
     output, overwrite = printing["output"], printing["overwrite"]
     wanted = ChosenEvaluations(**given)
     picture: PictureFile | None = None
-    if plot is not None:  # before anything is read, make sure that a picture can be drawn and written
+    if plot is not None:  # check that the picture can be drawn and written before reading anything
         if output is not None and plot.resolve() == output.resolve():
             raise ConfigurationError(f'the picture and the rows cannot both go to "{plot}"; name two files')
         if overwrite and printing["append"]:
@@ -137,7 +137,7 @@ def _report(
         from inferometer.evaluators.plots.writer import PictureFile
 
         picture = PictureFile(plot, overwrite=overwrite)
-        # without an output file, it is for the picture alone
+        # without an output file, --overwrite applies only to the picture
         printing["overwrite"] = overwrite and output is not None
     invocation = current_invocation()
     with closing(invocation.open_store()) as store:
@@ -149,7 +149,7 @@ def _report(
         rows = rows_of(report, evaluations, store)
         if top_layers is not None:
             rows = _heaviest(rows, top_layers)
-        shown = rows if picture is None else list(rows)  # a picture takes them a second time
+        shown = rows if picture is None else list(rows)  # a picture iterates over them again
         paged = on_a_page(report, **printing)
         printed = shown if paged is report else paged.rows(evaluations)
         if as_tables(report, **printing):
@@ -168,7 +168,7 @@ def _report(
 
 
 def _heaviest(rows: Iterable[Row], count: int) -> Iterator[Row]:
-    """The rows of each evaluation with the largest shares, in the order that they have."""
+    """Yields the ``count`` rows with the largest shares of each evaluation, in their original order."""
     for _, group in itertools.groupby(rows, key=lambda row: row["id"]):
         of_one = list(group)
         ranked = sorted(range(len(of_one)), key=lambda place: -float(of_one[place]["share_percent"] or 0))

@@ -1,4 +1,4 @@
-"""``agent export``: a model that is built in code, as an ONNX file."""
+"""``agent export``: writes a model that is built in code to an ONNX file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``agent info``: evaluations, agents, models, frameworks, datasets and this machine."""
+"""``agent info``: shows evaluations, agents, models, frameworks, datasets and this machine."""
 
 from __future__ import annotations
 

@@ -93,12 +93,12 @@ def _model_row(
 
 
 def _obstacle(model: ListedModel, invocation: Invocation, installed: Mapping[str, str | None]) -> str:
-    """Why a model cannot run here; empty if it can, with random weights if none are published.
+    """Returns why a model cannot run here; empty if it can, with random weights if none are published.
 
     Args:
         model: The model.
         invocation: The configuration.
-        installed: The version of each framework by its name in lower case; None where it is not installed.
+        installed: The version of each framework by its name in lower case; None if it is not installed.
     """
     version = installed.get(model.framework.casefold())
     if version is None:
@@ -117,7 +117,7 @@ def _obstacle(model: ListedModel, invocation: Invocation, installed: Mapping[str
 def _obstacle_of_code(
     architecture: str, model: ListedModel, invocation: Invocation, installed: Mapping[str, str | None]
 ) -> str:
-    """The same of an architecture; PyTorch exports it for ONNX Runtime."""
+    """Returns why a model's architecture cannot run here; for ONNX Runtime, PyTorch has to export it."""
     from inferometer.agent.architectures.sources import is_built_in, missing_package
 
     if model.framework.casefold() == "onnxruntime":
@@ -127,7 +127,7 @@ def _obstacle_of_code(
             return "needs the package onnx, with which PyTorch exports it"
     if package := missing_package(architecture):
         return f"needs the package {package}"
-    if ":" not in architecture and not is_built_in(architecture):  # those files name, or nothing
+    if ":" not in architecture and not is_built_in(architecture):  # one from a user's file, or an unknown one
         try:
             invocation.architectures.find(architecture, model.framework)
         except (ArtifactError, ConfigurationError) as error:

@@ -1,4 +1,4 @@
-"""``agent predict workload`` and ``agent predict max-qps``: a model under load."""
+"""``agent predict workload`` and ``agent predict max-qps``: load tests of a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WITH_THE_TRACER = ("trace_sample", "repeat")
 
 
 def load_options_of(request: type[LoadRequest]) -> Callable[[Any], Any]:
-    """Adds the options of a load, and of the model and the inputs."""
+    """Adds the options of a load test, of the model and of the inputs."""
     every = [each.name for each in options_of(request)]
     before = [each for each in every if each not in _WITH_THE_TRACER]
     return options(
@@ -58,8 +58,8 @@ def max_qps(**given: Any) -> None:
 
 
 def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any]) -> NoReturn:
-    """Runs the load that the options describe, and exits with its code."""
-    # Imported here because help needs none of it.
+    """Runs the load test that the options describe, and exits with its exit code."""
+    # Imported here because the help does not need it.
     from inferometer.client.cli.current import current_invocation
     from inferometer.client.evaluating.parsing import take_dataset, take_system
     from inferometer.client.evaluating.running import run_job
@@ -68,7 +68,7 @@ def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any
     invocation = current_invocation()
     publish, dataset = given.pop("publish"), take_dataset(given)
     tracer = invocation.configuration.tracer
-    if given.get("scenario") is None:  # whose queries LoadGen sends
+    if given.get("scenario") is None:  # in a scenario, LoadGen sends the queries
         given["tracer_address"] = given["tracer_address"] or tracer.address
     given["trace_url"] = given["trace_url"] or tracer.url
     allow_invalid, require_stable = given.pop("allow_invalid"), given.pop("require_stable")

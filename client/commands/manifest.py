@@ -1,4 +1,4 @@
-"""``agent manifest``: checks manifests, writes one for a model's file, and prints their schema."""
+"""``agent manifest``: checks manifests, writes a manifest for a model file, and prints the schema."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check(paths: tuple[Path, ...]) -> int:
 
 
 def _described(file: Path) -> list[str]:
-    """Describes the manifest in a file, and what of it is not supported."""
+    """Describes the manifest in a file, and lists what it uses that is not supported."""
     from inferometer.agent.hardware.environment import container_architecture
     from inferometer.agent.inference.requirements import code_of, unsupported
     from inferometer.manifests.errors import ManifestError

@@ -1,4 +1,4 @@
-"""``agent predict``: evaluate a model."""
+"""``agent predict``: evaluates a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from inferometer.evaluators.jobs.requests import DatasetChoice, EvaluationRequest, SystemRequest
 
 _LENGTH = ("min_duration_s", "min_batches", "target_ci_percent", "time_budget_s")
-_LARGEST = 2**31 - 1  # of a number of parts; see BatchOptions
+_LARGEST = 2**31 - 1  # the upper limit of counts; see BatchOptions
 
 
 evaluation_options = options(
@@ -223,8 +223,8 @@ def urls(**given: Any) -> None:
 
 
 def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
-    """Runs the evaluations that the options describe, and exits with their code."""
-    # Imported here because help needs none of it.
+    """Runs the evaluations that the options describe, and exits with their exit code."""
+    # Imported here because the help does not need it.
     from inferometer.client.cli.current import current_invocation
     from inferometer.client.evaluating.parsing import take_dataset, take_system
     from inferometer.client.evaluating.pictures import pictures_of
@@ -271,7 +271,7 @@ def _request(
     batch_size: int,
     kept: int | None,
 ) -> EvaluationRequest:
-    """The request of one evaluation, of which some predictions are kept; None means all."""
+    """Returns the request of one evaluation, which keeps ``kept`` predictions; None keeps all."""
     from inferometer.evaluators.jobs.requests import EvaluationRequest, inputs_for
     from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 
@@ -309,7 +309,7 @@ def _request(
 
 
 def _trace_level(given: Mapping[str, Any], default: str | None) -> TraceLevel:
-    """The level of the options; of a leveled evaluation the deepest, which the configuration does not set."""
+    """Returns the trace level of the options; for a leveled evaluation the deepest, whatever the default."""
     if given["leveled"] and not given["trace_level"]:
         return TraceLevel.SYSTEM_LIBRARY_TRACE if given["gpu"] else TraceLevel.FRAMEWORK_TRACE
     name = given["trace_level"] or default

@@ -1,4 +1,4 @@
-"""``agent serve``: models for other hosts, over gRPC."""
+"""``agent serve``: serves models to other hosts over gRPC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``agent status``: the health and the state of a served agent."""
+"""``agent status``: shows the health and the state of a served agent."""
 
 from __future__ import annotations
 

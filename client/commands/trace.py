@@ -1,4 +1,4 @@
-"""``agent trace``: writes stored traces in formats that other programs read, and sends them."""
+"""``agent trace``: exports stored traces to formats that other programs read, and sends them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def send(evaluation_id: str, tracer_address: str | None, trace_url: str | None) 
 
 
 def _trace_of(evaluation: Evaluation) -> TraceSummary:
-    """The trace of an evaluation; raises StoreError if it has none."""
+    """Returns the trace of an evaluation; raises StoreError if it has none."""
     if evaluation.trace is None:
         reason = f"it was run with --trace_level={evaluation.trace_level.name}"
         raise StoreError(f"evaluation {evaluation.id} has no trace: {reason}")
@@ -120,7 +120,7 @@ def _trace_of(evaluation: Evaluation) -> TraceSummary:
 
 
 def _resource(evaluation: Evaluation) -> dict[str, AttributeValue]:
-    """The process that recorded spans which do not say so, as those of earlier versions."""
+    """Returns the resource attributes for spans without any, such as those of earlier versions."""
     environment = evaluation.system.environment
     resource: dict[str, AttributeValue] = {
         "service.name": "inferometer",

@@ -21,7 +21,7 @@ _echo_error = partial(echo, err=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest:
-    """The options, under their names on the command line; ``printing`` has those of ``print_rows``."""
+    """The options, named as on the command line; ``printing`` holds those of ``print_rows``."""
 
     a: str
     b: str
@@ -37,13 +37,13 @@ class CompareRequest:
 
 
 def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
-    """Compares, prints the rows and what follows.
+    """Compares the evaluations, and prints the rows and the conclusion.
 
     Returns:
         The exit code.
 
     Raises:
-        InferometerError: The evaluations are not there or not to be compared, or nothing can be written.
+        InferometerError: The evaluations do not exist or cannot be compared, or the output cannot be written.
     """
     wanted = None if request.figures is None else parse_figures(request.figures)
     reading = invocation.waiting.during("reading evaluations")

@@ -1,1 +1,1 @@
-"""Served agents: those that are known, and the choice among them."""
+"""Finds served agents, and chooses among them."""

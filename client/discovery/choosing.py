@@ -1,4 +1,4 @@
-"""The choice of agents: the value of ``--agent``, and the known agent that fits it best."""
+"""Parses the value of ``--agent``, and chooses the known agent that fits it best."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VALUES: Mapping[str, Callable[[AgentInfo], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class AgentSelector:
-    """Conditions on an agent: each a key, and a part of the agent's value there, compared without case.
+    """Conditions on an agent: each is a key and a substring of the agent's value, compared ignoring case.
 
     Without conditions, any agent fits.
     """
@@ -38,7 +38,7 @@ class AgentSelector:
 
     @classmethod
     def parse(cls, text: str) -> AgentSelector:
-        """Reads ``any``, or ``key=part`` with commas between.
+        """Parses ``any``, or a list of ``key=part`` separated by commas.
 
         Raises:
             ConfigurationError: A key is unknown, or has no value.
@@ -77,20 +77,20 @@ def pick_agent(
     ask: Callable[[Sequence[KnownAgent]], Sequence[KnownAgent]],
     seed: int,
 ) -> KnownAgent:
-    """Picks the agent that fits and has the fewest models open; of several such, one at random.
+    """Picks the fitting agent with the fewest open models, and breaks ties at random.
 
-    One that is healthy and was too busy to say how many it has open comes last.
+    A healthy agent that was too busy to report its open models is chosen last.
 
     Args:
         agents: The known agents.
         selector: The conditions on the agent.
-        wanted: The model that it must be able to run, and on a GPU if that is its device.
-        ask: Probes agents, and returns them with their answers.
-        seed: Decides among equals.
+        wanted: The model that the agent must be able to run, on a GPU if the request asks for one.
+        ask: Probes agents, and returns them with their responses.
+        seed: The seed for breaking ties.
 
     Raises:
         ConfigurationError: No agent fits; the message says why.
-        AgentError: No agent that fits answers, or no agent is alive.
+        AgentError: No fitting agent responds, or no agent is alive.
     """
     usable = [agent for agent in agents if agent.usable]
     if not usable:
@@ -137,14 +137,14 @@ def pick_agent(
 
 
 def read_agents(text: str) -> tuple[str, ...] | AgentSelector:
-    """Reads the value of ``--agent``.
+    """Parses the value of ``--agent``.
 
-    A text with ``=`` is a selector; so is ``any``. One with ``://`` is the address of a server of another
-    protocol, and is returned as it is, unless it is ``grpcs://`` or ``grpc://``. Everything else is addresses
-    with commas between.
+    ``any`` and a text with ``=`` are selectors. A text with ``://`` is the address of a server of another
+    protocol and is returned unchanged, unless the scheme is ``grpcs`` or ``grpc``. Any other text is a list
+    of addresses separated by commas.
 
     Raises:
-        ConfigurationError: It is invalid, or names an agent twice.
+        ConfigurationError: The value is invalid, or names an agent twice.
     """
     text = text.strip()
     if any(
@@ -163,12 +163,12 @@ def read_agents(text: str) -> tuple[str, ...] | AgentSelector:
 def choose_agents(invocation: Invocation, text: str | None, wanted: SystemRequest) -> tuple[str, ...]:
     """Returns the addresses of the agents that run the model; empty for this process.
 
-    An agent that was picked by conditions is named on stderr.
+    Prints on stderr which agent was picked by a selector.
 
     Args:
         invocation: Has the configuration and the secret.
-        text: The value of ``--agent``; None leaves it to the configuration.
-        wanted: The model that the agent must be able to run. Its seed decides among agents that fit equally.
+        text: The value of ``--agent``; None uses the configuration.
+        wanted: The model that the agent must be able to run. Its seed breaks ties between agents.
 
     Raises:
         ConfigurationError: The text is invalid, or no agent fits.

@@ -36,13 +36,13 @@ class Source(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class KnownAgent:
-    """An agent, whether or not it answers.
+    """A known agent, whether or not it responds.
 
     Attributes:
         address: Where it listens, as ``host:port``.
         source: Where it was found.
-        agent_info: Its description; None if it did not answer.
-        open_sessions: How many models it last had open; None if unknown.
+        agent_info: Its description; None if it did not respond.
+        open_sessions: How many models it had open when last asked; None if unknown.
         problem: Why it cannot be used, in one line; empty if it can.
     """
 
@@ -58,10 +58,10 @@ class KnownAgent:
         return self.agent_info is not None and not self.problem
 
     def http_url(self, *, secure: bool = False) -> str | None:
-        """Returns where it serves the Open Inference Protocol over HTTP, on the host of its address.
+        """Returns the URL of its Open Inference Protocol endpoint over HTTP, on the host of its address.
 
-        ``secure`` is whether it has TLS if its address does not say so. None if it serves none, or has an
-        address that is none.
+        Returns None if it has no such endpoint, or if its address is invalid. ``secure`` says whether it uses
+        TLS if the address does not.
         """
         if self.agent_info is None or self.agent_info.http_port is None:
             return None
@@ -73,13 +73,13 @@ class KnownAgent:
         return f"http{'s' if has_tls else ''}://{address.host}:{self.agent_info.http_port}"
 
     def with_problem(self, problem: str) -> KnownAgent:
-        """Returns the same agent as one that cannot be used."""
+        """Returns a copy of the agent, marked as unusable for a reason."""
         return replace(self, problem=problem)
 
     def runs(
         self, model_name: str, framework_name: str | None = None, model_version: str | None = None
     ) -> bool:
-        """Whether it can run a model; names compare without case, None means any.
+        """Returns whether it can run a model; names compare without case, None means any.
 
         Raises:
             InvalidConstraintError: The version constraint is invalid.
@@ -98,7 +98,7 @@ class KnownAgent:
 
 
 def only_local_elsewhere(address: str, hostname: str, here: str | None = None) -> bool:
-    """Whether an address is a loopback address of another machine, which here would mean this machine.
+    """Returns whether an address is a loopback address that an agent on another machine published.
 
     ``hostname`` is the machine that the agent runs on, ``here`` this one; None asks the system.
     """
@@ -139,10 +139,10 @@ def find_agents(invocation: Invocation) -> list[KnownAgent]:
 def ask_agents(
     agents: Sequence[KnownAgent], secret: str | None, tls: ClientTls | None = None
 ) -> list[KnownAgent]:
-    """Probes agents, many at once. An agent with a problem is not contacted, nor sent the secret.
+    """Probes agents in parallel. An agent with a problem is neither contacted nor sent the secret.
 
     Returns:
-        The agents with their answers, in the same order; one that refused or did not answer has a problem.
+        The agents with their responses, in the same order. One that refused or did not respond has a problem.
 
     Raises:
         ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
@@ -165,7 +165,7 @@ def ask_agents(
 
 
 def _answered(agent: KnownAgent, answer: Probe | Exception) -> KnownAgent:
-    """The agent with its answer, or with its problem; an error that is not the program's is raised."""
+    """Returns the agent with its response or problem; re-raises an error that is not an InferometerError."""
     if isinstance(answer, InferometerError):
         return agent.with_problem(f"agent {agent.address}: {_NAMED.sub('', str(answer))}")
     if isinstance(answer, Exception):
@@ -178,9 +178,9 @@ def _answered(agent: KnownAgent, answer: Probe | Exception) -> KnownAgent:
 
 
 def _checked(agent: KnownAgent, tls: ClientTls | None) -> KnownAgent:
-    """An agent with the reason not to contact it, if it is from the database.
+    """Checks whether an agent from the database may be contacted; returns it with a problem if not.
 
-    A user who can write to the database must not bypass the required TLS.
+    A user with write access to the database must not be able to bypass the required TLS.
     """
     if agent.problem or agent.source is not Source.DATABASE:
         return agent
@@ -199,7 +199,7 @@ def _checked(agent: KnownAgent, tls: ClientTls | None) -> KnownAgent:
 
 
 def _published(invocation: Invocation) -> list[KnownAgent]:
-    """The agents of the database; none if it is a local file that does not exist."""
+    """Returns the agents of the database; none if it is a local file that does not exist."""
     (address, name), directory = invocation.database, invocation.data_directory
     if address is None and not local_file(name, directory).exists():
         return []

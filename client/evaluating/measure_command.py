@@ -1,4 +1,4 @@
-"""``agent measure``: the kinds of measurement that plug-ins add."""
+"""``agent measure``: runs the kinds of measurement that plug-ins add."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from inferometer.manifests.errors import ConfigurationError
 
 
 class _Kinds(Group):
-    """A command for each kind of a plug-in; its options are those of the kind's request."""
+    """A group with one command per plug-in kind; its options are those of the kind's request."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the kinds."""
+        """Returns the names of the kinds."""
         return sorted(plugged_kinds())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Makes the command of a kind."""
+        """Creates the command of a kind."""
         if cmd_name not in plugged_kinds():
             return None
         kind = find_kind(cmd_name)
@@ -44,8 +44,8 @@ def measure() -> None:
 
 
 def _measure(name: str, given: dict[str, Any]) -> None:
-    """Runs the job of the request that the options make, and exits with its code."""
-    # Imported here because help needs none of it.
+    """Builds the request from the options, runs its job, and exits with the job's exit code."""
+    # Imported here because the help does not need it.
     from inferometer.client.cli.current import current_invocation
     from inferometer.client.evaluating.parsing import take_system
     from inferometer.client.evaluating.running import run_job

@@ -1,4 +1,4 @@
-"""Turns the values of options into the parts of requests that every job has."""
+"""Turns the values of options into the parts of requests that all jobs share."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def take_dataset(values: Values) -> DatasetChoice:
 
 
 def _read_ids(given: str | None) -> tuple[str, ...] | None:
-    """Reads ids: those of a file, one a line, or a list with commas.
+    """Reads ids from a file with one id per line, or from a list separated by commas.
 
     Raises:
-        ConfigurationError: The file cannot be read, or there are none.
+        ConfigurationError: The file cannot be read, or there are no ids.
     """
     if given is None:
         return None
@@ -67,14 +67,14 @@ def _read_ids(given: str | None) -> tuple[str, ...] | None:
 
 
 def read_precision(name: str | None) -> Precision | None:
-    """Returns the precision that ``dtype`` names, of which ``float`` is float32; None for none."""
+    """Returns the precision that ``dtype`` names; ``float`` means float32, and None stays None."""
     if name is None:
         return None
     return Precision.FLOAT32 if name.lower() == "float" else Precision(name.lower())
 
 
 def take_given(values: Values, invocation: Invocation, dataset: DatasetChoice) -> GivenModel | None:
-    """Reads the options of a model without a manifest, and reports what was found and assumed.
+    """Reads the options of a model without a manifest, and reports what was detected and what was assumed.
 
     Args:
         values: The values; the name of the model and its framework stay in them.
@@ -86,7 +86,7 @@ def take_given(values: Values, invocation: Invocation, dataset: DatasetChoice) -
 
     Raises:
         ConfigurationError: Other options exclude it, or its input cannot be described.
-        ArtifactError: There is no such file, or it is no model that can be read.
+        ArtifactError: The file does not exist, or is not a readable model.
     """
     path, shape = values.pop("model_path"), values.pop("input_shape")
     if path is None:
@@ -121,7 +121,7 @@ def take_given(values: Values, invocation: Invocation, dataset: DatasetChoice) -
 
 
 def _on_command_line(name: str) -> bool:
-    """Whether an option is given, and not only set in the environment or by default."""
+    """Returns whether an option is set on the command line, not only in the environment or by default."""
     context = click.get_current_context(silent=True)
     return context is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
@@ -129,13 +129,13 @@ def _on_command_line(name: str) -> bool:
 def take_system(
     values: Values, invocation: Invocation, dataset: DatasetChoice, **session: Any
 ) -> SystemRequest:
-    """Reads the options that choose a model and where it runs; the seed stays in the values.
+    """Reads the options that choose a model and where it runs; leaves the seed in ``values``.
 
     Args:
         values: The values.
         invocation: Has the configuration.
         dataset: The inputs of the model.
-        session: More of ``SessionOptions``.
+        session: Further fields of ``SessionOptions``.
 
     Raises:
         ConfigurationError: A value is invalid, or no agent fits.

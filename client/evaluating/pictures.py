@@ -1,4 +1,4 @@
-"""Predictions as pictures in a folder, beside what an evaluation prints."""
+"""Writes predictions as pictures to a folder."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from inferometer.manifests.errors import (
 )
 
 MOST_PICTURES = 20
-"""How many pictures are written unless the user says otherwise."""
+"""The default maximum number of pictures."""
 _NAME_CHARACTERS = 60
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,5}$")
 
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """Where the pictures of predictions go.
+    """The output folder for pictures of predictions.
 
     Attributes:
-        folder: The folder, which is made if it does not exist.
-        most: How many are written.
+        folder: The folder; it is created if it does not exist.
+        most: The maximum number of pictures.
     """
 
     folder: Path
     most: int = MOST_PICTURES
 
     def check(self) -> None:
-        """Makes the folder; raises OutputError if it cannot be written."""
+        """Creates the folder; raises OutputError if it cannot be written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -59,13 +59,13 @@ class Pictures:
     def write(
         self, evaluation: Evaluation[BatchMeasurement], choice: DatasetChoice, invocation: Invocation
     ) -> Sequence[Path]:
-        """Draws the first predictions of an evaluation over their inputs, which are read again.
+        """Reads the inputs again, and draws the first predictions of an evaluation over them.
 
-        An input that cannot be read again has no picture, which is said in a line. An enhanced image is also
-        written by itself, as ``…_output.png``.
+        An input that cannot be read again gets no picture, and one line reports it. An enhanced image is also
+        written alone, as ``…_output.png``.
 
         Returns:
-            The files; none if there are no pictures of such predictions.
+            The written files; empty if this type of prediction cannot be drawn.
 
         Raises:
             OutputError: A file cannot be written.
@@ -103,7 +103,7 @@ class Pictures:
 
 
 def _samples(dataset: Dataset, predictions: Sequence[InputPrediction]) -> Mapping[str, Sample]:
-    """The samples of the predictions, which come in the dataset's order."""
+    """Returns the samples of the predictions, in the order of the dataset."""
     wanted = {each.input_id for each in predictions}
     return {sample.id: sample for sample in islice(dataset, len(dataset)) if sample.id in wanted}
 
@@ -124,18 +124,18 @@ def _image_of(samples: Mapping[str, Sample], name: str, *, here: bool) -> Image.
 
 
 def _file_name(name: str) -> str:
-    """The end of an input's id without a suffix, with the characters that every file system takes."""
+    """Returns the last part of an input's id without its suffix, limited to portable characters."""
     name = _SUFFIX.sub("", name)
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-._") else "_" for c in name)
     return plain[-_NAME_CHARACTERS:].strip("._") or "input"
 
 
 def pictures_of(folder: Path | None, most: int | None) -> Pictures | None:
-    """Returns where pictures go; None for nowhere.
+    """Returns the output folder for pictures; None if there is none.
 
     Raises:
-        ConfigurationError: A number is given without a folder.
-        OutputError: The folder cannot be made.
+        ConfigurationError: A number is set without a folder.
+        OutputError: The folder cannot be created.
     """
     if folder is None:
         if most is not None:

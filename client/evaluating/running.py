@@ -1,4 +1,4 @@
-"""The command line as a door of jobs: what it prints of one, and the exit code."""
+"""Runs jobs for the command line: prints their progress and results, and computes the exit code."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Console(Door):
     """Prints what a job measures.
 
     Args:
-        show: Prints an evaluation; None prints nothing of it.
-        aside: Whether stdout has something else, so that the lines go to stderr.
+        show: Prints an evaluation; None prints no evaluations.
+        aside: Whether stdout carries other output, so that the lines go to stderr.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class Console(Door):
             say(f"{part.number} of {part.count}{', ' if what else ''}{what}:")
 
     def start(self, what: JobStart) -> None:
-        """Prints what is measured above its figures, so that a default that was not meant is seen.
+        """Prints what is measured before its figures, so that unintended defaults are visible.
 
-        Where stdout cannot be written, the evaluation goes on, and its figures fail after it is kept.
+        If stdout cannot be written, the evaluation continues; printing its figures fails after it is stored.
         """
         with suppress(OSError):
             echo(printable(_start_line(what)), err=self._aside, indent=2)
 
     def say(self, line: str) -> None:
-        """Prints a line that the user should know on stderr."""
+        """Prints a message to the user on stderr."""
         say(line)
 
     def show(self, evaluation: Evaluation) -> None:
@@ -94,12 +94,12 @@ class Console(Door):
             self._show(evaluation)
 
     def published(self, evaluation: Evaluation, location: str) -> None:
-        """Prints where an evaluation is."""
+        """Prints where an evaluation is stored."""
         self._group_id = evaluation.group_id
         echo(f"published   {evaluation.id} to {location}", err=self._aside, indent=12)
 
     def print_group(self) -> None:
-        """Prints the id that several published evaluations have in common."""
+        """Prints the group id that several published evaluations share."""
         if self._group_id:
             echo(f"group       {self._group_id}", err=self._aside, indent=12)
 
@@ -112,7 +112,7 @@ def print_rows(*rows: tuple[str, str]) -> None:
 
 
 def _start_line(what: JobStart) -> str:
-    """What is measured in one line: the model, what it runs on, and its inputs or its load."""
+    """Formats what is measured as one line: the model, what it runs on, and its inputs or its load."""
     d = what.system
     framework = f"{d.manifest.framework.name} {d.framework_version}"
     threads = f", threads: {d.threads}" if d.threads and not d.device.is_gpu else ""
@@ -128,7 +128,7 @@ def _start_line(what: JobStart) -> str:
 def evaluation_code(
     evaluation: Evaluation, *, published: bool, allow_invalid: bool = True, require_stable: bool = False
 ) -> int:
-    """Returns the exit code of an evaluation, and prints one line on stderr for what is wrong with it."""
+    """Returns the exit code of an evaluation, and prints one line on stderr for each problem with it."""
     kind, measurement = kind_of(evaluation), evaluation.measurement
     return max(
         _completeness_code(evaluation, published=published),
@@ -174,22 +174,22 @@ def run_job(
     require_stable: bool = False,
     show: Callable[[Evaluation[Any]], None] = print_summary,
 ) -> int:
-    """Runs a job, publishes each evaluation and prints its summary; of repetitions, also that of all.
+    """Runs a job, publishes each evaluation and prints its summary; repetitions also get a joint summary.
 
     Args:
         invocation: The configuration.
         job: The job.
-        publish: Whether evaluations are kept in the database.
-        predictions: Whether they keep their predictions there.
-        allow_invalid: Whether figures that cannot be trusted have no exit code of their own.
-        require_stable: Whether unstable conditions have one.
+        publish: Whether to store evaluations in the database.
+        predictions: Whether to store their predictions too.
+        allow_invalid: Whether untrustworthy figures leave the exit code unchanged.
+        require_stable: Whether unstable conditions have an exit code of their own.
         show: Prints an evaluation.
 
     Returns:
         The exit code: the highest if several evaluations have different ones.
 
     Raises:
-        InferometerError: The job cannot be run, or an evaluation not be published.
+        InferometerError: The job cannot be run, or an evaluation cannot be published.
     """
     worst, group, console = SUCCESS, list[Evaluation[Any]](), Console(show)
     runner = Runner(invocation, console, publish=publish, predictions=predictions)
@@ -217,7 +217,8 @@ def run_evaluation(
 ) -> int:
     """Evaluates over a dataset; see ``run_job``.
 
-    ``pictures`` gets those of predictions; of shown inputs, the data directory gets them otherwise.
+    ``pictures`` is the folder for pictures of predictions. Without it, pictures of shown inputs go to the
+    data directory.
     """
 
     def show(evaluation: Evaluation[Any]) -> None:
@@ -250,15 +251,15 @@ def run_sweep(
     predictions: bool,
     require_stable: bool = False,
 ) -> int:
-    """Evaluates one request after the other, publishes each evaluation, and prints one table on stdout.
+    """Runs the evaluations sequentially, publishes each one, and prints one table on stdout.
 
-    The table also has those that failed, and is printed when the sweep is interrupted.
+    The table includes failed evaluations, and is also printed if the sweep is interrupted.
 
     Returns:
         The exit code: the highest if several evaluations have different ones.
 
     Raises:
-        InferometerError: The evaluations cannot be run, or not be published.
+        InferometerError: The evaluations cannot be run or cannot be published.
     """
     cells, worst, console = list[SweepCell](), SUCCESS, Console(None, aside=True)
     runner = Runner(invocation, console, publish=publish, predictions=predictions)

@@ -1,4 +1,4 @@
-"""The summary of an evaluation on stdout, and what its single inputs gave."""
+"""Prints the results of single inputs on stdout: predictions and failures."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _PROFILED = (("", "under the framework's profiler, which slows the model down; -
 
 
 def print_predictions(evaluation: Evaluation[BatchMeasurement]) -> None:
-    """Prints the most probable class of the first inputs, as a table on stdout, if there are any.
+    """Prints the most probable class of the first inputs, if any, as a table on stdout.
 
-    Those of other tasks are printed as ``prediction_table`` has them.
+    Predictions of other tasks are printed in the format of ``prediction_table``.
     """
     predictions = evaluation.measurement.predictions
     if not predictions:
@@ -51,7 +51,7 @@ def print_predictions(evaluation: Evaluation[BatchMeasurement]) -> None:
 
 
 def print_failures(evaluation: Evaluation[BatchMeasurement]) -> None:
-    """Prints the first failures, one a line with its reason, on stdout, if there are any."""
+    """Prints the first failures on stdout, one per line with its reason."""
     failures = evaluation.measurement.failures
     if not failures:
         return
@@ -71,6 +71,6 @@ def _row(prediction: InputPrediction, labels: tuple[str, ...]) -> Row:
 
 
 def _echo_rest(count: int, what: str, where: str) -> None:
-    """Says how many of ``count`` were not shown, if any."""
+    """Prints how many of ``count`` items were not shown, if any."""
     if count > SHOWN_INPUTS:
         click.echo(f"… and {count - SHOWN_INPUTS} more {what}; {where}")

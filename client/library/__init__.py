@@ -1,1 +1,1 @@
-"""The Python library: what ``import inferometer`` evaluates and finds, by the jobs of the command line."""
+"""The Python library behind ``import inferometer``; it runs the same jobs as the command line."""

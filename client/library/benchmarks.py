@@ -1,4 +1,4 @@
-"""Trainings and runs of a loader alone, from Python."""
+"""The Python functions for benchmarks of training and of data loading."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class DataArguments(TypedDict, total=False):
     """Further arguments of ``ingest``, and of ``train``.
 
     Attributes:
-        data_backend: The format of a path; by default it is found out.
+        data_backend: The format of a path; detected by default.
         workers: The workers that load the dataset, by default 4; 0 loads in the thread of the steps.
         loader: The kind of the workers: ``threads``, the default, or ``processes``.
         prefetch: Batches to load ahead; by default 10.
@@ -87,7 +87,7 @@ class TrainingArguments(DataArguments, total=False):
         on_device: Whether one synthetic batch stays on the device, instead of a copy for each step.
         cudnn_benchmark: Whether cuDNN times its algorithms; by default it does.
         api: ``gluon`` or ``module``, of MXNet.
-        parts_every: Every so many steps the parts of one are timed, by default 10; 0 for never.
+        parts_every: The interval, in steps, at which the parts of a step are timed; by default 10; 0: never.
         fail_on_error: Whether the first sample that fails ends the training.
         trace_level: How deep it is traced, such as ``FRAMEWORK_TRACE``; by default APPLICATION_TRACE.
     """
@@ -128,7 +128,7 @@ def train(
 ) -> Training:
     """Trains a model, as ``agent bench training`` does, and returns what was measured.
 
-    Ctrl-C ends it after the step, with what was measured until then.
+    Ctrl-C ends the training after the current step, and the measurements up to then are returned.
 
     Args:
         model: An id of DLBS, such as ``resnet50`` or ``deep_mnist``, or the name in a manifest.
@@ -136,7 +136,7 @@ def train(
         data: The name of a dataset, or a path; None means synthetic data.
         batch_size: Samples in a batch of each device.
         num_batches: Measured steps; None means 100, unless ``num_epochs`` ends the training.
-        num_warmup_batches: Steps before, which train and are not measured.
+        num_warmup_batches: Warm-up steps, which train the model and are not measured.
         num_epochs: Passes over the data, instead of ``num_batches``.
         optimizer: ``sgd``, ``nag``, ``adam``, ``adamw`` or ``rmsprop``.
         learning_rate: The learning rate.
@@ -146,15 +146,15 @@ def train(
         validation: The name of a dataset that the trained model classifies.
         save_weights: A new file for the trained weights.
         ranks: The processes that train together on this machine; with ``gpu``, each has a GPU.
-        communication: How gradients are added up: ``gloo`` or ``nccl``; in MXNet a kvstore as ``dist_sync``.
+        communication: How gradients are summed: ``gloo`` or ``nccl``; for MXNet a kvstore, as ``dist_sync``.
         seed: The seed of weights, of synthetic data and of the order.
         threads: CPU threads of an operator and rank; None means the default.
-        gpu: Whether it runs on the GPU.
-        publish: Whether it is kept in the database of the configuration.
+        gpu: Whether to run on the GPU.
+        publish: Whether to store the evaluation in the configured database.
         more: See ``TrainingArguments``.
 
     Raises:
-        InferometerError: The model cannot be trained, the data not be opened, or a value is invalid.
+        InferometerError: The model cannot be trained, the data cannot be opened, or a value is invalid.
         EvaluationInterrupted: Ctrl-C before a step was measured.
         StoreError: The database lost the evaluation; the message names the file that keeps it.
     """
@@ -196,9 +196,10 @@ def ingest(
     publish: bool = True,
     **more: Unpack[DataArguments],
 ) -> Ingestion:
-    """Loads the batches of a dataset for a model, which is not loaded, as ``agent bench ingestion`` does.
+    """Loads the batches of a dataset without loading the model, as ``agent bench ingestion`` does.
 
-    Ctrl-C ends it after the batch, with what was measured until then; a second one raises KeyboardInterrupt.
+    Ctrl-C ends the run after the current batch, and the measurements up to then are returned; a second Ctrl-C
+    raises KeyboardInterrupt.
 
     Args:
         model: An id of DLBS or the name in a manifest; it gives the preprocessing.
@@ -208,11 +209,11 @@ def ingest(
         reader: ``own``, or ``framework`` for the framework's own iterator of the format.
         batch_size: Samples in a batch.
         num_batches: Measured batches; None means 100, unless ``num_epochs`` ends the run.
-        num_warmup_batches: Batches before, which are not measured.
+        num_warmup_batches: Warm-up batches, which are not measured.
         num_epochs: Passes over the data, instead of ``num_batches``.
         seed: The seed of the order.
         fail_on_error: Whether the first sample that fails ends the run.
-        publish: Whether it is kept in the database of the configuration.
+        publish: Whether to store the evaluation in the configured database.
         more: See ``DataArguments``.
 
     Raises:
@@ -269,7 +270,7 @@ def _refuse_launcher(ranks: RankRequest) -> None:
 def _system(
     invocation: Invocation, model: object, version: str | None, framework: str | None, **session: Any
 ) -> SystemRequest:
-    """The model, by DLBS's id or the name in its manifest."""
+    """Returns the request for a model, named by its DLBS id or by its manifest."""
     if not isinstance(model, str):
         raise ConfigurationError(
             f"model is {type(model).__name__}; give the name of a model with an architecture in code"
@@ -313,7 +314,7 @@ def _training_request(
 
 
 def _framework(invocation: Invocation, system: SystemRequest) -> str:
-    """The name of the framework, in small letters."""
+    """Returns the name of the framework, in lower case."""
     return Systems(invocation).find_model(system).framework.name.casefold()
 
 
@@ -374,7 +375,7 @@ def _api(api: str | None, framework: str) -> str:
 
 
 def _communication(name: str | None, framework: str, system: SystemRequest, ranks: RankRequest) -> str:
-    """How gradients are added up; the names are those of the framework."""
+    """Returns the method of summing gradients, by the framework's name for it."""
     known = KV_STORES if framework == MXNET else DIST_BACKENDS
     if name is not None and name.lower() not in known:
         raise ConfigurationError(f'unknown communication "{name}"; {suggestion(name, known)}')

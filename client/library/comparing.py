@@ -28,10 +28,10 @@ class Comparison(Tabular, Sequence[Row]):
     """A row for each figure: A, B, their ratio with its 95 % interval, and the verdict.
 
     Attributes:
-        conclusion: What follows from all figures together, in one line.
-        worse: Whether B is worse in a figure, by more than the threshold.
-        undecided: Why figures are undecided, and how much worse B may be, one line each.
-        notes: What qualifies the rows: what differs between the sides, and disturbed conditions.
+        conclusion: The overall conclusion from all figures, in one line.
+        worse: Whether B is worse in any figure by more than the threshold.
+        undecided: For each undecided figure, one line with the reason and how much worse B may be.
+        notes: Caveats about the rows: differences between the sides, and disturbed conditions.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Comparison(Tabular, Sequence[Row]):
         return self._rows
 
     def __repr__(self) -> str:
-        """The table, and below it what qualifies it and what follows."""
+        """Returns the table, followed by the notes and the conclusion."""
         return "\n".join((super().__repr__(), *self._lines()))
 
     def _repr_html_(self) -> str:
@@ -90,11 +90,11 @@ def compare(
 
     Args:
         a: The baseline: results, ids of stored evaluations or groups, or unique prefixes of ids.
-        b: What is judged, likewise.
+        b: The evaluations to judge, in the same forms.
         noise: Two or more evaluations of one system, whose differences become the threshold of each figure.
         threshold: The largest difference that counts as the same, as a share; None means 0.05.
         accuracy_threshold: The same for top-1.
-        figures: The figures to compare, such as ``["p50", "throughput"]``; None means all that there are.
+        figures: The figures to compare, such as ``["p50", "throughput"]``; None means all available ones.
 
     Raises:
         ConfigurationError: The evaluations cannot be compared, or a value is invalid.
@@ -116,7 +116,7 @@ def compare(
 
 
 def _side(name: str, given: Named | Sequence[Named], notes: list[str]) -> Side:
-    """The evaluations of one side, each once."""
+    """Returns the evaluations of one side, each once."""
     several = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     found: dict[str, Evaluation] = {}
     for each in several:
@@ -133,6 +133,6 @@ def _side(name: str, given: Named | Sequence[Named], notes: list[str]) -> Side:
 
 
 def _stored(name: str, given: str, notes: list[str]) -> Iterator[Evaluation]:
-    """The evaluations of an id."""
+    """Yields the evaluations of an id."""
     with closing(library_invocation().open_store()) as store:
         yield from chosen_side(store, name, given, notes.append).evaluations

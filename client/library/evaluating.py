@@ -1,4 +1,4 @@
-"""Evaluations over a dataset."""
+"""The Python functions that evaluate models over datasets."""
 
 from __future__ import annotations
 
@@ -53,14 +53,15 @@ def evaluate(
 ) -> Run:
     """Evaluates a model over a dataset, as ``agent predict dataset`` does, and returns what was measured.
 
-    Ctrl-C ends it after the batch, with what was measured; a second one raises KeyboardInterrupt.
+    Ctrl-C ends the evaluation after the current batch, and the measurements up to then are returned; a second
+    Ctrl-C raises KeyboardInterrupt.
 
     Args:
         model: The name in its manifest; or a file (.onnx, .pt2, .pt, MXNet's symbol), or an object in memory
             (``torch.nn.Module``, ``mxnet.gluon.HybridBlock``, ``onnxruntime.InferenceSession``), which need
             no manifest and run in this process.
         inputs: An array of samples × the shape of the model's input, instead of a dataset.
-        synthetic: Whether the inputs are random tensors, as of a model without a manifest and other inputs.
+        synthetic: Whether the inputs are random tensors; so are those of a model without manifest and inputs.
         version: A version or a constraint; None means the highest that has the weights.
         framework: The framework; None means the first installed one that has the model.
         weights: ``pretrained``, or ``random`` for speed only.
@@ -68,16 +69,18 @@ def evaluate(
         dataset: A name, or a path as of ``--dataset_path``; None means the dataset that the model names.
         sample_ids: The ids of the samples to evaluate; None means all.
         batch_size: Inputs in a batch; None means 64, fewer for fewer ``inputs``, or what the file fixes.
-        gpu: Whether it runs on the GPU.
+        gpu: Whether to run on the GPU.
         threads: CPU threads of an operator; None means the default.
         precision: ``float32``, ``float16`` or ``bfloat16``, for a model in code; None means the model's own.
         cudnn_benchmark: Whether cuDNN times its algorithms; None means the framework's default.
         agent: The address of a served agent; None means this process.
-        min_duration_s: How long to measure at the least.
-        min_batches: How many full batches to measure at the least.
-        target_ci_percent: Half the width of the interval of p50 to measure for; without these three, 5.
-        time_budget_s: When repeating the dataset ends although it is not enough.
-        publish: Whether it is kept in the database of the configuration.
+        min_duration_s: The minimum duration of the measurement, in seconds.
+        min_batches: The minimum number of full batches to measure.
+        target_ci_percent: The half-width of the interval of p50 to reach, in percent; 5 if none of these
+            three is set.
+        time_budget_s: The time, in seconds, after which the dataset is not repeated even if the targets
+            are not reached.
+        publish: Whether to store the evaluation in the configured database.
 
     Raises:
         InferometerError: The model or the dataset cannot be opened, or a value is invalid.
@@ -129,10 +132,10 @@ def sweep(
     time_budget_s: float | None = None,
     publish: bool = True,
 ) -> Runs:
-    """Evaluates every combination of several values, and returns what was measured as a table.
+    """Evaluates every combination of several values, and returns the results as a table.
 
-    The evaluations run one after the other, and are published as one group. One that fails is a row with the
-    reason. Ctrl-C ends the sweep with what was measured; a second one raises KeyboardInterrupt.
+    The evaluations run sequentially and are published as one group. The row of a failed evaluation holds the
+    reason. Ctrl-C ends the sweep with the results so far; a second Ctrl-C raises KeyboardInterrupt.
 
     Args:
         model: A name, a file or an object, or several.
@@ -145,7 +148,7 @@ def sweep(
         dataset: See ``evaluate``.
         sample_ids: See ``evaluate``.
         batch_size: Inputs in a batch; one number, or several.
-        gpu: Whether it runs on the GPU; ``[False, True]`` compares both.
+        gpu: Whether to run on the GPU; ``[False, True]`` compares both.
         threads: CPU threads of an operator; one number, or several.
         precision: What a model in code computes with; one name, or several.
         cudnn_benchmark: See ``evaluate``.
@@ -191,7 +194,7 @@ def sweep(
 def _length(
     min_duration_s: float, min_batches: int, target_ci_percent: float | None, time_budget_s: float | None
 ) -> dict[str, Any]:
-    """The fields of ``BatchOptions`` that say how long to measure."""
+    """Returns the fields of ``BatchOptions`` that say how long to measure."""
     return {
         "min_duration_s": min_duration_s,
         "min_batches": min_batches,
@@ -201,7 +204,7 @@ def _length(
 
 
 def _swept(invocation: Invocation, requests: Sequence[EvaluationRequest], *, publish: bool) -> Runs:
-    """Runs a sweep. Ctrl-C while a model is opened ends it too, unless nothing was measured before."""
+    """Runs a sweep. Ctrl-C while a model opens also ends it, unless nothing was measured before."""
     cells: list[SweepCell] = []
     runner = Runner(invocation, Door(), publish=publish)
     try:
@@ -220,7 +223,7 @@ def _swept(invocation: Invocation, requests: Sequence[EvaluationRequest], *, pub
 
 
 def _values(name: str, given: Any) -> list[Any]:
-    """The values of an argument, each once."""
+    """Returns the values of an argument, each once."""
     values = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     if not values:
         raise ConfigurationError(f"{name} is empty; give one value, or several")

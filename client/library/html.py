@@ -1,4 +1,4 @@
-"""HTML for notebooks: tables with their picture. Every text is escaped, so that nothing in it runs."""
+"""HTML for notebooks: tables with pictures. All text is escaped to prevent script injection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def figures(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """Returns a table. What is the same in every row stands above it, and ids are shortened."""
+    """Returns a table. Values that all rows share appear above the table, and ids are shortened."""
     shown = rows[:MOST_ROWS]
     same = [column for column in columns if len(rows) > 1 and len({row[column.key] for row in rows}) == 1]
     inside = [column for column in columns if column not in same] or list(columns[:1])
@@ -68,7 +68,7 @@ def _cell(value: Value, column: Column) -> tuple[str, str]:
 
 
 def _side(values: Iterable[Value]) -> str:
-    """The style of a cell, or of a column: numbers stand to the right."""
+    """Returns the style of a cell or a column: numbers are right-aligned."""
     numbers = [
         isinstance(value, int | float) and not isinstance(value, bool)
         for value in values

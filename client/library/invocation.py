@@ -1,4 +1,4 @@
-"""The configuration of a call of the library: the command line's, without a command line."""
+"""Loads the configuration for a call of the library, without a command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MANIFESTS = "AGENT_MANIFESTS"
 def library_invocation(**flags: Any) -> Invocation:
     """Returns the configuration and what the environment sets; ``flags`` take precedence, unless None.
 
-    The process gets the allocator that the environment names.
+    Also sets the process's allocator to the one that the environment names.
     """
     use_allocator_of_environment()
     found: dict[str, Any] = {name: os.environ[key] for name, key in VARIABLES.items() if os.environ.get(key)}

@@ -1,4 +1,4 @@
-"""A model under load: workloads and searches for the highest rate, with what they gave."""
+"""The Python functions for load tests, and their results: workloads and searches for the highest rate."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ M = TypeVar("M", bound=Measurement)
 
 @dataclass(frozen=True, slots=True)
 class LatencyPercentile:
-    """A percentile of the latency of queries, from when each was due to its answer.
+    """A percentile of query latency, measured from the scheduled arrival to the response.
 
     Attributes:
         percent: 0…100.
         value_ms: The percentile; infinite if it falls on queries without a right answer.
         low_ms: The lower end of its 95 % interval; None if there are too few queries for one.
-        high_ms: The upper end; None if no query was late enough to determine it, or there is no lower end.
+        high_ms: The upper end; None if no query was slow enough to determine it, or there is no lower end.
     """
 
     percent: float
@@ -69,7 +69,7 @@ class LatencyPercentile:
 
 
 class _UnderLoad(Result[M]):
-    """What both kinds have in common."""
+    """The properties that results of both kinds of load test share."""
 
     @property
     def valid(self) -> bool:
@@ -94,10 +94,10 @@ class _UnderLoad(Result[M]):
 
 
 class WorkloadRun(_UnderLoad[LoadMeasurement]):
-    """One run under load; in a notebook it shows as a table with its picture.
+    """One run under load; in a notebook it displays as a table with its picture.
 
     Attributes:
-        evaluation: All of it, with the times of every query.
+        evaluation: The complete evaluation, with the times of every query.
     """
 
     _pictured = WorkloadReport
@@ -117,7 +117,7 @@ class WorkloadRun(_UnderLoad[LoadMeasurement]):
         """Returns one of ``percentiles``.
 
         Raises:
-            ConfigurationError: It is none of them.
+            ConfigurationError: ``percentiles`` does not contain it.
         """
         known = self.percentiles
         for each in known:
@@ -152,10 +152,10 @@ class WorkloadRun(_UnderLoad[LoadMeasurement]):
 
 
 class RateSearch(_UnderLoad[RateSearchMeasurement]):
-    """One search for the highest rate; in a notebook it shows as a table with its picture.
+    """One search for the highest rate; in a notebook it displays as a table with its picture.
 
     Attributes:
-        evaluation: All of it, with the times of every query of each probe.
+        evaluation: The complete evaluation, with the times of every query of each probe.
     """
 
     _pictured = MaxQpsReport
@@ -172,12 +172,12 @@ class RateSearch(_UnderLoad[RateSearchMeasurement]):
 
     @property
     def high_qps(self) -> float | None:
-        """The upper end, likewise."""
+        """The upper end of its 95 % interval; None if there is none."""
         return self._answer.high_qps if self._answer else None
 
     @property
     def method(self) -> str | None:
-        """What the answer rests on; None if the search was stopped."""
+        """The method that produced the result; None if the search was stopped."""
         return self._answer.method if self._answer else None
 
     @property
@@ -199,7 +199,7 @@ class LoadArguments(DeclaredLoadArguments, total=False):
         seed: The seed of random weights and of the schedule.
         synthetic: Whether the inputs are random tensors instead of a dataset's.
         sample_ids: The ids of the samples of the dataset to send; by default all.
-        gpu: Whether it runs on the GPU.
+        gpu: Whether to run on the GPU.
         threads: CPU threads of an operator.
         precision: ``float32``, ``float16`` or ``bfloat16``, for a model in code; by default the model's own.
         cudnn_benchmark: Whether cuDNN times its algorithms; by default as the framework does.
@@ -235,8 +235,8 @@ def workload(
 ) -> WorkloadRun:
     """Sends queries as they arrive in production, as ``agent predict workload`` does.
 
-    A run whose figures cannot be trusted is returned and published too; see ``WorkloadRun.valid``. Ctrl-C
-    ends it with what was measured until then, which is not published.
+    A run whose figures cannot be trusted is also returned and published; see ``WorkloadRun.valid``. Ctrl-C
+    ends the run; the measurements up to then are returned and not published.
 
     Args:
         model: The name in its manifest, or a file or an object as in ``evaluate``.
@@ -247,12 +247,12 @@ def workload(
         arrival: The arrival process, such as ``constant`` or ``gamma:cv=2``; None means ``poisson``.
         latency_bound_ms: The bound for goodput; None for none.
         percentile: The percentile of the latency that the bound applies to.
-        duration_s: The exact duration, instead of the least one and the least number of queries.
+        duration_s: The exact duration in seconds, instead of the minimum duration and number of queries.
         schedule: A file with the offset of each query, instead of ``initial_qps`` and ``arrival``.
         concurrency: The number of queries to keep in flight instead.
         scenario: A scenario of MLPerf that LoadGen sends instead: ``single_stream``, ``multi_stream``,
             ``server`` or ``offline``.
-        publish: Whether it is kept in the database of the configuration.
+        publish: Whether to store the evaluation in the configured database.
         more: See ``LoadArguments``.
 
     Raises:
@@ -293,8 +293,8 @@ def max_qps(
 ) -> RateSearch:
     """Searches for the highest rate that keeps a latency bound, as ``agent predict max-qps`` does.
 
-    An answer that cannot be trusted is returned and published too; see ``RateSearch.valid``. Ctrl-C ends the
-    search with the probes until then, which are not published.
+    A result that cannot be trusted is also returned and published; see ``RateSearch.valid``. Ctrl-C ends the
+    search; the probes up to then are returned and not published.
 
     Args:
         model: The name in its manifest, or a file or an object as in ``evaluate``.
@@ -305,10 +305,10 @@ def max_qps(
         arrival: The arrival process, such as ``constant`` or ``gamma:cv=2``; None means ``poisson``.
         latency_bound_ms: The bound for the percentile.
         percentile: The percentile of the latency that the bound applies to.
-        tolerance: Half the width of the answer's interval, by this search alone, to search for; a share of
-            the rate.
-        time_budget_s: When the search ends although the interval is wider.
-        publish: Whether it is kept in the database of the configuration.
+        tolerance: The half-width to reach of the interval that this search alone gives, as a fraction of the
+            rate.
+        time_budget_s: The time, in seconds, after which the search ends even if the interval is wider.
+        publish: Whether to store the evaluation in the configured database.
         more: See ``LoadArguments``.
 
     Raises:
@@ -338,7 +338,7 @@ def _shared(
     agent: str | None,
     more: LoadArguments,
 ) -> dict[str, Any]:
-    """The part of a request that both kinds have."""
+    """Returns the fields of a request that both kinds of load test share."""
     seed, rest = more.get("seed", 0), {k: v for k, v in more.items() if k not in _NOT_OF_THE_LOAD}
     choice = dataset_choice(dataset, sample_ids=more.get("sample_ids"))
     system = system_request(

@@ -1,4 +1,4 @@
-"""Measurements of the kinds that plug-ins add."""
+"""The Python function for the kinds of measurement that plug-ins add."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def measure(
         framework: The framework; None means the first installed one that has the model.
         weights: ``pretrained``, or ``random`` for speed only.
         seed: The seed of random weights.
-        gpu: Whether it runs on the GPU.
+        gpu: Whether to run on the GPU.
         threads: CPU threads of an operator; None means the default.
         agent: The address of a served agent; None means this process.
-        publish: Whether it is kept in the database of the configuration.
+        publish: Whether to store the evaluation in the configured database.
         options: Those that the request of the kind declares.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Models and inputs that a caller of the library gives as they are: files, objects in memory, arrays."""
+"""Models and inputs that callers of the library pass directly: files, objects in memory, arrays."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 def given_model(invocation: Invocation, model: object, dataset: DatasetChoice) -> GivenModel | None:
     """Returns a model that needs no manifest; None for the name of one in a manifest.
 
-    A text is a file if it has a separator, or ends as the names of models' files do.
+    A string is a file if it contains a path separator or has the suffix of a model file.
 
     Raises:
-        ConfigurationError: No framework takes such an object, or its input cannot be described.
-        ArtifactError: There is no such file, or it is no model that can be read.
+        ConfigurationError: No framework accepts such an object, or its input cannot be described.
+        ArtifactError: The file does not exist, or is not a readable model.
     """
     registry, inputs = invocation.registry, dataset.array
     array = inputs if isinstance(inputs, np.ndarray) else None
@@ -63,10 +63,10 @@ def _examples(arrays: Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]]) -> tu
 
 
 def samples_of(inputs: object) -> NDArray[Any] | dict[str, NDArray[Any]] | tuple[NDArray[Any], ...]:
-    """Returns an array of samples; of a model with several inputs, one for each, by name or in order.
+    """Returns the array of samples; for a model with several inputs, one array each, by name or in order.
 
     Raises:
-        ConfigurationError: It is no array of NumPy, or has no samples.
+        ConfigurationError: An input is not a NumPy array, or has no samples.
     """
     if isinstance(inputs, Mapping) and inputs:
         return {str(name): _samples(array) for name, array in inputs.items()}
@@ -76,7 +76,7 @@ def samples_of(inputs: object) -> NDArray[Any] | dict[str, NDArray[Any]] | tuple
 
 
 def _samples(inputs: object) -> NDArray[Any]:
-    """An array of samples."""
+    """Checks and returns an array of samples."""
     if not isinstance(inputs, np.ndarray):
         raise ConfigurationError(
             f"inputs are {type(inputs).__name__}; accepted: a NumPy array of samples, such as tensor.numpy()"

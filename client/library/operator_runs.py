@@ -1,4 +1,4 @@
-"""Benchmarks of single operators, from Python."""
+"""The Python function for benchmarks of single operators, and its results."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class OperatorArguments(TypedDict, total=False):
 
     Attributes:
         cache: ``hot``, the default, or ``cold``.
-        target_ci: The half-width of the 95 % interval of p50 to reach, in percent of it; 0 for the budget.
-        time_budget: The most seconds for a row.
-        runs: How many runs to measure instead.
-        warmup: The least runs before, for each row.
-        processes: The fresh processes that measure each row.
-        values: What the inputs hold: ``table``, the default, ``zeros`` or ``ones``.
+        target_ci: The half-width of the 95 % interval of p50 to reach, in percent of p50; 0 uses the budget.
+        time_budget: The maximum time per row, in seconds.
+        runs: The exact number of runs to measure instead.
+        warmup: The minimum number of warm-up runs per row.
+        processes: The number of fresh processes that measure each row.
+        values: The values of the inputs: ``table``, the default, ``zeros`` or ``ones``.
         seed: The seed of the inputs.
-        resume: Whether to go on with an interrupted run of the same.
+        resume: Whether to resume an interrupted run of the same benchmark.
     """
 
     cache: str
@@ -74,10 +74,10 @@ class OperatorArguments(TypedDict, total=False):
 
 
 class OperatorRun(Result[OperatorMeasurement]):
-    """The operators of one framework; in a notebook it shows as a table with the roofline.
+    """The operators of one framework; in a notebook it displays as a table with the roofline.
 
     Attributes:
-        evaluation: All of it, with the raw times and what it ran on.
+        evaluation: The complete evaluation, with the raw times and the system.
     """
 
     _pictured = OperatorsReport
@@ -109,7 +109,7 @@ class OperatorRuns(Tabular, Sequence[OperatorRun]):
 
     @property
     def peak(self) -> MachinePeak | None:
-        """What the machine can do; None if it is not known."""
+        """The peak performance of the machine; None if unknown."""
         return next((run.evaluation.measurement.peak for run in self._runs), None)
 
     def __len__(self) -> int:
@@ -155,12 +155,12 @@ def benchmark_operators(
 ) -> OperatorRuns:
     """Measures single operators and checks what they compute, as ``agent op run`` does.
 
-    Ctrl-C ends it after the operator, with what was measured until then.
+    Ctrl-C ends the run after the current operator, and the measurements up to then are returned.
 
     Args:
         operators: Names in the table, such as ``add`` and ``conv2d``.
         categories: Groups of the table, such as ``gemm``.
-        everything: Whether the whole table is meant.
+        everything: Whether to measure all operators of the table.
         frameworks: The frameworks; none for all that are installed.
         shapes: ``small``, ``normal``, ``large``, ``skewed``, ``huge``, ``all``, or sizes such as
             ``1024x1024``; None means ``normal``.
@@ -169,9 +169,9 @@ def benchmark_operators(
         modes: What is timed: ``forward``, ``backward``, ``forward_backward``.
         forms: How it runs, such as ``sym`` or ``compile``; none for the first of each framework.
         dtype: The element type.
-        gpu: Whether it runs on the GPU.
+        gpu: Whether to run on the GPU.
         threads: CPU threads of an operator; None means the default.
-        publish: Whether evaluations are kept in the database of the configuration.
+        publish: Whether to store evaluations in the configured database.
         more: See ``OperatorArguments``.
 
     Raises:
@@ -214,7 +214,7 @@ def _own(
     *,
     several: bool,
 ) -> tuple[OwnCase, ...]:
-    """The case of a caller's own sizes."""
+    """Returns the case that the caller's own shapes and parameters define."""
     if not inputs and not parameters:
         return ()
     if several or len(operators) != 1:
@@ -229,7 +229,7 @@ def _own(
 
 
 def _options(dtype: str, threads: int | None, more: OperatorArguments) -> OperatorOptions:
-    """The options, each checked."""
+    """Checks and returns the options."""
     plain = OperatorOptions()
     [named] = known([dtype], OPERATOR_DTYPES, "dtype")
     [values] = known([more.get("values", plain.values)], OPERATOR_VALUES, "values")

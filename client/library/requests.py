@@ -1,4 +1,4 @@
-"""Requests of jobs from the arguments of the library's functions."""
+"""Builds job requests from the arguments of the library's functions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def system_request(
     precision: str | None = None,
     cudnn_benchmark: bool | None = None,
 ) -> SystemRequest:
-    """Returns a model and where it runs; see ``given_model`` for one without a manifest.
+    """Returns the request for a model and where it runs; see ``given_model`` for one without a manifest.
 
     Raises:
         InferometerError: A value is invalid, or no agent fits.
@@ -85,7 +85,7 @@ def session_options(
     precision: str | None = None,
     cudnn_benchmark: bool | None = None,
 ) -> SessionOptions:
-    """Returns what a model is opened with.
+    """Returns the options with which a model is opened.
 
     Raises:
         ConfigurationError: A value is invalid.
@@ -114,7 +114,7 @@ def evaluation_request(
     length: Mapping[str, Any],
     **system: Any,
 ) -> EvaluationRequest:
-    """Returns an evaluation over a dataset.
+    """Returns the request of an evaluation over a dataset.
 
     Args:
         invocation: The configuration.
@@ -131,7 +131,7 @@ def evaluation_request(
     """
     chosen = system_request(invocation, model, dataset=dataset, seed=seed, **system)
     size = default_batch_size(chosen, dataset, invocation.catalog) if batch_size is None else batch_size
-    # what fails once in a model that somebody tries for the first time fails with every input
+    # a model without a manifest is probably untested: if one input fails, all of them will
     options = BatchOptions(size, size, fail_on_error=chosen.given is not None, **length)
     dataset = inputs_for(chosen, dataset, synthetic=synthetic, batch_size=size, seed=seed)
     return EvaluationRequest(system=chosen, dataset=dataset, options=options)
@@ -142,11 +142,13 @@ def dataset_choice(
     inputs: NDArray[Any] | None = None,
     sample_ids: Sequence[str] | None = None,
 ) -> DatasetChoice:
-    """Returns the dataset: a path is what is no string, has a separator or exists; all else is a name.
+    """Returns the choice of dataset. A non-string, an existing path or a string with a separator is a path.
+
+    Any other string is the name of a dataset.
 
     Raises:
-        ConfigurationError: ``inputs`` are no array of samples, or there is a dataset or ``sample_ids`` too;
-            or ``sample_ids`` are no list.
+        ConfigurationError: ``inputs`` is not an array of samples, or is combined with a dataset or
+            ``sample_ids``; or ``sample_ids`` is not a list.
     """
     if isinstance(sample_ids, str):
         raise ConfigurationError(f'sample_ids is "{printable(sample_ids)}"; give a list of ids')

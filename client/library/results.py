@@ -1,4 +1,4 @@
-"""One evaluation as the library returns it: what all kinds have in common."""
+"""The base class of the evaluations that the library returns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ M = TypeVar("M", bound=Measurement)
 
 
 class Result(ABC, Generic[M]):
-    """One evaluation; in a notebook it shows as a table with its picture.
+    """One evaluation; in a notebook it displays as a table with its picture.
 
     Attributes:
-        evaluation: All of it, with the raw times and what it ran on.
+        evaluation: The complete evaluation, with the raw times and the system.
     """
 
     _pictured: ClassVar[type[Report[Any]]]
@@ -32,17 +32,17 @@ class Result(ABC, Generic[M]):
 
     @property
     def id(self) -> str:
-        """The id, as ``agent info evaluation show`` takes it."""
+        """The id, for example for ``agent info evaluation show``."""
         return self.evaluation.id
 
     @property
     def complete(self) -> bool:
-        """Whether it ran to its end, and not every input failed; Ctrl-C ends it with what was measured."""
+        """Whether it ran to the end without every input failing; Ctrl-C makes it incomplete."""
         return self.evaluation.status is Status.COMPLETE
 
     @property
     def conditions(self) -> Conditions | None:
-        """What disturbed the measurement, with the verdict."""
+        """The disturbances during the measurement, and the verdict on them."""
         return self.evaluation.conditions
 
     def __repr__(self) -> str:
@@ -61,4 +61,4 @@ class Result(ABC, Generic[M]):
 
     @abstractmethod
     def _figures(self) -> Sequence[tuple[str, str]]:
-        """The summary of the command line, by name; a figure without one belongs to the one above."""
+        """Returns the summary as names and values; a value without a name continues the previous one."""

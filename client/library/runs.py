@@ -1,4 +1,4 @@
-"""What an evaluation over a dataset gave: its figures, as they are read and shown."""
+"""The results of evaluations over datasets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The time of a full batch in milliseconds, as ``LatencySummary`` has it; None for what is not known.
+    """The time of a full batch in milliseconds, from ``LatencySummary``; unknown values are None.
 
     Attributes:
         batches: The full batches.
@@ -66,10 +66,10 @@ class TopAccuracy:
 
 
 class Run(Result[BatchMeasurement]):
-    """One evaluation over a dataset; in a notebook it shows as a table with its picture.
+    """One evaluation over a dataset; in a notebook it displays as a table with its picture.
 
     Attributes:
-        evaluation: All of it, with the raw times and what it ran on.
+        evaluation: The complete evaluation, with the raw times and the system.
     """
 
     _pictured = DurationReport
@@ -117,7 +117,7 @@ class Run(Result[BatchMeasurement]):
 
 
 class Runs(Tabular, Sequence[Run]):
-    """The evaluations of a sweep, in order; it shows as a table, in a notebook with its picture.
+    """The evaluations of a sweep, in order; it displays as a table, in a notebook with its picture.
 
     The table also has a row for each evaluation that failed.
 
@@ -153,7 +153,7 @@ class Runs(Tabular, Sequence[Run]):
         return tuple(sweep.rows_of(self._cells))
 
     def __repr__(self) -> str:
-        """The table, as wide as the terminal, and why evaluations failed."""
+        """Returns the table, as wide as the terminal, and why evaluations failed."""
         failed = (f"{name} failed: {error}" for name, error in self.failures.items())
         return "\n".join((super().__repr__(), *failed))
 

@@ -27,7 +27,7 @@ class Evaluations(Tabular, Sequence[Row]):
 
     Args:
         rows: The rows.
-        pictured: The evaluations that a notebook draws.
+        pictured: The evaluations that a notebook draws in its picture.
     """
 
     def __init__(self, rows: Sequence[Row], pictured: Sequence[Evaluation[BatchMeasurement]] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Rows as a table that other programs read: columns as lists, Arrow and pandas, text and HTML."""
+"""Converts rows to tables: columns as lists, Arrow, pandas, text and HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 
 class Tabular(ABC):
-    """Something that shows as a table, and gives it to other programs."""
+    """The base of objects that display as a table and convert it for other programs."""
 
     @property
     @abstractmethod
@@ -55,7 +55,7 @@ class Tabular(ABC):
         return pandas.DataFrame(self.to_dict())
 
     def __repr__(self) -> str:
-        """The table, as wide as the terminal."""
+        """Returns the table, as wide as the terminal."""
         return "".join(terminal_table(self._columns, self._table, io.StringIO(), header=True)).rstrip("\n")
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""What a training and a run of a loader gave: their figures, as they are read and shown."""
+"""The results of benchmarks of training and of data loading."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class StepPartTimes:
 
 
 class Training(Result[TrainingMeasurement]):
-    """One training; in a notebook it shows as a table with the picture of its step times and losses.
+    """One training; in a notebook it displays as a table with the picture of its step times and losses.
 
     Attributes:
-        evaluation: All of it, with the raw times and what it ran on.
+        evaluation: The complete evaluation, with the raw times and the system.
     """
 
     _pictured = TrainingStepsReport
@@ -135,10 +135,10 @@ class Training(Result[TrainingMeasurement]):
 
 
 class Ingestion(Result[IngestionMeasurement]):
-    """One run of a loader alone; in a notebook it shows as a table with its picture.
+    """One run of a loader alone; in a notebook it displays as a table with its picture.
 
     Attributes:
-        evaluation: All of it, with the raw times and what it ran on.
+        evaluation: The complete evaluation, with the raw times and the system.
     """
 
     _pictured = IngestionReport
@@ -160,7 +160,7 @@ class Ingestion(Result[IngestionMeasurement]):
 
     @property
     def bytes_per_s(self) -> float | None:
-        """The bytes of encoded samples in a second; None where the framework's iterator does not tell."""
+        """The bytes of encoded samples per second; None if the framework's iterator does not report them."""
         return self.summary.bytes_per_s
 
     @property

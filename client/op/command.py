@@ -1,4 +1,4 @@
-"""``agent op``: benchmarks of single operators, and what of the table each framework has."""
+"""``agent op``: benchmarks single operators, and lists which of them each framework supports."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def run(**given: Any) -> None:
     with a reference; one that differs is a failed row. A row that a framework lacks has the reason. The exit
     code is 1 if a row failed or is wrong, and 0 if all are measured or missing with a reason.
     """
-    # Imported here because help needs none of it.
+    # Imported here because the help does not need it.
     from inferometer.client.cli.current import current_invocation
     from inferometer.client.op.from_evaluation import traced_request
     from inferometer.client.op.running import run_operators

@@ -1,4 +1,4 @@
-"""``op run --from_evaluation``: the operators that a traced model ran, and what their times explain."""
+"""``op run --from_evaluation``: benchmarks the operators of a traced model, and compares their times."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def open_traced(
     """Reads a traced evaluation of the database; a unique prefix of its id is enough.
 
     Raises:
-        UnknownEvaluationError: There is no such evaluation.
+        UnknownEvaluationError: The evaluation does not exist.
         ConfigurationError: It measured no batches of inference, or has no layers.
         StoreError: The database cannot be read.
     """
@@ -62,8 +62,8 @@ def traced_request(
     """Returns the benchmark of the operators of a traced evaluation.
 
     Args:
-        invocation: Where the database is.
-        evaluation_id: The evaluation, or the beginning of its id.
+        invocation: Provides the database.
+        evaluation_id: The id of the evaluation, or a unique prefix.
         given: The options of ``op run``, by their parameters' names.
         options: How each row is measured; the element type is the evaluation's.
 
@@ -80,7 +80,7 @@ def traced_request(
 
 
 def traced_lines(traced: TracedOperators) -> Iterator[str]:
-    """Yields what is going to be measured, before the benchmark."""
+    """Yields the lines printed before the benchmark: what it is going to measure."""
     layers = sum(each.count for each in traced.cases)
     without = sum(each.count for each in traced.without_row)
     yield (
@@ -90,7 +90,7 @@ def traced_lines(traced: TracedOperators) -> Iterator[str]:
 
 
 def explained_lines(traced: TracedOperators, rows: Iterable[OperatorRow]) -> Iterator[str]:
-    """Yields how much of the model's time the rows explain, after the benchmark."""
+    """Yields the lines printed after the benchmark: how much of the model's time the rows explain."""
     from inferometer.evaluators.operators.from_trace import explain
 
     found = explain(traced, rows)

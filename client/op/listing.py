@@ -28,7 +28,7 @@ def print_operators(
 
     Raises:
         ConfigurationError: A category is unknown, or a framework runs no operators.
-        UnknownFrameworkError: There is no such framework.
+        UnknownFrameworkError: The framework is unknown.
     """
     groups = tuple(listed(categories))
     shown = chosen_operators(() if groups else operators(), groups)
@@ -54,7 +54,7 @@ def _key(coverage: Coverage) -> str:
 
 
 def _forms(coverage: Coverage, name: str) -> str:
-    """The forms, or why there is none."""
+    """Returns the forms of an operator, or the reason why there are none."""
     forms = coverage.forms.get(name, ())
     return ", ".join(forms) if forms else f"no: {coverage.reasons[name]}"
 
@@ -66,7 +66,7 @@ def print_uncovered(
 
     Raises:
         ConfigurationError: A category is given, or a framework runs no operators.
-        UnknownFrameworkError: There is no such framework.
+        UnknownFrameworkError: The framework is unknown.
     """
     if categories:
         raise ConfigurationError("--uncovered lists what has no category; leave out --category")

@@ -33,10 +33,10 @@ def run_operators(
     resume: bool,
     traced: TracedOperators | None = None,
 ) -> int:
-    """Measures, publishes the evaluation of each framework, and prints the rows of all on stdout.
+    """Runs the benchmark, publishes one evaluation per framework, and prints all rows on stdout.
 
-    Everything else goes to stderr, with ``traced`` also how much of a model's time the rows explain. Rows are
-    printed although an evaluation cannot be published.
+    All other output goes to stderr, including, with ``traced``, how much of a model's time the rows explain.
+    Rows are printed even if an evaluation cannot be published.
 
     Returns:
         The exit code.
@@ -67,7 +67,7 @@ def run_operators(
 
 
 def _exit_code(evaluations: list[Evaluation[OperatorMeasurement]]) -> int:
-    """The exit code; says on stderr how many rows ended in which way."""
+    """Returns the exit code, and prints on stderr the number of rows per outcome."""
     told = [each.told.status for e in evaluations for each in reported_operators(e.measurement)]
     say(counts_text(told))
     if any(each.status is Status.INTERRUPTED for each in evaluations):

@@ -1,1 +1,1 @@
-"""The commands of plans of experiments."""
+"""``agent plan``: the commands for plans of experiments."""

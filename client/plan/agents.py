@@ -1,4 +1,4 @@
-"""The served agents of a plan: asked once what they have, for its check and for where its cells go."""
+"""The served agents of a plan: queries once what they have, to check the plan and to place its cells."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _TLS = ("tls_ca", "tls_cert", "tls_key", "tls_server_name")
 
 @dataclass(frozen=True)
 class PlanAgents:
-    """The agents of a plan that answer.
+    """The agents of a plan that respond.
 
     Attributes:
-        known: The agents with their answers.
+        known: The agents with their responses.
         default_framework: The framework of cells that name none; None for any.
     """
 
@@ -41,10 +41,11 @@ class PlanAgents:
     _able: dict[tuple[str, ...], tuple[str, ...] | str] = field(default_factory=dict)
 
     def able(self, cell: Cell) -> tuple[str, ...]:
-        """Returns the addresses of those that can run a cell.
+        """Returns the addresses of the agents that can run a cell.
 
         Raises:
-            ConfigurationError: None can; the message says what they have. Or it is no command line.
+            ConfigurationError: No agent can run the cell, and the message says what they have; or the cell is
+                not a valid command line.
         """
         for name, reason in _EXCLUDED.items():
             if shown(cell.parameters.get(name)):
@@ -90,7 +91,7 @@ class PlanAgents:
         return tuple(each.address for each in able)
 
     def place(self, invocation: Invocation) -> AgentsPlace:
-        """Returns where the runs of the plan run; their processes get the secret and TLS of this one."""
+        """Returns the place that runs the plan on the agents; its processes get this one's secret and TLS."""
         return AgentsPlace(
             agents_of=self.able,
             hosts={each.address: host_of(AgentAddress.parse(each.address).host) for each in self.known},
@@ -102,7 +103,7 @@ class PlanAgents:
 def ask_plan_agents(
     invocation: Invocation, request: PlanRequest, given: Iterable[str] = ()
 ) -> PlanAgents | None:
-    """Asks the agents of a plan what they have, and reports those that do not answer.
+    """Queries the agents of a plan for what they have, and reports those that do not respond.
 
     Args:
         invocation: Has the secret and TLS.
@@ -110,11 +111,11 @@ def ask_plan_agents(
         given: The addresses that replace those of the plan.
 
     Returns:
-        Those that answer; None where the plan names none.
+        The agents that respond; None if the plan names no agents.
 
     Raises:
         ConfigurationError: An address is invalid, or the plan does not run on agents.
-        AgentError: None answers.
+        AgentError: No agent responds.
     """
     plan, given = request.plan, tuple(given)
     if given and plan.slurm is not None:
@@ -168,12 +169,12 @@ def _models(agent: KnownAgent) -> Iterable[str]:
 
 
 def _unreachable(result: Result) -> bool:
-    """Whether a run ended because nobody listened at its agent's address."""
+    """Returns whether a run failed because nothing listened at its agent's address."""
     return result.exit_code == EXIT_CODES[AgentError] and CANNOT_BE_REACHED in result.reason
 
 
 def _access(invocation: Invocation) -> dict[str, str]:
-    """The variables with which a command reaches agents as this one does."""
+    """Returns the environment variables that give a command this one's access to agents."""
     found = {} if invocation.secret is None else {"AGENT_SECRET": invocation.secret}
     for name in _TLS:
         if value := invocation.flags.get(name):
@@ -187,4 +188,4 @@ _EXCLUDED = {
     SOFTWARE: "it chooses what runs the model, and here an agent does",
     IMAGE: "it chooses what runs the model, and here an agent does",
 }
-"""What a cell cannot have, with the reason."""
+"""The options that a cell cannot have, with the reason."""

@@ -1,4 +1,4 @@
-"""What the options of ``agent plan`` ask for."""
+"""Turns the options of ``agent plan`` into a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLANS = "plans"
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """A plan with what the command line replaces in it.
+    """A plan with the replacements from the command line.
 
     Attributes:
         plan: The plan.
@@ -52,7 +52,7 @@ def folder_of(invocation: Invocation, request: PlanRequest) -> PlanFolder:
 def read_request(
     file: Path, parameters: Iterable[str], variables: Iterable[str], extensions: Iterable[str], **_: object
 ) -> PlanRequest:
-    """Reads a plan, and replaces what the options give.
+    """Reads a plan, and applies the replacements from the options.
 
     Raises:
         ConfigurationError: The file or an option is not valid.
@@ -80,7 +80,7 @@ def read_request(
 
 
 def _kept(content: Mapping[str, Any], replaced: Mapping[str, Any]) -> dict[str, Any]:
-    """Values in the place of those of the plan, with the types and domains that it gives them."""
+    """Returns replacement values, with the types and domains that the plan declares for them."""
     known = content.get("parameters", {})
     return {
         name: {**known[name], "val": value} if isinstance(known.get(name), dict) else value

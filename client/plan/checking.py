@@ -1,4 +1,4 @@
-"""``agent plan check``: the cells that cannot run, found by the commands that they run."""
+"""``agent plan check``: finds cells that cannot run, by parsing their command lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RUN = ("predict", "bench", "op", "measure")
 
 
 def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents | None = None) -> int:
-    """Says what is wrong with the cells of a plan, and returns the exit code.
+    """Prints what is wrong with the cells of a plan, and returns the exit code.
 
     Args:
         invocation: Has the manifests.
@@ -33,7 +33,7 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
         agents: The served agents that run it, if any do.
 
     Raises:
-        ConfigurationError: The plan has no cell, or its command is none for cells.
+        ConfigurationError: The plan has no cell, or its command cannot run as a cell.
     """
     command = request.plan.command.split()[0]
     if command not in _RUN:
@@ -41,7 +41,7 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
     if not request.cells:
         raise ConfigurationError(f"{request.path}: no cell is left by exclude and the constraints")
     problems: Counter[str] = Counter()
-    proven: set[str] = set()  # a command looks at each option by itself, so that a value is right everywhere
+    proven: set[str] = set()  # options are checked independently, so a value is valid in every cell
     for cell in request.cells:
         found = ""
         if not proven.issuperset(cell.argv):
@@ -63,7 +63,7 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
 
 
 def _problem_on_agents(agents: PlanAgents, cell: Cell) -> str:
-    """Why no agent can run a cell; empty if one can."""
+    """Returns why no agent can run a cell; empty if one can."""
     try:
         agents.able(cell)
     except InferometerError as error:
@@ -72,18 +72,18 @@ def _problem_on_agents(agents: PlanAgents, cell: Cell) -> str:
 
 
 def _refusals(request: PlanRequest) -> Iterator[str]:
-    """Why Slurm would refuse jobs of the cells, for each; Slurm is asked once for equal options."""
+    """Yields, per cell, why Slurm would reject its job; Slurm is queried once per distinct set of options."""
     if request.plan.slurm is None:
         return
     refusal = cache(SlurmPlace(request.plan.slurm).refusal)
     for cell in request.cells:
-        with suppress(ConfigurationError):  # told before
+        with suppress(ConfigurationError):  # already reported
             if problem := refusal(sbatch_options_of(cell, request.plan)):
                 yield problem
 
 
 def _problem(words: Sequence[str], catalog: Catalog | None) -> str:
-    """What keeps a cell from running, in one line without the cell; empty for nothing."""
+    """Returns what prevents a cell from running, in one line without the cell; empty if nothing does."""
     try:
         model = parsed_command(words).params.get("model_name")
     except InferometerError as error:
@@ -93,7 +93,7 @@ def _problem(words: Sequence[str], catalog: Catalog | None) -> str:
 
 @cache
 def _unknown_model(catalog: Catalog, name: str) -> str:
-    """Why there is no such model; empty if there is."""
+    """Returns why a model is unknown; empty if it is known."""
     try:
         catalog.find_models(name)
     except InferometerError as error:

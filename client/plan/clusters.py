@@ -1,4 +1,4 @@
-"""The profile of a cluster in the configuration, as options and lines of a plan's jobs."""
+"""Applies a cluster's profile from the configuration to the jobs of a plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inferometer.client.slurm.scripts import options_of, setup_of
 
 
 def on_cluster(invocation: Invocation, request: PlanRequest) -> PlanRequest:
-    """Returns a plan with the profile of its cluster before its own options and lines, which win.
+    """Returns a plan with the profile of its cluster; the plan's own options and lines take precedence.
 
     Raises:
         ConfigurationError: The configuration has no such cluster.

@@ -1,4 +1,4 @@
-"""``agent plan``: many experiments, described once, run one after the other, resumed and looked at."""
+"""``agent plan``: describes, checks, runs, resumes and reports many experiments."""
 
 from __future__ import annotations
 

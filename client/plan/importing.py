@@ -1,4 +1,4 @@
-"""``agent plan import-dlbs``: a configuration of DLBS as a plan."""
+"""``agent plan import-dlbs``: converts a DLBS configuration to a plan."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 
 def write_imported(path: Path, output: Path | None) -> None:
-    """Writes the plan of a configuration, and says what has no equal.
+    """Writes the plan that corresponds to a configuration, and reports what has no equivalent.
 
     Raises:
-        ConfigurationError: The file cannot be read, or is no configuration of DLBS.
+        ConfigurationError: The file cannot be read, or is not a DLBS configuration.
         OutputError: The plan cannot be written, or its file exists.
     """
     try:

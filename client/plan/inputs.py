@@ -1,4 +1,4 @@
-"""What the cells of a plan name and this machine does not have: files, folders and GPUs."""
+"""Finds files, folders and GPUs that the cells of a plan name and this machine lacks."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _NO_GPU = (False, 0, (), "cpu")
 
 
 def missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
-    """Returns the number of cells by each file, folder or GPU that they name and this machine lacks.
+    """Counts, for each file, folder or GPU that this machine lacks, the cells that name it.
 
-    Nodes of a cluster and containers have files of their own, which are not looked at. The GPU is looked for
-    only where a cell runs as this process does.
+    The files of cluster nodes and containers are not checked. GPUs are checked only for cells that run in the
+    environment of this process.
 
     Args:
         request: The plan.
@@ -54,7 +54,7 @@ def missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
 
 
 def _looked_at(request: PlanRequest) -> tuple[set[str], dict[str, click.Parameter]]:
-    """The options that name files, and the parameters that may ask for a GPU, as cells may write them."""
+    """Returns the options that name files, and the parameters that may request a GPU, in all spellings."""
     try:
         command = named_command(request.cells[0].argv)
     except InferometerError:
@@ -100,5 +100,5 @@ def _asks_for_gpu(parameter: click.Parameter, value: Value) -> bool:
 
 @cache
 def _gpu_here() -> bool:
-    """Whether the driver knows a GPU; in a container that lacks NVML, whether a device file is there."""
+    """Returns whether the driver reports a GPU or, in a container without NVML, a device file exists."""
     return bool(read_environment({}).gpus) or any(Path("/dev").glob("nvidia[0-9]*"))

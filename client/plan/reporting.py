@@ -1,4 +1,4 @@
-"""``agent plan report``: tables of what the cells of a plan measured."""
+"""``agent plan report``: prints tables of the measurements of a plan's cells."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def report_plan(
     printing: dict[str, Any],
     plot: Path | None = None,
 ) -> None:
-    """Prints a report on a plan, and draws it; what a reader has to know of it goes to stderr.
+    """Prints and draws a report on a plan; notes about the report go to stderr.
 
     Args:
         invocation: The invocation.
         request: The plan.
-        asked: What is shown.
+        asked: The requested report.
         printing: The options of ``print_rows``.
         plot: The file of the picture; None for none.
 
@@ -64,14 +64,14 @@ def report_plan(
 
 
 def names_of(text: str | None) -> Sequence[str]:
-    """Returns the names in a text with commas between."""
+    """Returns the names in a text, which are separated by commas."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def _cases(
     invocation: Invocation, request: PlanRequest, runs: Sequence[Run], history: Mapping[str, RunHistory]
 ) -> tuple[Case, ...]:
-    """The cases of all complete runs; says what is missing."""
+    """Returns the cases of all complete runs, and reports what is missing."""
     with closing(invocation.open_store()) as store, invocation.waiting.during("reading evaluations"):
         measured = PlanReader(store).read(runs, history)
     for note in measured.notes:
@@ -84,7 +84,7 @@ def _cases(
 
 
 def _picture(plot: Path | None, asked: Asked, printing: dict[str, Any]) -> PictureFile | None:
-    """The file of the picture, checked before anything is read; it takes ``--overwrite``."""
+    """Returns the file of the picture, checked before anything is read; it consumes ``--overwrite``."""
     if plot is None:
         return None
     if asked.failed:

@@ -33,7 +33,7 @@ _LOCKS = "machines"
 def run_plan(
     invocation: Invocation, request: PlanRequest, rerun: str | None, agents: PlanAgents | None = None
 ) -> int:
-    """Runs what is left of a plan, and returns the exit code. Everything it says goes to stderr.
+    """Runs the remaining runs of a plan, and returns the exit code. All output goes to stderr.
 
     Args:
         invocation: Has the folders, the database and the secret.
@@ -76,7 +76,7 @@ def run_plan(
 
 
 def _command(invocation: Invocation, request: PlanRequest, folder: PlanFolder, run: Run) -> CellCommand:
-    """How a run is started, with the configuration, the cache and the manifests that this command has."""
+    """Returns the command that starts a run, with this command's configuration, cache and manifests."""
     manifests = [str(Path(each).absolute()) for each in invocation.flags.get("manifests", ())]
     more = tuple(word for each in manifests for word in ("--manifests", each))
     cache, within = invocation.cache_directory.absolute(), folder.run(run)
@@ -92,7 +92,7 @@ def _command(invocation: Invocation, request: PlanRequest, folder: PlanFolder, r
 
 
 def _with_evaluations(store: EvaluationStore, folder: PlanFolder, run: Run, result: Result) -> Result:
-    """The result with what the run has published; a run that says nothing has failed."""
+    """Returns the result with the evaluations that the run published; without any output, the run failed."""
     if not result.start_ns:  # its command did not end: what is there is of an earlier attempt
         return result
     result = replace(result, evaluations=imported(folder.run(run).data, store))

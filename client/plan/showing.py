@@ -1,4 +1,4 @@
-"""What ``agent plan expand`` and ``agent plan status`` print."""
+"""The output of ``agent plan expand``, ``agent plan status`` and ``agent plan watch``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BYTES_PER_MIB = 1024**2
 
 
 def plan_text(request: PlanRequest, folder: PlanFolder) -> str:
-    """Returns what a plan is, in one line."""
+    """Returns a one-line description of a plan."""
     counts = f"{len(request.cells)} cells, {len(request.runs)} runs"
     return f"plan        {request.plan.name}: {counts}, in {folder.path}"
 
@@ -45,7 +45,7 @@ def expanded_lines(request: PlanRequest) -> Iterator[str]:
 
 
 def status_lines(invocation: Invocation, request: PlanRequest, everything: bool) -> Iterator[str]:
-    """Yields how many runs ended in which way, and those that are not complete with their reasons."""
+    """Yields the number of runs in each state, and each incomplete run with its reason."""
     folder = folder_of(invocation, request)
     history = _history(folder, request)
     states = [(run, history[run.key]) for run in request.runs]
@@ -58,10 +58,10 @@ def status_lines(invocation: Invocation, request: PlanRequest, everything: bool)
 
 
 def watch_plan(invocation: Invocation, request: PlanRequest) -> int:
-    """Prints each change of a run, until all have a result, and returns the exit code.
+    """Prints each state change of a run until all runs have a result, and returns the exit code.
 
-    Jobs of a cluster go on without a driver: what they leave is shown although no journal has it yet. It ends
-    with 1 where runs wait, and neither a driver nor a job is there to go on.
+    Cluster jobs continue without a driver: their results are shown even before they are in a journal.
+    Returns 1 if runs are waiting and neither a driver nor a job is left to continue.
     """
     folder = folder_of(invocation, request)
     click.echo(plan_text(request, folder))
@@ -86,7 +86,7 @@ def watch_plan(invocation: Invocation, request: PlanRequest) -> int:
 
 
 def _history(folder: PlanFolder, request: PlanRequest) -> dict[str, RunHistory]:
-    """What became of each run, with the results that no driver has taken yet."""
+    """Returns the history of each run, including results that no driver has collected yet."""
     history = read_history(folder.path)
     found = {run.key: history.get(run.key, RunHistory()) for run in request.runs}
     for run in request.runs:
@@ -97,7 +97,7 @@ def _history(folder: PlanFolder, request: PlanRequest) -> dict[str, RunHistory]:
 
 
 def _line(run: Run, history: RunHistory) -> str:
-    """What there is to say of a run; empty for nothing."""
+    """Returns the line about a run; empty if there is nothing to report."""
     losses = "".join(f"; before: {reason}" for reason in history.losses)
     on = agent_text(history.last_job)
     if history.job:
@@ -110,13 +110,13 @@ def _line(run: Run, history: RunHistory) -> str:
 
 
 def agent_text(job: str) -> str:
-    """Returns what tells the agent of a job, after the name of its run; empty for a job of another place."""
+    """Returns the agent of a job as a suffix for the name of its run; empty for a job of another place."""
     place, _, where = job.partition("/")
     return f"  (agent {where.rpartition('/')[0]})" if place == AGENTS else ""
 
 
 def _monitored(monitor: Mapping[str, Any]) -> str:
-    """What a monitor saw, in brief: ``CPU 187 %, at most 512 MiB, GPU 0 93 %``; empty for nothing."""
+    """Summarizes a monitor's values: ``CPU 187 %, at most 512 MiB, GPU 0 93 %``; empty without values."""
     told = []
     if load := monitor.get("cpu_percent"):
         told.append(f"CPU {load['mean']:.0f} %")
@@ -129,7 +129,7 @@ def _monitored(monitor: Mapping[str, Any]) -> str:
 
 
 def counts_text(states: list[RunHistory]) -> str:
-    """Returns how many runs ended in which way: ``24: 12 complete, 1 failed, 11 waiting``."""
+    """Returns the number of runs in each state: ``24: 12 complete, 1 failed, 11 waiting``."""
     counts = Counter(each.state for each in states)
     order = [*(each.value for each in Ended), IN_WORK, WAITING]
     return f"{len(states)}: " + ", ".join(f"{counts[name]} {name}" for name in order if counts[name])

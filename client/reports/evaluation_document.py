@@ -30,7 +30,7 @@ _COMMON = {*EVALUATION_COLUMNS, *_ASIDE}
 def as_document(
     evaluation: Evaluation, timed: Evaluation, group: Sequence[Evaluation], spans: SpanSource
 ) -> dict[str, Any]:
-    """Returns everything that is shown of an evaluation, as values that JSON has.
+    """Returns everything that is shown of an evaluation, as JSON values.
 
     Args:
         evaluation: What is shown.
@@ -74,7 +74,7 @@ def system_document(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _conditions(evaluation: Evaluation) -> dict[str, Any] | None:
-    """The verdict in one word and in one line, and what was observed."""
+    """Returns the verdict as one word and as one line, and the observations."""
     found = evaluation.conditions
     return (
         None if found is None else {**asdict(found), "stability": found.stability.value, "text": str(found)}

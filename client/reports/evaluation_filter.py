@@ -1,6 +1,6 @@
-"""Which evaluations a report is on: the options, and what the store has of them.
+"""The options that select evaluations for a report, and the query of the store.
 
-What the options themselves do not need is imported in functions, so that help and completion are quick.
+Functions import what the options do not need, so that help and completion are fast.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ChosenEvaluations:
         report: Report[Any],
         on_unreadable: Callable[[StoreError], None] = lambda _: None,
     ) -> Sequence[Evaluation]:
-        """Returns the evaluations that a report takes, the newest first; names those that cannot be read.
+        """Returns the evaluations that a report takes, the newest first; reports those that cannot be read.
 
         ``on_unreadable`` is called with the error of each of those, after it is printed.
 
@@ -119,7 +119,7 @@ def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:
 
 
 def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: EvaluationStore) -> Iterator[Row]:
-    """Yields the rows of a report, with the spans that it needs; names traces that cannot be read."""
+    """Yields the rows of a report, with the spans that it needs; reports traces that cannot be read."""
     from inferometer.evaluators.reports.trace_report import TraceReport
 
     if isinstance(report, TraceReport):
@@ -144,7 +144,7 @@ def undisturbed(evaluations: Sequence[Evaluation], heading: str = "") -> Sequenc
 def explain(
     report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int, heading: str = ""
 ) -> None:
-    """Says after a heading why there are no rows, and what the traces that there are cannot give."""
+    """Prints after a heading why there are no rows, and what the existing traces cannot provide."""
     for reason in _reasons(report, evaluations, rows):
         echo(f"{heading}{reason}", err=True)
 

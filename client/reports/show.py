@@ -122,7 +122,7 @@ def _where(evaluation: Evaluation) -> Lines:
 
 
 def precision_text(system: SystemDescription) -> str:
-    """The precision of a model in code, and cuDNN's setting where one was asked for; empty for neither."""
+    """Returns the precision of a model in code and the requested cuDNN setting; empty if neither is set."""
     found = [] if system.precision is None else [system.precision.value]
     if system.cudnn_benchmark is not None:
         found.append(f"cudnn_benchmark={str(system.cudnn_benchmark).lower()}")
@@ -130,7 +130,7 @@ def precision_text(system: SystemDescription) -> str:
 
 
 def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:
-    """The heaviest layers, where they were traced."""
+    """Yields the heaviest layers, where they were traced."""
     rows = list(LayersReport().rows_of(LayersReport().taken([evaluation]), spans))
     shown = heaviest(rows)
     names = [str(row["layer_name"]) for row in shown]

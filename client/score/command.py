@@ -79,7 +79,7 @@ def score(**given: Any) -> int:
     of those in it. Elsewhere, a sample without a prediction is named and counted as failed; the exit code is
     1 then. Nothing is published.
     """
-    # Imported here because help needs none of it.
+    # Imported here because the help does not need it.
     from inferometer.client.api.progress import ProgressBar
     from inferometer.client.cli.current import current_invocation
     from inferometer.client.cli.exit_codes import FAILED_INPUTS

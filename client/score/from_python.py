@@ -35,7 +35,7 @@ class Scores(Rows):
 
     @property
     def samples(self) -> int:
-        """How many samples are scored."""
+        """The number of scored samples."""
         return self.result.samples
 
     def value(self, name: str) -> float | None:

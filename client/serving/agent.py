@@ -1,4 +1,4 @@
-"""A served agent, put together from the configuration and the server's options."""
+"""Assembles a served agent from the configuration and the server's options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_agent(
     allow_private_urls: bool = False,
     tracing: ServerTracing | None = None,
 ) -> AgentServer:
-    """Returns an agent that is bound to its address and not started.
+    """Returns an agent that is bound to its address but not started.
 
     Args:
         invocation: Has the manifests, the frameworks and the cache.

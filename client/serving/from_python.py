@@ -1,4 +1,4 @@
-"""Models that this process serves to others, from Python."""
+"""The Python function that serves models from this process, and the agent that it returns."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ServedAgent:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Refuses new calls, finishes those that it has accepted, and stops; twice is once."""
+        """Rejects new calls, finishes accepted ones, and stops; calling it again does nothing."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -158,7 +158,7 @@ def _started(
     bound: dict[str, Any],
     advertise: str | None,
 ) -> ServedAgent:
-    """An agent that serves. Only here gRPC is loaded."""
+    """Returns a started agent. gRPC is imported only here."""
     from inferometer.agent.server.server import ServerOptions
     from inferometer.client.serving.agent import make_agent
     from inferometer.client.serving.heartbeat import INTERVAL_S

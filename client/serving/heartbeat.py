@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 10.0
 LIFETIMES = 3.0
-"""How long a record holds, in intervals: two beats may be lost, and clocks be apart by as much."""
+"""The lifetime of a record in intervals: tolerates two lost beats and as much clock difference."""
 _MAX_INTERVALS_BETWEEN_TRIES = 6
 _LEAVING_S = 5.0
 _log = logging.getLogger(__name__)
@@ -62,11 +62,11 @@ class Heartbeat:
         self._thread.start()
 
     def begin_stop(self) -> None:
-        """Begins to remove the agent from the directory, and returns at once."""
+        """Begins to remove the agent from the directory without waiting."""
         self._stopping.set()
 
     def stop(self, timeout_s: float = _LEAVING_S) -> None:
-        """Waits until the agent is removed, or for a time: then it expires by itself."""
+        """Waits until the agent is removed; after the timeout, leaves its entry to expire by itself."""
         self.begin_stop()
         if self._thread.is_alive():
             self._thread.join(timeout_s)

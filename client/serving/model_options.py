@@ -166,13 +166,12 @@ def serving_options(
     """Returns how models are served.
 
     Args:
-        given: The values of the flags; None for a flag that is left out, which takes its value of
-            ``configured``.
+        given: The values of the flags; an omitted flag is None, and its value comes from ``configured``.
         configured: The configuration.
         session: The options of models that are requested by name alone.
 
     Raises:
-        ConfigurationError: The numbers do not fit each other.
+        ConfigurationError: The numbers contradict each other.
     """
     values = {name: getattr(configured, name) if value is None else value for name, value in given.items()}
     memory_mib, versions = values.pop("memory_limit"), values.pop("version_policy")

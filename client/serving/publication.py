@@ -19,7 +19,7 @@ _WILDCARDS = frozenset({"0.0.0.0", "::", "[::]", ""})  # noqa: S104 - recognised
 
 
 def is_published(advertise: str | None, database_address: str | None) -> bool:
-    """Whether an agent is published: if that or a database is requested, and it is not forbidden.
+    """Returns whether to publish an agent: if publication or a database is requested, unless disabled.
 
     Args:
         advertise: The value of ``--advertise``; None if it is left out.
@@ -40,7 +40,7 @@ def advertised_address(advertise: str | None, bound: str, hostname: str | None =
         hostname: This machine's name; None asks the system.
 
     Raises:
-        ConfigurationError: It is no address.
+        ConfigurationError: The address is invalid.
     """
     host, _, port = bound.rpartition(":")
     given = (advertise or AUTOMATIC).strip()
@@ -84,7 +84,7 @@ def make_heartbeat(
     advertise: str | None,
     heartbeat_s: float,
 ) -> Heartbeat | None:
-    """Returns what keeps an agent published while it serves; None unless that is requested.
+    """Returns the heartbeat that keeps an agent published; None unless publication is requested.
 
     ``bound`` is where the agent listens, as ``host:port``, with TLS if ``secure``, which its address then
     says. The other arguments are options.

@@ -1,4 +1,4 @@
-"""The security options of ``agent serve``: TLS, who may reach it, and the limits of clients."""
+"""The security options of ``agent serve``: TLS, network access, and limits for clients."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ safety_options = options(
 def take_safety(values: dict[str, Any], invocation: Invocation) -> dict[str, Any]:
     """Returns ``tls``, ``insecure``, ``allowed_hosts`` and ``limits`` of ``ServerOptions``.
 
-    Combines the flags, where None is one that is left out, with the configuration, which also sets the limits
-    that are options of the command itself, where no flag does.
+    Combines the flags, of which an omitted one is None, with the configuration. The configuration also sets
+    the limits that are options of the command itself, unless a flag does.
     """
     configured = invocation.configuration.serving
     given = {name: values.pop(name) for name in (*_TLS, *_REACH, *_LIMITS)}

@@ -1,4 +1,4 @@
-"""The telemetry options of ``agent serve``: metrics, log lines, and when a prediction hangs."""
+"""The telemetry options of ``agent serve``: metrics, log format, and detection of hung predictions."""
 
 from __future__ import annotations
 

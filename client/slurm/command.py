@@ -115,7 +115,7 @@ def _job(
     mem: str | None,
     **given: Any,
 ) -> Job:
-    """The job that options and the profile describe."""
+    """Returns the job that options and the profile describe."""
     from inferometer.client.slurm.scripts import Job
 
     profile = _profile(cluster)
@@ -146,7 +146,7 @@ def _job(
 
 
 def _either(*values: Any) -> Any:
-    """The first value that is given."""
+    """Returns the first value that is given."""
     return next((value for value in values if value is not None), None)
 
 
@@ -195,7 +195,7 @@ def _command(command: Sequence[str], example: str | None, framework: str, *, gpu
 
 
 def _note(command: Sequence[str], *, tasks: int, gpu: bool) -> None:
-    """Says on stderr where the job would waste what it asks for."""
+    """Prints on stderr which requested resources the job would not use."""
     if tasks > 1 and command[0] != "bench":
         what = (
             f"each of the {tasks} tasks runs all of agent {command[0]}; only bench training shares the work"

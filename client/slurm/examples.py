@@ -79,7 +79,7 @@ def example_words(name: str, framework: str, *, gpu: bool, more: Sequence[str]) 
 
 
 def _key(word: str) -> str:
-    """The name of an option; of ``--input=data=1,2`` it is ``--input=data``."""
+    """Returns the name of an option; of ``--input=data=1,2`` it is ``--input=data``."""
     return (
         word.rpartition("=")[0] or word if word.startswith(("--input", "--param")) else word.partition("=")[0]
     )

@@ -114,7 +114,7 @@ def _activation(virtualenv: Path) -> str:
 
 
 def _resources(of: Job | ClusterProfile) -> dict[str, str | int | None]:
-    """What a job asks for, by option of sbatch."""
+    """Returns the resources that a job requests, by sbatch option."""
     return {
         "account": of.account,
         "partition": of.partition,
@@ -140,7 +140,7 @@ def _directives(job: Job) -> Iterator[str]:
 
 
 def _environment(job: Job) -> Iterator[str]:
-    """The lines that activate a virtual environment on each node."""
+    """Yields the lines that activate a virtual environment on each node."""
     if job.virtualenv is not None:
         yield _activation(job.virtualenv)
         return

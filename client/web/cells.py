@@ -1,4 +1,4 @@
-"""The cells of the page: values as the reports' json has them, with the texts that their tables print."""
+"""The cells of the page: values as in the reports' JSON, with the texts of the printed tables."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def text_of(value: Value, column: Column) -> str | None:
 
 
 def is_number(value: Value) -> bool:
-    """Whether a value is a number."""
+    """Returns whether a value is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def sort_key(value: Any) -> tuple[int, Any]:
-    """Returns what a value is sorted by: numbers by their size, and before texts, which ignore case."""
+    """Returns the sort key of a value: numbers first, by size, then texts, ignoring case."""
     return (0, value) if isinstance(value, int | float) else (1, str(value).casefold())
 
 

@@ -1,4 +1,4 @@
-"""What the page shows, as values of JSON: rows of the reports, one evaluation, a comparison.
+"""The content of the page as JSON values: rows of the reports, one evaluation, a comparison.
 
 No figure is computed here: each comes from a report, or from ``evaluators.comparing``.
 """
@@ -73,7 +73,7 @@ _OPTIONS = {
     "schedule_checksum",
     "seed",
 }
-"""What reports repeat of the options of a load, which are among the facts."""
+"""The report columns that repeat load options, which the facts already show."""
 
 
 def overview_columns() -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]
 
 
 def page_reports() -> Mapping[str, Report[Any]]:
-    """Returns the reports by name, those of plug-ins too: to look for those takes long."""
+    """Returns the reports by name, including those of plug-ins, whose discovery is slow."""
     return {name: find_report(name) for name in known_reports()}
 
 
@@ -176,7 +176,7 @@ def _moment(when: datetime) -> str:
 
 
 def _remarks(evaluation: Evaluation, timed: Evaluation) -> Iterator[str]:
-    """What qualifies the figures."""
+    """Yields the caveats about the figures."""
     conditions = evaluation.conditions
     if conditions is not None and conditions.warning:
         yield f"Another run may give other figures: {conditions}."
@@ -197,7 +197,7 @@ def _reported(
     reports: Mapping[str, Report[Any]],
     spans: SpanSource | None,
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]], list[dict[str, Any]]]:
-    """The figures, other values by name, and tables, of all reports that take the evaluation."""
+    """Returns the figures, other values by name, and tables, of all reports that take the evaluation."""
     figures: list[dict[str, Any]] = []
     told: list[tuple[str, str]] = []
     tables: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What is new, told to the open pages: looked for once a second, and only while a page is open."""
+"""Notifies open pages of changes; checks for changes once a second while a page is open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOK_S = 1.0
 _ALIVE_LOOKS = 15
 _log = logging.getLogger(__name__)
 Look = Callable[[], Awaitable[dict[str, Any]]]
-"""Returns what pages are told, by the name of the event."""
+"""Returns the data to send to the pages, by the name of the event."""
 
 
 class Events:
@@ -32,7 +32,7 @@ class Events:
         self._closed = False
 
     async def stream(self) -> AsyncIterator[str]:
-        """Yields events, at first those that tell what is known, until ``close``."""
+        """Yields events until ``close``, beginning with those that describe the current state."""
         if self._closed:
             return
         queue: asyncio.Queue[str | None] = asyncio.Queue()
@@ -57,7 +57,7 @@ class Events:
             self._task.cancel()
 
     async def _watch(self) -> None:
-        """Looks, until no page is open."""
+        """Checks for changes until no page is open."""
         looks, told = 0, ""
         try:
             while self._pages:

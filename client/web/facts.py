@@ -23,7 +23,7 @@ def facts_of(
 
     Args:
         evaluation: The evaluation.
-        timed: The one that tells how long the model takes; see ``timed_by``.
+        timed: The evaluation that the latency is taken from; see ``timed_by``.
         told: Further facts about the measurement.
     """
     system, known, dataset = evaluation.system, system_document(evaluation), evaluation.dataset
@@ -105,7 +105,7 @@ def _section(heading: str, rows: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, Any]]:
-    """How it was measured: the options, and where the time went."""
+    """Yields how it was measured: the options, and where the time went."""
     measurement = evaluation.measurement
     kind = kind_of(evaluation)
     yield "kind", kind.title
@@ -122,7 +122,7 @@ def _fields(options: Any) -> dict[str, Any]:
 
 
 def _option_text(value: Any) -> str | None:
-    """An option as a text; None for one that was left out."""
+    """Returns an option as a text; None for one that was left out."""
     match value:
         case None:
             return None

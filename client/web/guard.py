@@ -1,4 +1,4 @@
-"""Who may read the page: the secret, the names that it answers to, and what a browser is told to refuse."""
+"""Access control of the page: the secret, the accepted host names, and the browser's security policy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CHALLENGE = 'Basic realm="inferometer", charset="UTF-8"'
 
 
 class Guard:
-    """Answers those who may read the page, and refuses the others.
+    """Forwards authorized requests to the page, and rejects all others.
 
     With a secret, each request shows it: as the password of any user, which a browser asks for and keeps, or
     as ``Authorization: Bearer SECRET``. Without one, the page answers only to its own names: see
@@ -91,7 +91,7 @@ class Guard:
 
 
 def _shown_secret(authorization: str) -> str:
-    """The header as ``Bearer SECRET``; a password of Basic authentication is the secret."""
+    """Returns the header as ``Bearer SECRET``; a password of Basic authentication is the secret."""
     scheme, _, credentials = authorization.partition(" ")
     if scheme.lower() != "basic":
         return authorization
@@ -103,7 +103,7 @@ def _shown_secret(authorization: str) -> str:
 
 
 def _digest(value: str) -> bytes:
-    """A digest: to compare it reveals neither the first difference nor the length."""
+    """Returns a digest: to compare it reveals neither the first difference nor the length."""
     return sha256(value.encode("utf-8", "surrogateescape")).digest()
 
 

@@ -38,14 +38,14 @@ def report_text(
     compared: int,
     left_out: Sequence[str] = (),
 ) -> str:
-    """Returns the file.
+    """Returns the page as the text of one HTML file.
 
     Args:
         evaluations: The evaluations, the newest first.
         spans: Gives the spans of their traces.
         source: Where they come from.
         made_at: When the report is made.
-        details: Of how many of the newest it has the pictures, with the times of all batches, and the layers.
+        details: How many of the newest get pictures, with the times of all batches, and layers.
         compared: How many of the newest are compared with each other.
         left_out: Why evaluations could not be read, one line each.
 
@@ -71,14 +71,14 @@ def report_text(
 
 
 class _Shared:
-    """Values that several evaluations have, each kept once, such as the facts about one machine."""
+    """A table of the values that several evaluations share, such as the facts about one machine."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
         self._places: dict[str, int] = {}
 
     def reference(self, value: Any) -> dict[str, int]:
-        """Returns what stands for a value."""
+        """Returns the reference that replaces a value."""
         text = json.dumps(value)
         if text not in self._places:
             self._places[text] = len(self.values)
@@ -118,7 +118,7 @@ def _omitted(evaluation: Evaluation, details: int) -> str:
 
 
 def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[tuple[str, Any]]:
-    """The comparison of every two, in both directions."""
+    """Yields the comparison of every two, in both directions."""
     for one, other in permutations(evaluations, 2):
         key = f"{one.id} {other.id}"
         try:
@@ -130,7 +130,7 @@ def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[tuple[str, Any]]
 
 
 def _filters(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The values to choose from, by the key of the column."""
+    """Returns the values to choose from, by the key of the column."""
     places = {column["key"]: place for place, column in enumerate(overview_columns())}
     found = {name: {row["values"][places[name]] for row in rows} - {None} for name in _FILTERS}
     return {name: sorted(values, key=sort_key) for name, values in found.items()}

@@ -1,4 +1,4 @@
-"""What the server's page asks of a store: a page of evaluations, one of them, a comparison, what there is."""
+"""Queries a store for the server's page: a page of evaluations, one evaluation, a comparison, totals."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class ListQuery:
         wanted: Which evaluations.
         sort: The key of the column that they are sorted by.
         ascending: Whether the smallest comes first.
-        offset: How many are passed over.
-        limit: How many there are on the page.
-        id_prefix: How their ids begin; empty for any.
+        offset: The number of evaluations to skip.
+        limit: The maximum number on the page.
+        id_prefix: The prefix of their ids; empty for any.
     """
 
     wanted: EvaluationFilter
@@ -58,7 +58,7 @@ class ListQuery:
         """Reads the parameters of a request.
 
         Raises:
-            ConfigurationError: One makes no sense; the message names it.
+            ConfigurationError: A parameter is invalid; the message names it.
         """
         sort = given.get("sort") or _BY_TIME
         keys = [column.key for column in OverviewReport.columns]
@@ -89,7 +89,7 @@ class ListQuery:
         return self.sort == _BY_TIME and not self.ascending and not self.id_prefix
 
     def takes(self, values: Mapping[str, Any]) -> bool:
-        """Whether a row with these values by column is one of the wanted, ignoring case."""
+        """Returns whether a row with these values by column is one of the wanted, ignoring case."""
         wanted = self.wanted
         asked = {
             "model_name": wanted.model_name,
@@ -132,9 +132,9 @@ def _stability(name: str | None) -> Stability | None:
 
 
 class StoreReader:
-    """Answers from one store. All of its methods are called in one thread, that which first calls one.
+    """Reads from one store. All methods must be called in the thread that makes the first call.
 
-    Rows of the table are kept once they are made, as evaluations never change.
+    Rows of the table are cached, because evaluations never change.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class StoreReader:
         return self.store.count(EvaluationFilter(include_interrupted=True))
 
     def about(self) -> dict[str, Any]:
-        """Returns what the page shows at its top."""
+        """Returns the content of the page's header."""
         return {"source": self.store.location}
 
     def filters(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class StoreReader:
     def ordered_page(self, query: ListQuery) -> dict[str, Any]:
         """Returns a page of the table in any other order, or how many of the rows for it are read.
 
-        It reads for ``_READING_S`` at the most, so that others are answered in between: ask again.
+        Reads for at most ``_READING_S``, so that other requests are not blocked; the caller asks again.
 
         Raises:
             StoreError: The store cannot be read.
@@ -225,7 +225,7 @@ class StoreReader:
         return self._answer(query, ordered[query.offset : query.offset + query.limit], len(chosen))
 
     def _beginning_with(self, prefix: str) -> Sequence[dict[str, Any]]:
-        """The rows of evaluations whose id, or whose group's, begins so."""
+        """Returns the rows of evaluations whose id or group id begins with a prefix."""
         found: dict[str, dict[str, Any]] = {}
         for each in self.store.ids(prefix)[:MOST_ROWS]:
             wanted = EvaluationFilter(evaluation_id=each, include_interrupted=True)
@@ -233,7 +233,7 @@ class StoreReader:
         return list(found.values())
 
     def _all_read(self, total: int) -> bool:
-        """Reads rows that are not known, the newest first; returns whether all are."""
+        """Reads rows that are not cached, the newest first; returns whether all are cached."""
         deadline_s = self._clock() + _READING_S
         if len(self._rows) + len(self._unreadable) >= total:
             self._read_to = 0
@@ -273,7 +273,7 @@ class StoreReader:
         return comparison_document(one, other, left_out)
 
     def _read(self, wanted: EvaluationFilter) -> list[dict[str, Any]]:
-        """The rows of evaluations, in the order of the store."""
+        """Returns the rows of evaluations, in the order of the store."""
         found = self.store.find(wanted, self._left_out)
         missing = [each for each in found if each.id not in self._rows]
         self._rows.update((row["id"], row) for row in overview_rows(missing))

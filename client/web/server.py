@@ -1,4 +1,4 @@
-"""The server of the page: its files, the API that it reads, and events; read-only."""
+"""The read-only server of the page: its files, its API and its events."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _STATUS = {ConfigurationError: 400, NotFoundError: 404}
 class PageServer:
     """The page over one store, as an ASGI application.
 
-    All that reads the store happens in one thread of its own, one thing after the other, so that reading for
-    one page does not hold up the others' files and events.
+    A dedicated thread makes all reads of the store, one at a time, so that reads for one page do not delay
+    the files and events of other pages.
 
     Args:
         open_store: Opens the store; called in that thread.
-        data_directory: Where running evaluations tell of their progress, and plans have their folders.
-        secret: What a reader has to show; None for nothing.
+        data_directory: The folder in which running evaluations report progress, and plans have their folders.
+        secret: The secret that clients have to send; None requires none.
         names: See ``Guard``.
     """
 
@@ -77,10 +77,10 @@ class PageServer:
         self.app = Guard(starlette, secret, names)
 
     async def prepare(self) -> None:
-        """Opens the store, so that what is wrong with it shows before anything is served.
+        """Opens the store, so that its problems are reported before the server starts.
 
         Raises:
-            StoreError: It cannot be opened.
+            StoreError: The store cannot be opened.
         """
         await self._read(lambda: self._reader.store)
 
@@ -94,7 +94,7 @@ class PageServer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, read)
 
     async def _answer(self, read: Callable[[], Any]) -> Response:
-        """The JSON of what ``read`` returns, written in the same thread."""
+        """Returns the result of ``read`` as JSON, encoded in the same thread."""
         return _json(await self._read(lambda: json.dumps(read(), ensure_ascii=False, allow_nan=False)))
 
     async def _page(self, _: Request) -> Response:

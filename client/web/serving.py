@@ -23,21 +23,21 @@ from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 _GRACE_S = 2
 _MOST_CONNECTIONS = 256
-_NICENESS = 10  # whoever looks on leaves the processors to what is measured
+_NICENESS = 10  # the page yields the processors to running measurements
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """How the page is served.
+    """The options of the page's server.
 
     Attributes:
         host: The address to listen on.
         port: The port; 0 means a free one.
-        secret: What a reader has to show; None for nothing.
+        secret: The secret that clients have to send; None requires none.
         tls: The files of TLS; None for none.
         insecure: Whether others may reach it without TLS or a secret.
-        data_directory: Where running evaluations tell of their progress.
+        data_directory: The folder in which running evaluations report progress.
     """
 
     host: str
@@ -65,7 +65,7 @@ def serve_page(
 ) -> None:
     """Serves the page until SIGTERM or SIGINT. To be called in the main thread.
 
-    The process gives way to others from then on, as it may run beside what is measured.
+    Lowers the priority of the process, because it may run next to a measurement.
 
     Args:
         options: How it is served.
@@ -107,13 +107,13 @@ async def run_page(
     on_ready: Callable[[str], None],
     use_stop: Callable[[Callable[[], None]], None],
 ) -> None:
-    """Serves the page until it is told to stop; see ``serve_page``, which checks the options.
+    """Serves the page until stopped; see ``serve_page``, which checks the options.
 
     Args:
         options: How it is served.
         open_store: Opens the store.
         on_ready: Called with the URL once requests are answered.
-        use_stop: Gets what stops the server, to be called in this event loop.
+        use_stop: Receives the function that stops the server; call that function in this event loop.
     """
     names = None if options.insecure else (options.host, socket.gethostname(), socket.getfqdn())
     page = PageServer(open_store, options.data_directory, secret=options.secret, names=names)

@@ -65,7 +65,7 @@ class AgentAddress:
 
 
 def is_kserve(address: str) -> bool:
-    """Whether an agent's address is that of a server of the Open Inference Protocol."""
+    """Returns whether an agent's address is that of a server of the Open Inference Protocol."""
     scheme, mark, _ = address.strip().partition("://")
     return bool(mark) and scheme.casefold() in _KSERVE_SCHEMES
 
@@ -118,7 +118,7 @@ class KServeAddress:
 
 
 def _masked(text: str) -> str:
-    """The text without what stands before an @, which may be a password."""
+    """Returns the text without what stands before an @, which may be a password."""
     return "/".join(f"…@{part.rpartition('@')[2]}" if "@" in part else part for part in text.split("/"))
 
 

@@ -1,4 +1,4 @@
-"""A load target that sends each query as a call of its own, with many calls in flight."""
+"""A load target that sends each query as a separate call, with many calls in flight."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from inferometer.manifests.errors import SessionError
 
 MAX_IN_FLIGHT = 10_000
 MAX_BYTES_IN_FLIGHT = 512 * 1024 * 1024
-"""Requests take their size again while they are in flight, here and at the server."""
+"""A request in flight occupies its size once more, here and at the server."""
 MAX_KEPT_BYTES = 256 * 1024 * 1024
-"""Replies are kept up to this size, to be read after the run; later ones are read as they come."""
+"""The total size of replies to keep for parsing after the run; later replies are parsed on arrival."""
 MOST_KEPT_BYTES = 64 * 1024
-"""A larger reply is read as it comes: to keep it, memory would have to be paged in for each."""
+"""Larger replies are parsed on arrival, because keeping each one would page in new memory."""
 TRUST_NS = 200_000_000
-"""For how long after a right reply others are kept unread: so late is it noticed that replies turn wrong."""
+"""The time after a right reply in which others are kept unparsed: the delay in detecting wrong replies."""
 _KEPT_BYTES = 200
-"""What a reply takes beside its content, about."""
+"""The approximate overhead of a reply beyond its content, in bytes."""
 BeginCall: TypeAlias = Callable[[bytes], "grpc.Future[bytes]"]
-"""Sends an encoded request and waits for nothing."""
+"""Sends an encoded request without waiting."""
 _CLOSED = "the load target was closed while the query was in flight"
 
 
@@ -55,15 +55,16 @@ class Outcome:
 class CallTarget(Closeable):
     """A server under load; satisfies ``evaluators.load.target.LoadTarget``.
 
-    An answer is received and timed in gRPC's thread, so that no query needs a thread. It is read after the
-    run, if whoever receives the answers can wait for that; see ``CallFlight``. ``close`` cancels what is in
-    flight, and closes nothing else.
+    gRPC's thread receives and times each reply, so that no query needs its own thread. If the receiver of the
+    outcomes allows it, replies are parsed after the run; see ``CallFlight``. ``close`` only cancels the calls
+    in flight.
 
     Args:
         description: The model and what it runs on.
-        request_bytes: The size of the largest request. As many queries may be in flight as
-            ``MAX_BYTES_IN_FLIGHT`` hold, and at most ``MAX_IN_FLIGHT``; one more fails.
-        hold: Connects for the calls, and returns what ends that; see ``ServerConnection.hold``.
+        request_bytes: The size of the largest request. It limits the queries in flight to
+            ``MAX_BYTES_IN_FLIGHT``, and at most ``MAX_IN_FLIGHT`` queries; a further query fails.
+        hold: Opens a connection for the calls, and returns a function that closes it; see
+            ``ServerConnection.hold``.
     """
 
     in_process = False
@@ -103,19 +104,19 @@ class CallTarget(Closeable):
         self.sample = sample
 
     def traced_metadata(self, query: int) -> Metadata:
-        """Returns what a query's call carries of its trace; nothing where it is not traced."""
+        """Returns the trace context of a query's call as metadata; empty if the query is not traced."""
         sample = self.sample
         if sample is None or query not in sample:
             return ()
         return ((TRACEPARENT_KEY, sample.traceparent(query)),)
 
     def reconnect(self) -> None:
-        """Has the next runs use a new connection; see ``LoadTarget``."""
+        """Makes the next runs use a new connection; see ``LoadTarget``."""
         self._release()
         self._release = self._hold()
 
     def begin(self, answers: Answers) -> None:
-        """Begins a run; one that has not ended is cancelled.
+        """Begins a run, and cancels a previous run that has not ended.
 
         Raises:
             SessionError: The target is closed.
@@ -127,7 +128,7 @@ class CallTarget(Closeable):
         self._run = CallFlight(answers, self.outcome, self.read)
 
     def submit(self, query: int) -> None:
-        """Sends a query; if too many are in flight, it has failed.
+        """Sends a query; the query fails if too many are in flight.
 
         Raises:
             SessionError: No run has begun.
@@ -142,14 +143,14 @@ class CallTarget(Closeable):
         self.send(query, run)
 
     def end(self, timeout_s: float) -> None:
-        """Waits until every query has its outcome, or for that time; what is in flight then is cancelled."""
+        """Waits until every query has an outcome or the timeout expires; then cancels the calls in flight."""
         run, self._run = self._run, None
         if run is not None:
             run.wait(timeout_s)
             run.cancel()
 
     def close(self) -> None:
-        """Cancels what is in flight, which has failed then; calling it again does nothing."""
+        """Cancels the calls in flight, whose queries fail; calling it again does nothing."""
         self._closed = True
         run, self._run = self._run, None
         if run is not None:
@@ -160,11 +161,11 @@ class CallTarget(Closeable):
 class CallFlight:
     """The queries of one run that are in flight. Thread-safe.
 
-    Reading a reply takes as long as a call, and would delay those that follow. So a reply counts as a right
-    answer at first, and is read once the run is over. One in ``TRUST_NS`` is read as it comes, and while such
-    a reply is wrong all are: a server that answers nothing right is found out during the run. So are the
-    replies of a run whose ``answers`` are no ``CheckedAnswers``, large ones (``MOST_KEPT_BYTES``), and those
-    beyond ``MAX_KEPT_BYTES``.
+    Parsing a reply takes as long as a call, and would delay later replies. Therefore a reply first counts as
+    a right answer, and is parsed after the run. One reply per ``TRUST_NS`` is parsed on arrival; while such a
+    reply is wrong, all are, so that a server without right answers is detected during the run. Replies are
+    also parsed on arrival if ``answers`` is not a ``CheckedAnswers``, if they are larger than
+    ``MOST_KEPT_BYTES``, or if the kept replies exceed ``MAX_KEPT_BYTES``.
 
     Args:
         answers: Receives the outcomes.
@@ -188,7 +189,7 @@ class CallFlight:
         self._kept_bytes = 0
         self._lock = threading.Lock()
         self.calls: dict[int, grpc.Future[bytes] | None] = {}
-        """What is in flight, by the number of the query; None is a call that is not sent yet."""
+        """The calls in flight, by the number of the query; None is a call that is not sent yet."""
         self._ending = False
         self._over = False
         self._idle = threading.Event()
@@ -199,7 +200,7 @@ class CallFlight:
             self.calls[query] = None
 
     def wants(self, query: int) -> bool:
-        """Whether an announced query is still to be sent."""
+        """Returns whether an announced query is still to be sent."""
         return query in self.calls
 
     def send(self, query: int, request: bytes, begin: BeginCall) -> None:
@@ -227,7 +228,7 @@ class CallFlight:
             self._check_idle()
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until no query is in flight, or for a time."""
+        """Waits until no query is in flight or the timeout expires."""
         with self._lock:
             self._ending = True
             if not self.calls:
@@ -235,9 +236,9 @@ class CallFlight:
         self._idle.wait(timeout_s)
 
     def cancel(self, reason: str = "") -> None:
-        """Cancels what is in flight; the queries fail for a reason, or without one are not reported.
+        """Cancels the calls in flight. With a reason, their queries fail; without one, they are not reported.
 
-        The replies that were kept are read.
+        Also parses the kept replies.
         """
         with self._lock:
             self._over = True
@@ -295,6 +296,6 @@ class CallFlight:
                 checked.answered(query, 0)
 
     def _check_idle(self) -> None:
-        """Under the lock."""
+        """Sets the idle event if the run is ending and no query is in flight. The caller holds the lock."""
         if self._ending and not self.calls:
             self._idle.set()

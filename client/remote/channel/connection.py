@@ -1,4 +1,4 @@
-"""A connection to a server over gRPC, whatever protocol it speaks: its channel, TLS, metadata and calls."""
+"""A gRPC connection to a server of either protocol: its channel, TLS, metadata and calls."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """How to use TLS towards an agent.
+    """The client's TLS settings for connections to agents.
 
     Attributes:
         authorities: The trusted authorities; None means those of gRPC.
@@ -90,7 +90,7 @@ class ClientTls:
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """How an agent, or another server, is called.
+    """The options of calls to an agent or another server.
 
     Attributes:
         secret: The secret that it requires, if any.
@@ -134,7 +134,7 @@ def open_channel(
 
 
 def warn_of_clear_secret(address: AgentAddress, scheme: str = "grpcs") -> None:
-    """Logs that a secret goes to another machine unencrypted; ``scheme`` is what avoids that."""
+    """Warns that a secret is sent to another machine unencrypted; ``scheme`` is the scheme with TLS."""
     if not is_this_machine(address.host):
         _log.warning(
             "INSECURE: the secret goes to %s in clear, where others can read it; "
@@ -147,7 +147,7 @@ def warn_of_clear_secret(address: AgentAddress, scheme: str = "grpcs") -> None:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a host is this machine, judged by its name without a lookup."""
+    """Returns whether a host is this machine, judged by its name without a lookup."""
     if host.casefold() == "localhost":
         return True
     try:
@@ -175,14 +175,14 @@ class ServerConnection(Closeable):
     ) -> None:
         self._name = name
         self.metadata: Metadata = ((AUTHORIZATION_KEY, bearer(secret)),) if secret is not None else ()
-        """What goes with every call."""
+        """The metadata of every call."""
         self._open = partial(open_channel, address, tls, (*_OPTIONS, *options))
         self._channel = self._open(secret=secret is not None)
         self._load_channel = self._channel
         self._loaded = self._unary(self._load_channel)
 
     def hold(self) -> Callable[[], object]:
-        """Connects anew for calls under load; returns what ends that connection.
+        """Opens a new connection for calls under load; returns a function that closes it.
 
         It has a health watch, which makes the calls cheaper. gRPC starts a thread with the first call of a
         channel, and ends it with the last one: with few calls in flight, that is more than half of the cost
@@ -203,7 +203,7 @@ class ServerConnection(Closeable):
 
     @abstractmethod
     def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
-        """The method of a channel that predicts, whose messages are encoded."""
+        """Returns the method of a channel that predicts, whose messages are encoded."""
 
     def begin(self, send: Callable[_Given, _Call], *args: _Given.args, **kwargs: _Given.kwargs) -> _Call:
         """Begins a call by calling ``send``.

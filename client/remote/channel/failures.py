@@ -1,4 +1,4 @@
-"""What a failed call means to a person, in one line: gRPC names neither TLS, nor ports, nor what to do."""
+"""Explains failed calls in one line, because gRPC's messages do not mention TLS, ports or remedies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REASONS = {
 
 
 def _explain_handshake(details: str) -> str | None:
-    """Returns what gRPC's ``details`` of a failed handshake mean; None for another failure."""
+    """Explains gRPC's ``details`` of a failed handshake; returns None for any other failure."""
     if failed := _FAILED_VERIFICATION.search(details):
         reason = failed["reason"].strip()
         return _REASONS.get(reason.casefold(), f"its certificate is not accepted: {reason}")
@@ -62,7 +62,7 @@ def _explain_closed(agent: object, details: str) -> str | None:
 
 
 def _speaks_tls(address: AgentAddress) -> bool:
-    """Whether a server speaks TLS; its certificate is not checked, and nothing is sent to it."""
+    """Returns whether a server speaks TLS; its certificate is not checked, and nothing is sent to it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -82,7 +82,7 @@ def _speaks_tls(address: AgentAddress) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What failures mean in one protocol.
+    """The explanations of failures in one protocol.
 
     Attributes:
         refused: What to check if nobody listens.
@@ -104,7 +104,7 @@ class Hints:
 
 
 def explain(code: grpc.StatusCode, details: str, server: object, hints: Hints) -> str:
-    """Returns what the status of a failed call means.
+    """Explains the status of a failed call.
 
     ``details`` is what gRPC, or the server, says. A server with an ``AgentAddress`` may be contacted to find
     out more.
@@ -142,4 +142,4 @@ _UNAVAILABLE = {
     ("shutting down", "goaway", "cancelling all calls"): "is stopping, and did not finish the call",
     ("reset", "closed", "broken pipe"): "the connection was lost; {hints.crashed} was stopped or has crashed",
 }
-"""What gRPC's details of an unavailable server mean, by signs in them; the first that fits counts."""
+"""Explanations of gRPC's details of an unavailable server, by substring; the first match applies."""

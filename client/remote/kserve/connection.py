@@ -52,10 +52,10 @@ class KServeConnection(ServerConnection, KServeServer):
         return channel.unary_unary(f"/{INFER_PATH}")
 
     def identity(self) -> ServerIdentity:
-        """Returns what the server calls itself.
+        """Returns the server's metadata about itself.
 
         Raises:
-            AgentError: It cannot be reached.
+            AgentError: The server cannot be reached.
         """
         try:
             answer = self._call(self._methods.ServerMetadata, pb.ServerMetadataRequest())
@@ -71,17 +71,17 @@ class KServeConnection(ServerConnection, KServeServer):
         """Registers the first bytes of a segment of shared memory.
 
         Raises:
-            AgentError: The server does not take it.
+            AgentError: The server rejects the registration.
         """
         request = pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=byte_size)
         with translate_errors(self.address):
             self._call(self._methods.SystemSharedMemoryRegister, request)
 
     def unregister_memory(self, name: str) -> None:
-        """Has the server release a region of shared memory.
+        """Asks the server to release a region of shared memory.
 
         Raises:
-            AgentError: It cannot be reached.
+            AgentError: The server cannot be reached.
         """
         with translate_errors(self.address):
             self._call(
@@ -152,7 +152,7 @@ class KServeConnection(ServerConnection, KServeServer):
     ) -> grpc.Future[bytes]:
         """Sends one encoded ``ModelInferRequest`` without waiting; ``end_infer`` returns the answer.
 
-        It takes the connection that ``hold`` made last.
+        It uses the connection that ``hold`` opened last.
 
         Raises:
             SessionError: The connection is closed.

@@ -47,8 +47,8 @@ def translate_errors(server: KServeAddress, what: str = "", *, late: str = "") -
     ``late`` is what to do if it does not answer in time.
 
     Raises:
-        UnknownModelError: It does not have the model.
-        AgentError: It cannot be reached, does not answer, or answers with another status.
+        UnknownModelError: The server does not have the model.
+        AgentError: The server cannot be reached, does not respond, or responds with another status.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Checks that a model of a server is the one that a manifest describes."""
+"""Checks that a server's model matches a manifest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TensorMetadata = pb.ModelMetadataResponse.TensorMetadata
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a server calls the inputs and the output that a manifest describes.
+    """The server's names for the inputs and outputs of a manifest, and its batch limits.
 
     Attributes:
         inputs: The inputs, in the manifest's order.
@@ -78,7 +78,7 @@ def fit(
 def _fit_inputs(
     manifest: ModelManifest, found: Sequence[TensorMetadata], where: str
 ) -> tuple[tuple[ServedInput, ...], int]:
-    """The inputs at the server, and the size of their first axis, the batch."""
+    """Returns the inputs at the server, and the size of their first axis, the batch."""
     described = f"the manifest of {manifest.name} {manifest.version}"
     wanted = list(inputs_of(manifest).values())
     if not found:
@@ -107,7 +107,7 @@ def _fit_inputs(
 
 
 def _batch_side(wanted: TensorSignature, found: TensorMetadata, described: str, where: str) -> int:
-    """The size of an input's first axis at the server, if the rest is as in the manifest."""
+    """Returns the size of an input's first axis at the server, if the rest is as in the manifest."""
     what = f'{where}: input "{found.name}"'
     if found.datatype != wanted.datatype.name:
         raise ConfigurationError(
@@ -124,7 +124,7 @@ def _batch_side(wanted: TensorSignature, found: TensorMetadata, described: str, 
 def _fit_output(
     manifest: ModelManifest, outputs: Sequence[TensorMetadata], where: str
 ) -> tuple[str | int, tuple[str, ...]]:
-    """The name of the output with the scores, and the outputs to request; none requests all.
+    """Returns the name of the output with the scores, and the outputs to request; none requests all.
 
     Those of other tasks than classification are checked by their postprocessing.
     """
@@ -164,7 +164,7 @@ def _find_output(layer: str | int, outputs: Sequence[TensorMetadata], where: str
 
 
 def _same_sides(found: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether two shapes may be the same; -1 is any size."""
+    """Returns whether two shapes may be the same; -1 is any size."""
     return len(found) == len(wanted) and all(
         BATCH_SIDE in {one, other} or one == other for one, other in zip(found, wanted, strict=True)
     )

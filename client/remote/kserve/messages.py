@@ -58,7 +58,7 @@ class ServedInput:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where a tensor lies in a region of shared memory: its shape, and where it begins, in bytes."""
+    """The place of a tensor in a region of shared memory: its shape, and its offset in bytes."""
 
     shape: tuple[int, ...]
     offset: int
@@ -66,7 +66,7 @@ class TensorPlace:
 
 @dataclass(frozen=True, slots=True)
 class RequestForm:
-    """What is the same in all requests to a model; names are the server's.
+    """The constant parts of all requests to a model, with the server's names.
 
     Attributes:
         model_name: The model.
@@ -120,7 +120,7 @@ def decode_reply(content: bytes) -> InferReply:
     """Reads a ``ModelInferResponse`` with raw or typed contents.
 
     Raises:
-        PredictionError: It is malformed, or its tensors contradict their description.
+        PredictionError: The response is malformed, or its tensors contradict their description.
     """
     try:
         rest, spans = cut_out(content, _RAW_OUTPUTS)
@@ -166,7 +166,7 @@ def datatype_named(name: str, what: str) -> Datatype:
 
 
 def _number(message: pb.ModelInferResponse, name: str) -> int | None:
-    """A whole number among the parameters of a response; None if it is missing, negative or no number."""
+    """Returns an integer parameter of a response; None if it is missing, negative or not an integer."""
     if name not in message.parameters:
         return None
     parameter = message.parameters[name]

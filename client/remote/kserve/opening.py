@@ -167,7 +167,7 @@ def _connect(where: KServeAddress, remote: RemoteOptions) -> KServeServer:
 
 @dataclass(frozen=True, slots=True)
 class _ServedModel:
-    """What a server reports about itself and the model, and the manifest that fits."""
+    """A server's metadata about itself and the model, with the matching manifest."""
 
     address: KServeAddress
     server: ServerIdentity
@@ -202,7 +202,7 @@ class _ServedModel:
 
     @property
     def frameworks(self) -> Mapping[str, str]:
-        """What the server runs the model in, with the version if known."""
+        """The framework in which the server runs the model, with its version if known."""
         if framework := self.reported.get("framework"):
             return {framework: self.reported.get("framework_version", "")}
         return {self.metadata.platform: ""} if self.metadata.platform else {}
@@ -225,7 +225,7 @@ def _session(
     memory: SharedMemory | None,
     cache: ArtifactCache | None,
 ) -> KServeSession:
-    """Assembles what prepares batches, sends them, and reads the outputs."""
+    """Assembles the session from the parts that prepare batches, send them, and read the outputs."""
     manifest = _as_served(manifest, served.server, found)
     form = connection.form(
         str(served.address.model_name),
@@ -274,7 +274,7 @@ def _session(
 
 
 def _as_served(manifest: ModelManifest, server: ServerIdentity, found: Fit) -> ModelManifest:
-    """The manifest of what was measured: the server stands for the framework, which is not known."""
+    """Returns the manifest of what was measured: the server stands for the framework, which is not known."""
     framework = FrameworkRequirement(name=server.name[:_NAME_CHARACTERS] or _UNNAMED_SERVER, version="*")
     parameters = manifest.output.parameters.model_copy(update={"probabilities_layer": found.output_layer})
     output = manifest.output.model_copy(update={"parameters": parameters})

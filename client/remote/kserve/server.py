@@ -1,4 +1,4 @@
-"""What a session needs of a server of the Open Inference Protocol, over gRPC or over HTTP."""
+"""The interface of a server of the Open Inference Protocol that a session requires, over gRPC or HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from inferometer.protos.inference.v2 import model_config_pb2
 
 
 class InferForm(Protocol):
-    """What is the same in all requests to a model; see ``kserve.messages.RequestForm``."""
+    """The constant parts of all requests to a model; see ``kserve.messages.RequestForm``."""
 
     @property
     def model_name(self) -> str:
@@ -48,7 +48,7 @@ class InferForm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """What a server calls itself, and the extensions that it has; empty if it does not say."""
+    """A server's name and version as it reports them, and its extensions; empty if it reports none."""
 
     name: str = ""
     version: str = ""
@@ -79,7 +79,7 @@ class KServeServer(ABC):
         An empty version leaves the choice to the server.
 
         Raises:
-            UnknownModelError: It does not have it.
+            UnknownModelError: The server does not have the model.
             AgentError: The model is not ready, or the server does not answer.
         """
         what = f'{self.address.server}: model "{name}"' + (f" version {version}" if version else "")
@@ -94,7 +94,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def _server_ready(self) -> bool:
-        """Whether the server is ready; raises grpc.RpcError."""
+        """Returns whether the server is ready; raises grpc.RpcError."""
 
     @abstractmethod
     def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
@@ -102,7 +102,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def _model_ready(self, name: str, version: str) -> bool:
-        """Whether a model is ready; raises grpc.RpcError."""
+        """Returns whether a model is ready; raises grpc.RpcError."""
 
     @property
     @abstractmethod
@@ -111,7 +111,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def identity(self) -> ServerIdentity:
-        """Returns what the server calls itself; raises AgentError if it cannot be reached."""
+        """Returns the server's metadata about itself; raises AgentError if it cannot be reached."""
 
     @abstractmethod
     def register_memory(self, name: str, key: str, byte_size: int) -> None:
@@ -119,7 +119,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def unregister_memory(self, name: str) -> None:
-        """Has the server release a region of shared memory; raises AgentError if it cannot be reached."""
+        """Asks the server to release a region of shared memory; raises AgentError if it cannot be reached."""
 
     @abstractmethod
     def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
@@ -141,7 +141,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
-        """Sends one encoded request, and waits for the encoded answer, which has success.
+        """Sends one encoded request, and waits for the encoded response, which has a success status.
 
         Raises:
             PredictionError, AgentError: See ``translate_infer_errors``.
@@ -160,7 +160,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded answer to a call, which has success, and waits for it if necessary.
+        """Returns the encoded, successful response to a call, and waits for it if necessary.
 
         Raises:
             PredictionError, AgentError: See ``translate_infer_errors``.
@@ -168,7 +168,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def hold(self) -> Callable[[], object]:
-        """Connects anew for the calls of ``begin_infer``; returns what ends that."""
+        """Opens a new connection for the calls of ``begin_infer``; returns a function that closes it."""
 
     @abstractmethod
     def close(self) -> None:

@@ -43,11 +43,11 @@ _MAX_SLOTS_BYTES = 64 * 1024 * 1024
 
 
 class KServePredictor(Predictor):
-    """Sends each batch to a server: ``predict`` is one ``ModelInfer``, and holds the way there and back.
+    """Sends each batch to a server: ``predict`` is one ``ModelInfer``, and its time includes the round trip.
 
-    The manifest's ``probabilities_layer`` is as the server calls the output. The connection is not closed
-    here. ``timeout_s`` is the timeout of one request; None waits. Inputs are in the ``memory`` that is shared
-    with the server, or without it in the requests.
+    The manifest's ``probabilities_layer`` is the server's name of the output. The predictor does not close
+    the connection. ``timeout_s`` is the timeout of one request; None waits indefinitely. Inputs travel
+    through the shared ``memory``, or in the requests if there is none.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class KServePredictor(Predictor):
         """Reads an encoded answer.
 
         Raises:
-            PredictionError: It is malformed, or lacks an output.
+            PredictionError: The response is malformed, or lacks an output.
         """
         try:
             reply = self.form.decode(answer)
@@ -111,11 +111,11 @@ class KServePredictor(Predictor):
 
     @property
     def threads(self) -> int | None:
-        """Not known: the server does not tell."""
+        """Always None: the server does not report its threads."""
         return None
 
     def close(self) -> None:
-        """Releases the shared memory; the model stays at the server."""
+        """Releases the shared memory; the model stays loaded on the server."""
         if self.memory is not None:
             self.memory.close()
 
@@ -133,7 +133,7 @@ class CallRecorder:
 
     @contextmanager
     def call(self) -> Iterator[Metadata]:
-        """A request, whose metadata it yields."""
+        """Records one request around the body of the context; yields the request's metadata."""
         recorder = self._scope.recorder
         span_id = recorder.new_id()
         context = replace(recorder.context, span_id=span_id)
@@ -198,7 +198,7 @@ class KServeSession(Session):
             yield from super().predict_batches(batches, trace)
 
     def close(self) -> None:
-        """Closes the connection; the model stays at the server. Calling it again does nothing."""
+        """Closes the connection; the model stays loaded on the server. Calling it again does nothing."""
         super().close()
         self.predictor.connection.close()
 
@@ -229,8 +229,8 @@ class KServeTarget(CallTarget):
     Query n is a ``ModelInfer`` of its own, of input n modulo their number. Requests of prepared inputs are
     encoded when the target is made. Inputs that are only read are preprocessed by threads here, which counts
     to the latency. Inputs lie in shared memory where the session has some: prepared ones from the start,
-    others while they are in flight, as far as there are slots. An answer is right where it is one prediction,
-    as the manifest describes it; reading it is not in the latency. The session stays its owner's.
+    others while they are in flight, as far as there are slots. A response is right if it is one prediction
+    that matches the manifest; the latency does not include parsing it. The target does not close the session.
 
     Raises:
         ConfigurationError: The server takes no single input.
@@ -355,7 +355,7 @@ class KServeTarget(CallTarget):
             self._slots.append(slot)
 
     def _prepared(self, payload: Payload) -> Tensors:
-        """An input as a batch of one."""
+        """Returns an input as a batch of one."""
         batch = self._preprocessor.new_batch(1)
         return self._preprocessor.assembled(batch, None, [self._preprocessor.prepare(payload, batch, 0)])
 

@@ -1,7 +1,7 @@
-"""Tensors in shared memory, which a server on this host reads where they lie.
+"""Tensors in shared memory, which a server on this host reads in place.
 
-A segment has its name only while it is registered: it is unlinked at once, so that nothing is left of it
-however this process ends. The lock on it says that the process lives; agents release a region without.
+A segment has a name only during registration. It is then unlinked, so that it does not outlive this process,
+however the process ends. A lock on it shows that the process is alive; agents release a region without one.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SharedBytes(Closeable):
         return found is not None
 
     def close(self) -> None:
-        """Has the server release the region, unless it is gone; calling it again does nothing."""
+        """Asks the server to release the region, unless it is gone; calling it again does nothing."""
         if self._memory is None:
             return
         self._memory = None
@@ -102,9 +102,9 @@ class SharedBytes(Closeable):
 
 
 class SharedMemory(Closeable):
-    """What a server and this process share, and the batch that is in it. Thread-safe.
+    """The memory that a server and this process share, and the batch in it. Thread-safe.
 
-    ``required`` makes it an error where there is no room; otherwise what finds none is sent as it was.
+    With ``required``, a lack of room is an error; otherwise a batch without room is sent in the request.
     """
 
     def __init__(self, connection: KServeServer, *, required: bool) -> None:
@@ -114,9 +114,9 @@ class SharedMemory(Closeable):
         self._batch: SharedBytes | None = None
 
     def reserve(self, byte_size: int) -> SharedBytes:
-        """Makes room for a batch; under the lock, or before the first batch.
+        """Allocates a segment for a batch. The caller holds the lock, or no batch has been sent yet.
 
-        Raises AgentError as ``SharedBytes``.
+        Raises AgentError under the conditions of ``SharedBytes``.
         """
         if self._batch is None or self._batch.byte_size < byte_size:
             found = SharedBytes(self._connection, byte_size)
@@ -126,7 +126,7 @@ class SharedMemory(Closeable):
         return self._batch
 
     def take(self, byte_size: int) -> SharedBytes | None:
-        """Returns a segment of its own; None where there is no room.
+        """Allocates a separate segment; returns None if there is no room.
 
         Raises:
             AgentError: There is no room, and it is required.
@@ -137,7 +137,7 @@ class SharedMemory(Closeable):
     def lent(self, batch: Tensors) -> Iterator[tuple[Mapping[str, TensorPlace], str] | None]:
         """Yields the places of a batch and their region; None for none, or while it has another batch.
 
-        Raises AgentError as ``take``.
+        Raises AgentError under the conditions of ``take``.
         """
         if not self._lock.acquire(blocking=False):
             yield None
@@ -180,7 +180,7 @@ def share_memory(
     ``say`` receives, in one line, whether tensors travel through it, if the server offers it.
 
     Raises:
-        ConfigurationError: It must be used, and cannot.
+        ConfigurationError: Shared memory is required, and cannot be used.
     """
     address, required = connection.address, use is SharedMemoryUse.ON
     if use is SharedMemoryUse.OFF:
@@ -203,7 +203,7 @@ def share_memory(
 
 
 def _obstacle(host: str, server: ServerIdentity, batch: Tensors) -> str | None:
-    """Why memory cannot be shared, as far as that is known without trying."""
+    """Returns why memory cannot be shared, if this is known without trying; otherwise None."""
     if any(array.dtype.hasobject for array in batch.values()):
         return "the model takes strings, whose sizes differ"
     if not is_this_machine(host):

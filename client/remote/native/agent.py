@@ -128,7 +128,7 @@ class RemoteAgent(Closeable):
     ) -> None:
         self.connection = connection
         self.session_id = session_id
-        """What the agent knows the open model by."""
+        """The agent's identifier of the open model."""
         self.description = description
         """The model and what it runs on."""
         self._remote = remote
@@ -200,7 +200,7 @@ class RemoteAgent(Closeable):
         return RemoteTarget(self, inputs)
 
     def begin_flight(self, trace: TraceScope | None = None) -> Flight:
-        """Begins a stream of batches, for a caller that decides itself what goes where; it closes the flight.
+        """Begins a stream of batches, for a caller that assigns batches itself and closes the flight.
 
         Raises:
             SessionError: The model is closed.
@@ -225,17 +225,17 @@ class RemoteAgent(Closeable):
             raise
 
     def condition_counters(self) -> Sequence[ConditionCounters]:
-        """Reads the counters of the agent's host; empty where it does not tell."""
+        """Reads the counters of the agent's host; empty if the agent does not report them."""
         counters = None if self._closed else self.connection.conditions(self.session_id)
         return () if counters is None else (counters,)
 
     @property
     def batches_in_flight(self) -> int:
-        """The batches that are waited for before more are sent; in rounds that is each of them."""
+        """The number of batches in flight before more are sent; in rounds, each batch is waited for."""
         return BATCHES_IN_FLIGHT if self.description.overlap else 1
 
     def round_size(self, batch_size: int) -> int:
-        """The batches that are sent together, those that the agent prepares together."""
+        """Returns the number of batches sent together, which the agent also prepares together."""
         if self.description.overlap or not self.description.preprocess_threads:
             return 1
         return round_size(self._bytes_ahead, batch_size)

@@ -31,7 +31,7 @@ from inferometer.protos.inferometer.v1.registry_pb2_grpc import RegistryServiceS
 
 
 class AnswerWatch:
-    """Cancels a call whose next answer takes too long; entered while an answer is awaited.
+    """A context manager that cancels a call if its next response exceeds the timeout.
 
     Entering and leaving it sets a number and wakes no thread, as the wait may be within a timed region: a
     thread looks at that number when an answer could be overdue, about once in ``timeout_s``.
@@ -148,7 +148,7 @@ class Connection(ServerConnection):
     def begin_predict(self, request: bytes, metadata: Metadata = ()) -> grpc.Future[bytes]:
         """Sends one encoded ``PredictRequest`` without waiting; ``end_predict`` returns the answer.
 
-        It takes the connection that ``hold`` made last.
+        It uses the connection that ``hold`` opened last.
 
         Raises:
             SessionError: The connection is closed.
@@ -193,7 +193,7 @@ class Connection(ServerConnection):
         )
 
     def conditions(self, session_id: str) -> ConditionCounters | None:
-        """Reads the counters of the agent's host; None where it does not tell, as one of an older version.
+        """Reads the counters of the agent's host; None if it does not report them, such as an older version.
 
         Must be called outside of timed regions.
         """
@@ -208,7 +208,7 @@ class Connection(ServerConnection):
         """Reads an encoded ``PredictResponse`` that holds a result.
 
         Raises:
-            AgentError: It is malformed.
+            AgentError: The message is malformed.
         """
         read = self.read_any(answer)
         if isinstance(read, TracePart):
@@ -219,7 +219,7 @@ class Connection(ServerConnection):
         """Reads an encoded ``PredictResponse`` or ``PredictStreamResponse``.
 
         Raises:
-            AgentError: It is malformed.
+            AgentError: The message is malformed.
         """
         try:
             return decode_answer(answer)
@@ -227,10 +227,10 @@ class Connection(ServerConnection):
             raise AgentError(f"agent {self.address}: an answer is malformed: {error}") from error
 
     def hold_session(self, session_id: str) -> None:
-        """Shows the agent that this client is there, until the session or the connection is closed.
+        """Shows the agent that this client is alive, until the session or the connection is closed.
 
-        If the process dies, the agent notices that its connection is gone, and closes the session. A
-        connection that is lost is made again; a call that fails at once, as at a proxy, is not repeated.
+        If the process dies, the agent detects the closed connection, and closes the session. A lost
+        connection is reopened; a call that fails immediately, such as at a proxy, is not retried.
         """
         began_s = time.monotonic()
         call = self.methods.Hold.future(
@@ -332,7 +332,7 @@ class Flight:
         self._finished = True
 
     def cancel(self) -> None:
-        """Stops the reading, and the stream if it has not ended."""
+        """Cancels the reading of inputs, and the stream if it has not ended."""
         for _, batch in tuple(self._waiting):
             batch.cancel()
         self._watch.close()
@@ -351,7 +351,7 @@ class Flight:
             trace.end(self._answered, complete=self._finished)
 
     def _status(self) -> grpc.StatusCode:
-        """How the stream has ended; one that has not is about to be cancelled."""
+        """Returns how the stream has ended; one that has not is about to be cancelled."""
         if self._finished:
             return grpc.StatusCode.OK
         return grpc.StatusCode.CANCELLED if self._call.is_active() else self._call.code()
@@ -370,7 +370,7 @@ class Flight:
                 return
 
     def _next_result(self, owed: int = 1) -> BatchResult | None:
-        """The next result, or None at the end; spans before it go to the trace."""
+        """Returns the next result, or None at the end; spans before it go to the trace."""
         while (answer := self._next_answer(owed)) is not None:
             read = self._connection.read_any(answer)
             if isinstance(read, BatchResult):
@@ -380,7 +380,7 @@ class Flight:
         return None
 
     def _next_answer(self, owed: int) -> bytes | None:
-        """The next answer; ``owed`` results may be prepared before the agent sends it."""
+        """Returns the next answer; ``owed`` results may be prepared before the agent sends it."""
         with translate_errors(self._connection.address, opened=True):
             try:
                 with self._watch.owing(owed):

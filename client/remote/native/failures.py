@@ -1,4 +1,4 @@
-"""Failed calls to an agent: the errors of the program that they become, and which are retried."""
+"""Maps failed calls to an agent to the program's errors, and retries calls."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def retried(
 
 
 def _connection_lost(error: grpc.RpcError) -> bool:
-    """Whether an established connection was lost."""
+    """Returns whether an established connection was lost."""
     if error.code() is not grpc.StatusCode.UNAVAILABLE or _named_class(error):  # the agent has answered
         return False
     details = (error.details() or "").casefold()

@@ -1,4 +1,4 @@
-"""Reading of inputs on the client, and the merge of its failures into the agent's answer."""
+"""Reads inputs on the client, and merges read failures into the agent's response."""
 
 from __future__ import annotations
 
@@ -163,5 +163,5 @@ def _named(arrays: Tensors, tensors: Sequence[TensorSpec]) -> Tensors:
 
 
 def _travels(array: NDArray[Any]) -> bool:
-    """Whether an array can be sent as it is: as numbers that the protocol has."""
+    """Returns whether an array can be sent as it is: as numbers that the protocol has."""
     return array.dtype.name in NUMERIC_TYPES

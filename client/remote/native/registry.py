@@ -46,12 +46,12 @@ def ask_health(address: str, timeout_s: float, tls: ClientTls | None = None) -> 
 def _ask(
     method: Callable[..., _Answer], request: object, connection: Connection, timeout_s: float
 ) -> _Answer:
-    """Makes a call of the registry, and retries it if the connection was lost."""
+    """Calls a method of the registry service, and retries if the connection was lost."""
     return retried(lambda left_s: method(request, timeout=left_s, metadata=connection.metadata), timeout_s)
 
 
 def _read_unix_ms(unix_ms: int) -> datetime | None:
-    """A time of milliseconds since 1970, in UTC; None for 0 and for an invalid time."""
+    """Returns a time of milliseconds since 1970, in UTC; None for 0 and for an invalid time."""
     try:
         return datetime.fromtimestamp(unix_ms / 1000, timezone.utc) if unix_ms else None
     except (OverflowError, ValueError, OSError):

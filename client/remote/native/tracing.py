@@ -1,4 +1,4 @@
-"""The agent's part of a trace: requested with a call, read from its answers, set to the client's clock."""
+"""The agent's part of a trace: requests it with a call, and shifts its spans to the client's clock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ClockOffset:
 
     Attributes:
         offset_ns: How far the agent's clock is ahead.
-        uncertainty_ns: The largest error of that.
+        uncertainty_ns: The maximum error of the offset.
     """
 
     offset_ns: int
@@ -37,11 +37,11 @@ class ClockOffset:
 
     @property
     def shift_ns(self) -> int:
-        """What to subtract from the agent's times: 0 if the clocks may agree."""
+        """The shift to subtract from the agent's times; 0 if the clocks may agree."""
         return self.offset_ns if abs(self.offset_ns) > self.uncertainty_ns else 0
 
     def agrees(self, other: ClockOffset) -> bool:
-        """Whether both may be true."""
+        """Returns whether the two offsets are consistent within their uncertainties."""
         return abs(self.offset_ns - other.offset_ns) <= self.uncertainty_ns + other.uncertainty_ns
 
 
@@ -136,7 +136,7 @@ class RemoteTrace:
         """Adds a part from its message.
 
         Raises:
-            AgentError: It is malformed.
+            AgentError: The message is malformed.
         """
         try:
             self.parts.append(read_trace_part(message))
@@ -167,7 +167,7 @@ class RemoteTrace:
 
 
 def _here(chunk: SpanChunk, shift_ns: int, numbers: NDArray[np.int64], resource: Attributes) -> SpanChunk:
-    """A chunk with the clock and the batch numbers of this side, and the resource of the other one."""
+    """Returns a chunk with the clock and batch numbers of this side, and the resource of the agent."""
     known = (chunk.batch >= 0) & (chunk.batch < len(numbers))
     batch = np.where(
         known, np.append(numbers, NO_BATCH)[np.where(known, chunk.batch, len(numbers))], NO_BATCH

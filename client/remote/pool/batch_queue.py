@@ -1,4 +1,4 @@
-"""The batches of one run: they are handed to free agents, and their results come in order."""
+"""The batches of one run: hands them to free agents, and returns their results in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Lease:
     number: int
     inputs: Sequence[Input] = field(compare=False)
     tries: int = field(default=0, compare=False)
-    """How many agents were lost with it before."""
+    """The number of agents lost so far while they held the batch."""
 
 
 class BatchQueue:
@@ -57,7 +57,7 @@ class BatchQueue:
 
     @property
     def answered(self) -> Mapping[str, int]:
-        """How many batches each agent has answered."""
+        """The number of batches that each agent has answered."""
         with self._changed:
             return dict(self._answered)
 
@@ -77,7 +77,7 @@ class BatchQueue:
             return None
 
     def answer(self, agent: str, lease: Lease, result: BatchResult) -> None:
-        """Takes the result of a batch."""
+        """Accepts the result of a batch."""
         with self._changed:
             self._out.discard(lease.number)
             self._results[lease.number] = result
@@ -134,13 +134,13 @@ class BatchQueue:
                 self._changed.wait()
 
     def close(self) -> None:
-        """Ends the run: nothing is handed out any more. Calling it again does nothing."""
+        """Ends the run: no further batches are handed out. Calling it again does nothing."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def _next(self) -> Lease | None:
-        """The next batch to hand out: first those of lost agents, whose results are overdue."""
+        """Returns the next batch to hand out: first those of lost agents, whose results are overdue."""
         if self._error is not None:
             return None
         if self._returned:

@@ -64,7 +64,7 @@ def reason_of(address: str, error: Exception) -> str:
 
 
 class AgentWorker:
-    """An agent in a run, in a thread of its own. It sends a round, and takes the next when it is answered.
+    """An agent in a run, in its own thread. It sends a round of batches, and the next after the results.
 
     Rounds begin small and grow, as the number of batches is unknown: a short run is shared among all agents,
     and in a long one an agent prepares many inputs at once. Rounds are divided by ``share``, so that all
@@ -187,7 +187,7 @@ class AgentPool(Closeable):
         return _combined(ran or alive or known)
 
     def predict(self, inputs: Sequence[Input]) -> BatchResult:
-        """Predicts one batch, by the first agent that does.
+        """Predicts one batch on the first agent that succeeds.
 
         Raises:
             InputError: The batch is empty.
@@ -221,7 +221,7 @@ class AgentPool(Closeable):
             yield from self._share(batches, trace)
 
     def condition_counters(self) -> Sequence[ConditionCounters]:
-        """Reads the counters of every agent that is left; empty where one does not tell."""
+        """Reads the counters of every remaining agent; empty if one does not report them."""
         found = side_by_side(self._alive(), RemoteAgent.condition_counters)
         told = [counters for each in found if not isinstance(each, Exception) for counters in each]
         return told if len(told) == len(found) else ()
@@ -341,7 +341,7 @@ _SAME: Mapping[str, Callable[[SystemDescription], object]] = {
     "files of the model": lambda d: dict(d.checksums),
     "manifest of the model": lambda d: d.manifest.model_dump(),
 }
-"""What must be the same; the last two are too long to be shown."""
+"""The properties that must be equal; the values of the last two are too long to print."""
 _NOT_SHOWN = ("files of the model", "manifest of the model")
 _MACHINE: Mapping[str, Callable[[SystemDescription], str]] = {
     "processor": lambda d: d.environment.cpu_model,
@@ -367,7 +367,7 @@ def _check_same(descriptions: Sequence[SystemDescription]) -> None:
 
 
 def _combined(descriptions: Sequence[SystemDescription]) -> SystemDescription:
-    """The common description of several agents that ran one evaluation.
+    """Returns the common description of several agents that ran one evaluation.
 
     The names of agents, machines and processors are joined with commas; the GPUs are those of all; numbers
     are the first one's, and ``threads`` is None where they differ.

@@ -83,10 +83,10 @@ class KServeHttpConnection(Closeable, KServeServer):
         return http_client_call("POST", INFER_TEMPLATE, at.host, at.port)
 
     def identity(self) -> ServerIdentity:
-        """Returns what the server calls itself.
+        """Returns the server's metadata about itself.
 
         Raises:
-            AgentError: It cannot be reached.
+            AgentError: The server cannot be reached.
         """
         with translate_errors(self.address):
             response = self._ask("GET", "/v2")
@@ -102,17 +102,17 @@ class KServeHttpConnection(Closeable, KServeServer):
         """Registers the first bytes of a segment of shared memory.
 
         Raises:
-            AgentError: The server does not take it.
+            AgentError: The server rejects the registration.
         """
         body = json.dumps({"key": key, "offset": 0, "byte_size": byte_size}).encode()
         with translate_errors(self.address):
             self._require(self._ask("POST", f"{_region(name)}/register", body))
 
     def unregister_memory(self, name: str) -> None:
-        """Has the server release a region of shared memory.
+        """Asks the server to release a region of shared memory.
 
         Raises:
-            AgentError: It cannot be reached.
+            AgentError: The server cannot be reached.
         """
         with translate_errors(self.address):
             self._require(self._ask("POST", f"{_region(name)}/unregister"))
@@ -166,7 +166,7 @@ class KServeHttpConnection(Closeable, KServeServer):
         return HttpRequestForm(self._fixed, model_name, model_version, inputs, outputs, is_binary)
 
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
-        """Sends one encoded request, and waits for the encoded answer, which has success.
+        """Sends one encoded request, and waits for the encoded response, which has a success status.
 
         Raises:
             PredictionError, AgentError: See ``translate_infer_errors``.
@@ -191,7 +191,7 @@ class KServeHttpConnection(Closeable, KServeServer):
         return cast("grpc.Future[bytes]", call)
 
     def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded answer to a call, which has success, and waits for it if necessary.
+        """Returns the encoded, successful response to a call, and waits for it if necessary.
 
         Raises:
             PredictionError, AgentError: See ``translate_infer_errors``.
@@ -203,7 +203,7 @@ class KServeHttpConnection(Closeable, KServeServer):
                 raise AgentError(f"{self._name}: the call was cancelled") from error
 
     def hold(self) -> Callable[[], object]:
-        """Starts the thread of the calls that ``begin_infer`` begins; returns what ends it.
+        """Starts the thread of the calls of ``begin_infer``; returns a function that ends it.
 
         Raises:
             SessionError: The connection is closed.
@@ -259,7 +259,7 @@ def _successful(answer: bytes) -> bytes:
 
 
 def _says_ready(response: Response) -> bool:
-    """Whether a body, which is optional, does not say that the model is not ready."""
+    """Returns whether a body, which is optional, does not say that the model is not ready."""
     try:
         return read_object(response.body).get("ready", True) is not False
     except InputError:

@@ -1,4 +1,4 @@
-"""What a failed request over HTTP means in the terms of gRPC, which the rest of the client knows."""
+"""Maps failed HTTP requests to gRPC status codes, which the rest of the client handles."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class HttpFailure(grpc.RpcError):
         self.http_status = http_status
 
     def code(self) -> grpc.StatusCode:
-        """The status of gRPC that it is most like."""
+        """Returns the closest gRPC status code."""
         return self._code
 
     def details(self) -> str:
-        """What the server, or the system, says."""
+        """Returns the message of the server or of the operating system."""
         return self._details
 
 
@@ -66,7 +66,7 @@ def of_response(response: Response) -> HttpFailure:
 
 
 def _text(response: Response) -> str:
-    """What the body says: the ``error`` of the protocol, the ``detail`` of FastAPI, or plain text."""
+    """Returns the message in the body: the protocol's ``error``, FastAPI's ``detail``, or plain text."""
     try:
         reason = HTTPStatus(response.status).phrase
     except ValueError:

@@ -1,4 +1,4 @@
-"""Many requests over HTTP at once, each on a connection of its own that is kept for the next.
+"""Concurrent HTTP requests, each on its own connection, which is kept for reuse.
 
 One thread with an event loop receives the responses. A request goes out in the thread that sends it, straight
 to the socket, so that it waits for no other thread; only TLS, a new connection, and what the socket does not
@@ -37,7 +37,7 @@ class HttpCall(Future[bytes]):
         self.connection: _Connection | None = None
 
     def cancel(self) -> bool:
-        """Gives the response up, and the connection with it."""
+        """Cancels the request, and closes its connection."""
         if not super().cancel():
             return False
         if self.connection is not None:
@@ -56,7 +56,7 @@ class HttpCall(Future[bytes]):
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. ``send`` may be called by any thread, the rest is for the event loop."""
+    """One connection. Any thread may call ``send``; the event loop calls the other methods."""
 
     def __init__(self, flights: Flights, plain: socket.socket | None) -> None:
         self._flights = flights
@@ -86,19 +86,19 @@ class _Connection(asyncio.Protocol):
             self._flights.later(self._write, rest)
 
     def drop(self) -> None:
-        """Closes it, from whatever thread."""
+        """Closes the connection; any thread may call this."""
         self._flights.later(self._abort)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there."""
+        """Handles the established connection."""
         self.idle_since_s = time.monotonic()
         self._flights.remember(self)
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Takes a part of the response; the call has it as soon as it is complete."""
+        """Receives a part of the response; completes the call once the response is complete."""
         call, incoming = self.call, self._incoming
-        if call is None:  # nothing was asked for
+        if call is None:  # no request is pending
             self._abort()
             return
         try:
@@ -111,7 +111,7 @@ class _Connection(asyncio.Protocol):
         self._answered(call, incoming)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed: the response is complete, or is never coming."""
+        """Handles the closed connection: completes the response, or fails the call."""
         self.is_closed = True
         self._flights.forget(self)
         call = self.call
@@ -122,7 +122,7 @@ class _Connection(asyncio.Protocol):
             self._fail(lost())
 
     def check(self, now_s: float) -> None:
-        """Ends a call that is late, and a connection that has been idle for long."""
+        """Fails a call that exceeds its timeout, and closes a connection that has been idle too long."""
         call = self.call
         if call is None:
             if now_s - self.idle_since_s > MAX_IDLE_S and self._flights.withdraw(self):
@@ -186,7 +186,7 @@ class Flights(Closeable):
         self._thread.join(_CLOSING_S)
 
     def later(self, work: Callable[..., object], *arguments: object) -> bool:
-        """Has the loop do something; returns False if it has ended."""
+        """Schedules a callback on the event loop; returns False if the loop has ended."""
         try:
             self._loop.call_soon_threadsafe(work, *arguments)
         except RuntimeError:
@@ -194,11 +194,11 @@ class Flights(Closeable):
         return True
 
     def give_back(self, connection: _Connection) -> None:
-        """Takes a connection for the next request."""
+        """Returns a connection to the pool for the next request."""
         self._idle.append(connection)
 
     def withdraw(self, connection: _Connection) -> bool:
-        """Takes an idle connection out; returns whether it was there still."""
+        """Removes an idle connection from the pool; returns whether it was still there."""
         try:
             self._idle.remove(connection)
         except ValueError:
@@ -206,11 +206,11 @@ class Flights(Closeable):
         return True
 
     def remember(self, connection: _Connection) -> None:
-        """A connection is there."""
+        """Registers an open connection."""
         self._connections.add(connection)
 
     def forget(self, connection: _Connection) -> None:
-        """A connection is closed."""
+        """Removes a closed connection."""
         self._connections.discard(connection)
         self.withdraw(connection)
 
@@ -288,7 +288,7 @@ class Flights(Closeable):
         return connection
 
     async def _plain(self) -> socket.socket:
-        """A connected socket, which the loop's transport shares with ``_Connection.send``."""
+        """Returns a connected socket, which the loop's transport shares with ``_Connection.send``."""
         found = await self._loop.getaddrinfo(
             self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM
         )

@@ -39,21 +39,21 @@ def model_path(name: str, version: str) -> str:
 
 
 def encode_request(verb: str, path: str, fixed: bytes, *body: bytes | memoryview, more: str = "") -> bytes:
-    """Returns a request; ``fixed`` are the lines that all requests to a server have, ``more`` are others."""
+    """Returns a request; ``fixed`` holds the header lines of all requests to a server, ``more`` others."""
     size = sum(map(len, body))
     head = f"{verb} {path} HTTP/1.1\r\ncontent-length: {size}\r\n{more}"
     return b"".join((head.encode("latin-1"), fixed, b"\r\n", *body))
 
 
 def with_headers(request: bytes, headers: Sequence[tuple[str, str]]) -> bytes:
-    """Returns a request with more headers, which come first."""
+    """Returns a request with additional headers before its own."""
     line, end, rest = request.partition(b"\r\n")
     return b"".join((line, end, *(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers), rest))
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequestForm:
-    """What is the same in all requests to a model; names are the server's.
+    """The constant parts of all requests to a model, with the server's names.
 
     Attributes:
         fixed: The lines that all requests to the server have.
@@ -97,7 +97,7 @@ class HttpRequestForm:
         """Reads a response, whose outputs are binary or in JSON.
 
         Raises:
-            PredictionError: It is malformed, or its tensors contradict their description.
+            PredictionError: The response is malformed, or its tensors contradict their description.
         """
         response = Response.parse(answer)
         try:
@@ -131,7 +131,7 @@ class HttpRequestForm:
 
 
 def read_object(content: bytes | memoryview) -> dict[str, Any]:
-    """Reads an object of JSON; raises InputError if this is none."""
+    """Parses a JSON object; raises InputError if the content is not one."""
     try:
         found = json.loads(str(content, "utf-8"))
     except (ValueError, RecursionError) as error:

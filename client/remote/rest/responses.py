@@ -1,4 +1,4 @@
-"""Responses of HTTP/1.1: where one ends as its bytes arrive, and what is in it, which can be read later."""
+"""HTTP/1.1 responses: detects the end of a response as bytes arrive, and parses the content later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EMPTY = {204, 304}
 
 
 class NoHttpError(Exception):
-    """What has arrived is no response of HTTP/1.1; ``content`` is how it begins."""
+    """The received data is not an HTTP/1.1 response; ``content`` is its beginning."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(f"no response of HTTP/1.1: {one_line(content[:40], 100)}")
@@ -30,7 +30,7 @@ class NoHttpError(Exception):
 class Incoming:
     """One response, while it arrives. Not thread-safe.
 
-    It looks for no more than the end, so that the time of an answer does not depend on what is in it.
+    It only detects the end, so that the time of a response does not depend on its content.
     """
 
     __slots__ = ("_chunks", "_head", "_left", "_parts", "_pending", "keeps_open")
@@ -46,14 +46,14 @@ class Incoming:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything of it has arrived."""
+        """Whether any part of the response has arrived."""
         return bool(self._pending or self._parts or self._head)
 
     def feed(self, data: bytes) -> bool:
-        """Takes what has arrived; returns whether the response is complete.
+        """Receives data; returns whether the response is complete.
 
         Raises:
-            NoHttpError: It is no response of HTTP/1.1.
+            NoHttpError: The data is not an HTTP/1.1 response.
         """
         if not self._head:
             return self._feed_head(self._pending + data if self._pending else data)
@@ -65,13 +65,13 @@ class Incoming:
         return self._is_over(len(data))
 
     def end(self) -> bool:
-        """The server has closed the connection; returns whether that completes the response."""
+        """Handles a connection closed by the server; returns whether that completes the response."""
         self.keeps_open = False
         return bool(self._head) and self._chunks is None and self._left is None
 
     @property
     def content(self) -> bytes:
-        """The head and the body, as ``Response.parse`` reads them."""
+        """The head and the body, in the form that ``Response.parse`` reads."""
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def _feed_head(self, data: bytes) -> bool:
@@ -140,7 +140,7 @@ class Response:
 
     @classmethod
     def parse(cls, content: bytes) -> Response:
-        """Reads what an ``Incoming`` has."""
+        """Parses the content of an ``Incoming``."""
         end = content.index(_HEAD_END)
         status, *lines = content[:end].decode("latin-1").split("\r\n")
         pairs = (line.partition(":") for line in lines)

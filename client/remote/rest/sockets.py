@@ -1,4 +1,4 @@
-"""Connections to one server over HTTP, each for one request at a time: how they are made, and plain use."""
+"""Connections to one HTTP server, and blocking requests over them, one at a time per connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PIECE_BYTES = 256 * 1024
 
 
 def tls_context(tls: ClientTls) -> ssl.SSLContext:
-    """Returns how TLS is spoken; without ``authorities`` those of the system are trusted.
+    """Returns the TLS context; without ``authorities``, it trusts those of the system.
 
     Raises:
         ConfigurationError: A file cannot be used.
@@ -39,7 +39,7 @@ def tls_context(tls: ClientTls) -> ssl.SSLContext:
 
 
 class Endpoint:
-    """Where a server listens, and how TLS is spoken to it; None without."""
+    """The address of a server, and the TLS context for it; None disables TLS."""
 
     def __init__(self, address: AgentAddress, tls: ClientTls | None) -> None:
         self.host = address.host.strip("[]")
@@ -74,11 +74,11 @@ class Exchanges(Closeable):
         self._closed = False
 
     def exchange(self, request: bytes, timeout_s: float | None) -> bytes:
-        """Returns the response to a request, as ``Response.parse`` reads it.
+        """Returns the response to a request, in the form that ``Response.parse`` reads.
 
         Raises:
-            HttpFailure: There is none in time.
-            SessionError: It is closed.
+            HttpFailure: The request failed, or was not answered within the timeout.
+            SessionError: The object is closed.
         """
         if self._closed:
             raise SessionError(f"the connection to {self._name} is closed; open another")
@@ -136,7 +136,7 @@ def _exchanged(connection: socket.socket, request: bytes, end_s: float | None) -
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Whether the server has closed an idle connection, or sent what was not asked for."""
+    """Returns whether the server has closed an idle connection, or sent what was not asked for."""
     waiting = select.poll()
     waiting.register(connection, select.POLLIN)
     return bool(waiting.poll(0))

@@ -1,4 +1,4 @@
-"""The documents of a plan: its runs, those that failed, and a table of what its cells measured."""
+"""The JSON documents of a plan: its runs, its failures, and a table of its cells' measurements."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def asked_of(given: Iterable[tuple[str, str]]) -> Asked:
 
 
 def _table(cases: Sequence[Case], asked: Asked) -> PlanTable:
-    """The report that is asked for; rows of a table that are needed to tell the cases apart are added."""
+    """Returns the requested report; adds the table rows that are needed to distinguish the cases."""
     if asked.objectives or asked.scaling is not None:
         return reported(cases, asked)
     columns = tuple(name for name in asked.columns if name not in asked.rows)
@@ -106,7 +106,7 @@ def table_document(cases: Sequence[Case], asked: Asked) -> dict[str, Any]:
 
 
 def _with_one_name_each(chart: PointChart) -> PointChart:
-    """A chart whose legend tells its series apart: a point has its name, and is in no line beside it."""
+    """Returns a chart whose legend distinguishes its series; named points are not also part of a line."""
     in_lines = {each.group for each in chart.series if each.line}
     named = [
         replace(each, group=each.text or each.group)
@@ -123,7 +123,7 @@ def _with_one_name_each(chart: PointChart) -> PointChart:
 
 
 def _with_intervals(found: PlanTable) -> dict[str, Any]:
-    """A table whose figures have their intervals in their texts: ``1.25 [1.19, 1.31]``."""
+    """Returns a table whose figures have their intervals in their texts: ``1.25 [1.19, 1.31]``."""
     doubted = any(row.get(DOUBTS.key) for row in found.rows)
     columns = tuple(column for column in found.columns if doubted or column is not DOUBTS)
     shortened = replace(found, columns=columns, rows=found.rows[:MOST_ROWS])
@@ -141,7 +141,7 @@ def _with_intervals(found: PlanTable) -> dict[str, Any]:
 
 
 def choices_of(cases: Sequence[Case]) -> dict[str, Any]:
-    """Returns what a table may be made of: the dimensions in which cases differ, and their figures."""
+    """Returns the choices for a table: the dimensions in which cases differ, and their figures."""
     values: dict[str, set[str]] = {}
     for case in cases:
         for name in case.cell.parameters:
@@ -165,7 +165,7 @@ def choices_of(cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def failures_document(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> dict[str, Any] | None:
-    """Returns the runs that are not complete, or were lost on the way; None if there are none."""
+    """Returns a table of the runs that are incomplete or lost an attempt; None if there are none."""
     found = failures(runs, history)
     if not found.rows:
         return None
@@ -174,7 +174,7 @@ def failures_document(runs: Sequence[Run], history: Mapping[str, RunHistory]) ->
 
 
 def runs_document(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> list[dict[str, Any]]:
-    """Returns the runs, at most ``MOST_RUNS``: those in work, that failed and that wait, and the newest."""
+    """Returns at most ``MOST_RUNS`` runs: first the running, failed and waiting ones, then the newest."""
     known = [(run, history.get(run.key) or RunHistory()) for run in runs]
     known.sort(key=lambda each: _order(each[1]))
     varying = _varying(runs)
@@ -206,7 +206,7 @@ def _run(run: Run, history: RunHistory, varying: Sequence[str]) -> dict[str, Any
 
 
 def _varying(runs: Iterable[Run]) -> tuple[str, ...]:
-    """The options, and what says how a cell runs, in which cells differ."""
+    """Returns the options, and what says how a cell runs, in which cells differ."""
     values: dict[str, set[str]] = {}
     cells = {run.cell.id: run.cell for run in runs}
     for cell in cells.values():

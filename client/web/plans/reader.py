@@ -1,4 +1,4 @@
-"""What the server's page shows of plans: all of a data directory, and one with what its cells measured."""
+"""Reads plans for the server's page: all plans of a data directory, or one with its measurements."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _DAMAGED = "its file cells.json cannot be read; agent plan resume writes it agai
 
 
 class PlansReader:
-    """Reads the plans of a data directory. All of its methods are called in one thread.
+    """Reads the plans of a data directory. All methods must be called in one thread.
 
-    What has been read of a plan is kept until its folder goes; files are read again when they have changed,
-    and of a journal only what was added.
+    A plan's content is cached until its folder disappears. Changed files are read again; of a journal, only
+    the added part is read.
 
     Args:
         data_directory: The data directory.
@@ -73,11 +73,11 @@ class PlansReader:
     def plan(self, name: str, query: Asked) -> dict[str, Any]:
         """Returns one plan: its counts, its runs, and the table that is asked for.
 
-        It reads evaluations for ``_READING_S`` at the most, so that others are answered in between: while
-        ``reading`` says how far it is, there is no table, and the page asks again.
+        Reads evaluations for at most ``_READING_S``, so that other requests are not blocked. While
+        ``reading`` reports progress, there is no table, and the page repeats the request.
 
         Raises:
-            NotFoundError: There is no such plan.
+            NotFoundError: The plan does not exist.
             StoreError: The database cannot be read.
         """
         if name not in self._names():
@@ -86,7 +86,7 @@ class PlansReader:
         return {**followed.summary(), **followed.report(self._store(), query, self._clock)}
 
     def _names(self) -> Iterator[str]:
-        """The folders that are those of plans."""
+        """Yields the folders that are those of plans."""
         try:
             paths = list(self._folder.iterdir())
         except OSError:
@@ -103,7 +103,7 @@ class PlansReader:
 
 
 def _is_plan(folder: PlanFolder) -> bool:
-    """Whether a folder is that of a plan; that of the locks of machines is not."""
+    """Returns whether a folder is that of a plan; that of the locks of machines is not."""
     try:
         return folder.cells.is_file() or journal_file(folder.path).is_file()
     except OSError:
@@ -111,7 +111,7 @@ def _is_plan(folder: PlanFolder) -> bool:
 
 
 class _Followed:
-    """One plan, as its folder has it."""
+    """One plan, read from its folder."""
 
     def __init__(self, folder: PlanFolder) -> None:
         self._folder = folder
@@ -208,7 +208,7 @@ class _Followed:
 
 @dataclass(frozen=True, slots=True)
 class _CellCases:
-    """What one cell measured.
+    """The measurements of one cell.
 
     Attributes:
         published: Its complete runs, each with the ids of its evaluations.
@@ -224,7 +224,7 @@ class _CellCases:
 
 
 class _MeasuredCells:
-    """What the cells of a plan measured; that of a cell is read again when one of its runs has ended."""
+    """The measurements of a plan's cells; those of a cell are reloaded when one of its runs ends."""
 
     def __init__(self, kept: KeptPlan, store: EvaluationStore) -> None:
         self._kept = kept
@@ -273,10 +273,10 @@ def _published(
 
 
 def _ordered(counts: Mapping[str, int]) -> Iterator[str]:
-    """The states that any run has, those that have ended first."""
+    """Returns the states that any run has, those that have ended first."""
     return (name for name in (*(each.value for each in Ended), IN_WORK, WAITING) if counts[name])
 
 
 def _moment(at_ns: int) -> str | None:
-    """A time as ISO 8601 has it; None for none."""
+    """Returns a time in ISO 8601 format; None if there is none."""
     return datetime.fromtimestamp(at_ns // 10**9, timezone.utc).isoformat() if at_ns else None
