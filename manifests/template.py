@@ -79,7 +79,7 @@ def _lines(
 
 
 def _preprocessing(parameters: InputParameters) -> Iterator[str]:
-    """What images need; it is assumed, since a model's file has nothing of it."""
+    """Yields the preprocessing of images, which is assumed, since a model's file does not state it."""
     if not isinstance(parameters, ImageParameters):
         yield "# type image, with its parameters, takes pictures: see docs/manifests.md"
         return

@@ -111,7 +111,7 @@ def _copy(content: _Readable, file: BinaryIO, most_bytes: int) -> tuple[int, str
 
 
 def _entries(archive: Path) -> Iterator[tuple[str, _Readable | None]]:
-    """The entries of an archive by name, each with its content, which is read before the next.
+    """Yields the entries of an archive by name, each with its content, which is read before the next.
 
     An entry without content is a folder.
     """

@@ -113,7 +113,7 @@ def _read(graph: Path) -> Mapping[str, Any]:
 
 
 def _operators(document: object) -> Iterator[str]:
-    """The names of the operators, also in graphs within the graph."""
+    """Yields the names of the operators, also in graphs within the graph."""
     left = [document]
     while left:
         part = left.pop()
@@ -136,7 +136,7 @@ def _inputs(nodes: Sequence[Mapping[str, Any]], parameters: Shapes) -> Iterator[
 
 
 def _shape(text: str | None) -> tuple[int | None, ...] | None:
-    """The shape of a variable's attribute, in which 0 and -1 are open."""
+    """Returns the shape of a variable's attribute, in which 0 and -1 are open."""
     if text and not _SHAPE.fullmatch(text):
         raise ValueError(f"a variable has the shape {printable(text)}")
     sizes = map(int, _SIZE.findall(text or ""))
@@ -146,7 +146,7 @@ def _shape(text: str | None) -> tuple[int | None, ...] | None:
 def _consumed_shape(
     place: int, nodes: Sequence[Mapping[str, Any]], parameters: Shapes
 ) -> tuple[int | None, ...] | None:
-    """What the operators that take a variable first tell of its shape."""
+    """Returns the shape of a variable as far as the operators that consume it first determine it."""
     for node in nodes:
         taken = [each[0] for each in node["inputs"][:2]]
         if len(taken) < 2 or taken[0] != place:

@@ -104,7 +104,7 @@ class TorchArchive:
         return TorchFile.PICKLE if "data.pkl" in names else TorchFile.OTHER
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is such a member."""
+        """Returns whether there is such a member."""
         return name in self._members
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:

@@ -313,7 +313,7 @@ class _Address:
         return f"{self.scheme}://{host}:{self.port}{self.target}"
 
     def is_served_by(self, other: _Address) -> bool:
-        """Whether the other has the same host and port, or has moved from http to https there."""
+        """Returns whether the other has the same host and port, or has moved from http to https there."""
         default = (self.port, other.port) == (443, 80) and (self.scheme, other.scheme) == ("https", "http")
         return self.host == other.host and (self.port == other.port or default)
 
@@ -418,7 +418,7 @@ def _look_up(host: str, port: int, end_s: float) -> Sequence[_Resolved]:
 
 
 def _proxy(address: _Address) -> urllib3.ProxyManager | None:
-    """The proxy that the environment names for an address."""
+    """Returns the proxy that the environment names for an address."""
     url = urllib.request.getproxies().get(address.scheme)
     if not url or urllib.request.proxy_bypass(address.host):
         return None
@@ -456,7 +456,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _reason(error: BaseException, timeouts: Timeouts) -> str:
-    """What went wrong, in a phrase."""
+    """Returns the cause of a failure as a phrase."""
     if isinstance(error, ProxyError):
         return f"the proxy: {_reason(error.original_error, timeouts)}"
     if isinstance(error, NewConnectionError | ProtocolError):

@@ -70,7 +70,7 @@ class GivenModel:
 
 
 def is_model_file(path: str, registry: Registry) -> bool:
-    """Whether a text names a model's file, by the end of its name."""
+    """Returns whether a text names a model's file, by the end of its name."""
     return any(path.casefold().endswith(entry.suffixes) for entry in registry.entries if entry.suffixes)
 
 
@@ -169,7 +169,7 @@ def _given(
 def _input(
     where: str, found: InputSignature, wanted: Wanted, example: InputSignature | None
 ) -> tuple[dict[str, Any], str]:
-    """An input as a manifest has it, and in words."""
+    """Returns an input as a manifest has it, and in words."""
     if example is not None and example.shape is not None:
         wanted = replace(
             wanted,
@@ -200,7 +200,7 @@ def _input(
 
 
 def _example(found: InputSignature, place: int, wanted: Wanted) -> InputSignature | None:
-    """The caller's example of an input: that of its name, or the one in its place."""
+    """Returns the caller's example of an input: that of its name, or the one in its place."""
     named = {each.name: each for each in wanted.examples if each.name}
     if named:
         return named.get(found.name)
@@ -208,7 +208,7 @@ def _example(found: InputSignature, place: int, wanted: Wanted) -> InputSignatur
 
 
 def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
-    """The framework that reads a file, by the end of the file's name."""
+    """Returns the framework that reads a file, by the end of the file's name."""
     accepted = "; ".join(f"{' '.join(e.suffixes)} ({e.name})" for e in registry.entries if e.suffixes)
     try:
         if path.is_dir():
@@ -228,7 +228,7 @@ def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
 
 
 def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int, ...]:
-    """The shape of one input, from the model and, where that leaves it open, from the caller."""
+    """Returns the shape of one input, from the model and, where that leaves it open, from the caller."""
     given, shape = wanted.shape, found.shape
     if shape is not None and len(shape) < 2:
         raise ConfigurationError(
@@ -256,12 +256,12 @@ def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int,
 
 
 def _may_be_image(shape: Sequence[int | None]) -> bool:
-    """Whether an input has the axes of images, whose open sizes are no dynamic axes but a size to choose."""
+    """Returns whether an input has the axes of images, whose open sizes mean a size to choose."""
     return len(shape) == _IMAGE_AXES
 
 
 def _element_type(where: str, found: InputSignature, wanted: Wanted) -> str:
-    """The dtype of the input; where neither the model nor a whole number of the caller says it, float32."""
+    """Returns the dtype of the input; float32 if neither the model nor the caller implies another."""
     given = wanted.element_type
     element_type = found.element_type or (given if given and "int" in given else None) or _FLOAT32
     accepted = [each.value for each in TensorElementType]

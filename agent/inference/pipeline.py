@@ -322,7 +322,7 @@ class Pipeline:
                 profiler.close()
 
     def _open_profiler(self, trace: TraceScope) -> Profiler | None:
-        """The profiler of the model, if the level includes layers and the framework has a profiler."""
+        """Returns the model's profiler, if the level includes layers and the framework has a profiler."""
         recorder = trace.recorder
         if not recorder.wants(TraceLevel.FRAMEWORK_TRACE):
             return None
@@ -391,7 +391,7 @@ class Pipeline:
                 preparing.cancel()
 
     def _round(self, batch: Sequence[Input]) -> int:
-        """The number of batches of this size that are prepared together."""
+        """Returns the number of batches of this size that are prepared together."""
         return round_size(self._preprocessor.bytes_ahead, len(batch)) if self._ahead else 1
 
     def _finish(
@@ -446,7 +446,7 @@ class Pipeline:
     def _answered(
         self, batch: _PreparedBatch, inferred: Inferred, tracing: RunTracing | None = None
     ) -> BatchResult:
-        """The result of a batch, from the outputs of the model."""
+        """Returns the result of a batch, from the outputs of the model."""
         started = self._clock()
         try:
             predictions, usable = self._postprocessor(inferred.outputs, len(batch.ids), batch.origins)
@@ -472,7 +472,7 @@ class Pipeline:
 
 
 def _shares_memory(outputs: Outputs | None, batch: Tensors) -> bool:
-    """Whether outputs may share the memory of the batch, for instance if a model returns its input."""
+    """Returns whether outputs may share the memory of the batch, as when a model returns its input."""
     return isinstance(outputs, RawOutputs) and any(
         np.may_share_memory(tensor, array) for tensor in outputs.tensors.values() for array in batch.values()
     )

@@ -124,7 +124,7 @@ class Gate:
             raise
 
     def _timeout_left_s(self) -> float | None:
-        """How long to wait for the prediction in progress, or the next one; None for no limit."""
+        """Returns how long to wait for the prediction in progress, or the next one; None for no limit."""
         if self._timeout_s is None or self._running_since_s is None:
             return self._timeout_s
         return max(0.0, self._running_since_s + self._timeout_s - self._clock())
@@ -325,7 +325,7 @@ class Preparing:
         self._parts = parts
 
     def __iter__(self) -> Iterator[PreparedInput]:
-        """The inputs in order."""
+        """Yields the inputs in order."""
         try:
             for part in self._parts:
                 yield from part.result()

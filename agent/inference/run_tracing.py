@@ -118,7 +118,7 @@ class RunTracing:
         self._size = size
 
     def _kind_of_batch(self) -> tuple[SpanKind, SpanKind]:
-        """The kinds of ``predict_step`` and ``predict`` for a batch of this size."""
+        """Returns the kinds of ``predict_step`` and ``predict`` for a batch of this size."""
         kinds = self._kinds.get(self._size)
         if kinds is None:
             given = {**self._attributes, "batch_size": self._size}

@@ -65,7 +65,7 @@ def _suitability(manifest: ModelManifest, weights: Weights) -> int:
 def _with_install_commands(
     error: FrameworkUnavailableError, catalog: Catalog, registry: Registry, name: str
 ) -> FrameworkUnavailableError:
-    """The error, with the commands that install missing frameworks."""
+    """Returns the error, with the commands that install missing frameworks."""
     named = [m for m in catalog.models if m.name.casefold() == name.strip().casefold()]
     wanted = {m.framework.name.casefold() for m in named}
     missing = [e for e in registry.entries if e.name.casefold() in wanted and not e.installed_version]

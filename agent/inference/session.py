@@ -227,7 +227,7 @@ def open_preprocessor(
 
 
 def _ahead(options: SessionOptions) -> tuple[int, bool]:
-    """The threads that prepare ahead, and whether they do so during predictions."""
+    """Returns the threads that prepare ahead, and whether they do so during predictions."""
     threads = options.preprocess_threads
     if threads is None:
         threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
@@ -243,7 +243,7 @@ def _artifacts(
     *,
     random: bool,
 ) -> Artifacts:
-    """The model's files with its architecture, or the model in memory."""
+    """Returns the model's files with its architecture, or the model in memory."""
     if given is None or given.in_memory is None:
         return resolve_model(manifest, framework, architectures, cache, random=random)
     if random:
@@ -252,7 +252,7 @@ def _artifacts(
 
 
 def _precision(manifest: ModelManifest, artifacts: Artifacts, options: SessionOptions) -> Precision | None:
-    """What a model in code computes with; None for one that has its own."""
+    """Returns the precision that a model in code computes with; None for a model that has its own."""
     if artifacts.in_memory is not None or has_own_precision(manifest):
         return None
     return options.precision or Precision.FLOAT32

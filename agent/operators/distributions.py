@@ -67,13 +67,13 @@ def poisson(lam: float) -> Moments:
 
 
 def negative_binomial(k: float, p: float) -> Moments:
-    """The failures before the ``k``-th success of probability ``p``."""
+    """Returns the failures before the ``k``-th success of probability ``p``."""
     kurtosis = 3 + 6 / k + p**2 / (k * (1 - p))
     return Moments(k * (1 - p) / p, k * (1 - p) / p**2, kurtosis, low=0.0, is_whole=True)
 
 
 def discrete_uniform(low: int, high: int) -> Moments:
-    """The integers of low…high-1, all with the same probability."""
+    """Returns the integers of low…high-1, all with the same probability."""
     count = high - low
     kurtosis = 3 - 1.2 * (count**2 + 1) / (count**2 - 1) if count > 1 else 1.0
     return Moments((low + high - 1) / 2, (count**2 - 1) / 12, kurtosis, low, high - 1, is_whole=True)

@@ -137,7 +137,7 @@ class Case:
     preset: str
 
     def __getitem__(self, name: str) -> Any:
-        """A parameter."""
+        """Returns a parameter."""
         return self.parameters[name]
 
 
@@ -146,12 +146,12 @@ Sizes: TypeAlias = tuple[Mapping[str, Shape], Mapping[str, ParameterValue]]
 
 
 def no_flops(case: Case, outputs: Sequence[Shape]) -> int:
-    """The floating-point operations of what only moves data."""
+    """Returns the floating-point operations of what only moves data."""
     return 0
 
 
 def one_flop_per_output(case: Case, outputs: Sequence[Shape]) -> int:
-    """Those of an element-wise operator, by the convention that each element is one."""
+    """Returns the FLOPs of an element-wise operator, counting one for each element by convention."""
     return sum(prod(shape) for shape in outputs)
 
 

@@ -151,7 +151,7 @@ class ModelPreprocessor:
         return {each.name: _named_check(batch[each.name], each, size) for each in self.tensors}
 
     def _pair(self, payload: Text) -> Tensors:
-        """A pair of texts as the two strings that the model takes."""
+        """Returns a pair of texts as the two strings that the model takes."""
         if payload.pair is None:
             raise InputError(f"found one text; the model takes a pair, {_listed(self._names)}")
         pair = payload.text, payload.pair

@@ -261,7 +261,7 @@ class ImagePreprocessor(Preprocessor):
             self._normalise(self._fitted(payload), out)
 
     def _fitted(self, payload: EncodedImage | Pixels | NamedTensors | Url | Text) -> NDArray[np.uint8]:
-        """The pixels of an image as large as the model's input; height × width × channels."""
+        """Returns the pixels of an image as large as the model's input; height × width × channels."""
         match payload:
             case EncodedImage():
                 return self._decoder.decode(payload.content)

@@ -130,7 +130,7 @@ def _opened(parameters: TextParameters, path: Path) -> Tokenizer:
 
 
 def _word_pieces(path: Path, text: str, *, lower_case: bool) -> Tokenizer:
-    """The tokenizer of BERT for a vocabulary."""
+    """Returns the tokenizer of BERT for a vocabulary."""
     lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
     vocabulary = {token: number for number, token in enumerate(lines)}
     if missing := [token for token in (_UNKNOWN, _FIRST, _SEPARATOR) if token not in vocabulary]:

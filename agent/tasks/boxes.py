@@ -95,7 +95,7 @@ class BoxNotation:
 
 
 def scores_per_class(parameters: OutputParameters) -> bool:
-    """Whether a model gives a score for each class, and no class of each box."""
+    """Returns whether a model gives a score for each class, and no class of each box."""
     return parameters.classes_layer is None or parameters.classes_layer == parameters.probabilities_layer
 
 

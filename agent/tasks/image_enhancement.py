@@ -73,7 +73,7 @@ class ImageEnhancement(TaskPostprocessor):
         return Images(np.clip(pixels, 0, 1, dtype=np.float32)), good
 
     def _ends(self, name: str, dtype: np.dtype[Any]) -> tuple[float, float]:
-        """The values of black and white."""
+        """Returns the values of black and white."""
         if self._range is not None:
             return self._range
         if dtype.kind in "bf":

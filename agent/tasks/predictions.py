@@ -38,7 +38,7 @@ class Predictions(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of inputs."""
+        """Returns the number of inputs."""
 
     @abstractmethod
     def row(self, place: int) -> Self:

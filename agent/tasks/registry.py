@@ -38,7 +38,7 @@ class TaskRegistry(Generic[Part]):
         self._builtin = builtin
 
     def names(self) -> tuple[str, ...]:
-        """The tasks, the program's own first; a lookup that imports none."""
+        """Returns the tasks, the program's own first; a lookup that imports none."""
         announced = (point.name for point in metadata.entry_points(group=self._group))
         return tuple(dict.fromkeys((*self._builtin, *announced)))
 

@@ -111,7 +111,7 @@ class TraceAddress:
         return f"[{self.host}]" if ":" in self.host else self.host
 
     def __str__(self) -> str:
-        """The full address, which ``parse`` accepts."""
+        """Returns the full address, which ``parse`` accepts."""
         scheme = self.protocol.scheme
         return f"{scheme}://{self.netloc}{self.path}" if scheme else self.netloc
 

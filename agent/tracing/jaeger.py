@@ -180,6 +180,6 @@ def _process(resource: Resource) -> Process:
 
 
 def _tag_value(value: Any) -> str | bool | int | float:
-    """A value that a tag can hold: it can hold no list."""
+    """Returns a value that a tag can hold: it can hold no list."""
     tag: str | bool | int | float = value
     return json.dumps(value, ensure_ascii=False) if isinstance(value, tuple | list) else tag

@@ -102,7 +102,7 @@ class SpanKind:
         return cls(name, level, tuple(sorted(given.items())))
 
     def attribute(self, name: str) -> AttributeValue | None:
-        """The value of ``inferometer.NAME``; None if there is none."""
+        """Returns the value of ``inferometer.NAME``; None if there is none."""
         wanted = f"inferometer.{name}"
         return next((value for key, value in self.attributes if key == wanted), None)
 
@@ -138,7 +138,7 @@ class SpanChunk:
     links: Mapping[int, Sequence[SpanLink]] = field(default_factory=dict, kw_only=True)
 
     def __len__(self) -> int:
-        """The number of spans."""
+        """Returns the number of spans."""
         return len(self.kind)
 
     def values(self, *columns: str) -> Iterator[tuple[int, ...]]:

@@ -119,7 +119,7 @@ class TrainingBatch:
     targets: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Returns the number of samples."""
         return len(self.inputs)
 
 
@@ -127,7 +127,7 @@ class PlacedBatch(Protocol):
     """A batch on the trainer's devices; only its trainer knows more of it."""
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Returns the number of samples."""
         ...
 
 

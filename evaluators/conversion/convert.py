@@ -244,7 +244,7 @@ class _Run:
         )
 
     def _number(self, sample: Sample) -> int | None:
-        """The index of the class of a sample, where the format has one."""
+        """Returns the index of the class of a sample, where the format has one."""
         if self._backend not in _INDEXED or sample.label is None:
             return None
         if self._numbers is not None:
@@ -315,7 +315,7 @@ def size_of(payload: Payload) -> int:
 
 
 def _class_numbers(source: Dataset) -> Mapping[str, int] | None:
-    """The index of each class by name, in the order of the names; None where labels are indices already."""
+    """Returns the index of each class by name, in the order of the names; None if labels are indices."""
     if source.labels_are_indices:
         return None
     labels = sorted(source.labels())
@@ -349,7 +349,7 @@ def _array(encoding: Encoding, grey: bool, payload: Payload) -> NDArray[Any]:
 
 
 def _arrays(source: Dataset, make: Callable[[Payload], NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """The arrays of the samples that can be read."""
+    """Yields the arrays of the samples that can be read."""
     for sample in source:
         try:
             yield make(sample.read())

@@ -125,7 +125,7 @@ def suffix_of(content: bytes) -> str:
 
 
 def is_grey(payload: Payload) -> bool:
-    """Whether an image is grey, by its header.
+    """Returns whether an image is grey, by its header.
 
     Raises:
         InputError: It is no image, or its header is damaged.
@@ -137,7 +137,7 @@ def is_grey(payload: Payload) -> bool:
 
 
 def _image(payload: Payload) -> Image.Image:
-    """The image in grey or in red, green and blue."""
+    """Returns the image in grey or in red, green and blue."""
     if isinstance(payload, Pixels):
         return Image.fromarray(payload.array)
     if not isinstance(payload, EncodedImage):

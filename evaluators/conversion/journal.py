@@ -81,7 +81,7 @@ def open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether all of a conversion has been written into a folder and checked."""
+    """Returns whether all of a conversion has been written into a folder and checked."""
     try:
         return json.loads((folder / FILE).read_text(encoding="utf-8"))["is_checked"] is True
     except (OSError, ValueError, TypeError, LookupError, RecursionError):

@@ -246,7 +246,7 @@ class ArrayWriter(DatasetWriter):
             os.fsync(written.fileno())
 
     def _written_labels(self) -> list[str] | None:
-        """The labels of the samples; None where there are none."""
+        """Returns the labels of the samples; None where there are none."""
         lines = (self.folder / "labels.jsonl").read_text(encoding="utf-8").splitlines()
         labels = [json.loads(line) for line in lines]
         if None in labels and any(label is not None for label in labels):

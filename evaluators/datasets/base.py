@@ -105,12 +105,12 @@ class Dataset(ABC):
         return self._identity
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Returns the number of samples."""
         return self._identity.size
 
     @abstractmethod
     def __iter__(self) -> Iterator[Sample]:
-        """The samples in order. Their data is read later, on demand."""
+        """Returns the samples in order. Their data is read later, on demand."""
 
     def sample(self, index: int) -> Sample:
         """Returns the sample at a place, from 0, which is read later, on demand. Thread-safe.
@@ -129,7 +129,7 @@ class Dataset(ABC):
         return {**self.__dict__, "_listed": None}
 
     def files(self) -> Iterable[Path]:
-        """The files that samples are read from; none, the default, for samples in memory or elsewhere."""
+        """Returns the files that samples are read from; by default none, for samples stored elsewhere."""
         return ()
 
     def close(self) -> None:  # noqa: B027 - most datasets have no open resources
@@ -169,7 +169,7 @@ class Subset(Dataset):
         return self.whole.sample(self._places[index])
 
     def files(self) -> Iterable[Path]:
-        """The files of the whole dataset."""
+        """Returns the files of the whole dataset."""
         return self.whole.files()
 
     def close(self) -> None:

@@ -82,7 +82,7 @@ class LmdbDataset(Dataset):
         return Sample(key, partial(self._read, index, fields), text, self.labels_are_indices)
 
     def files(self) -> tuple[Path]:
-        """The file of the records."""
+        """Returns the file of the records."""
         return (self._file.path,)
 
     def close(self) -> None:

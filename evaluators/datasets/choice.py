@@ -123,7 +123,7 @@ class DatasetChoice:
         return None
 
     def _subset(self, dataset: Dataset) -> Dataset:
-        """The samples that count."""
+        """Returns the samples that count."""
         if self.sample_ids is None:
             return dataset
         try:

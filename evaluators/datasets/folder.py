@@ -44,7 +44,7 @@ class Place:
 
 
 def is_image(path: str) -> bool:
-    """Whether a path inside a dataset names an image, and no part of it is hidden."""
+    """Returns whether a path inside a dataset names an image, and no part of it is hidden."""
     parts = path.split("/")
     return PurePosixPath(path).suffix.casefold() in IMAGE_SUFFIXES and not any(
         part.startswith(".") for part in parts
@@ -155,7 +155,7 @@ class FolderDataset(ImageDataset):
         super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(places)), places)
 
     def files(self) -> Iterator[Path]:
-        """The files of the images."""
+        """Returns the files of the images."""
         return (self._root / place.path for place in self._places)
 
     def read(self, place: Place) -> EncodedImage:
@@ -179,7 +179,7 @@ def read_image(path: Path) -> EncodedImage:
 
 
 def _image_paths(root: Path) -> Iterator[str]:
-    """The paths of the images at the top and in the class folders, relative to ``root``."""
+    """Yields the paths of the images at the top and in the class folders, relative to ``root``."""
 
     def refuse(error: OSError) -> None:
         raise DatasetError(f"{error.filename or root}: cannot be read: {error.strerror or error}") from error

@@ -161,7 +161,7 @@ def checked_arrays(
 
 
 def _converts(array: NDArray[Any], tensor: TensorSpec) -> bool:
-    """Whether an array can be what the model takes without loss; strings are checked one by one."""
+    """Returns whether an array can be what the model takes without loss; strings are checked one by one."""
     dtype = dtype_of(tensor)
     if dtype.hasobject:
         return array.dtype.kind in _STRINGS
@@ -171,7 +171,7 @@ def _converts(array: NDArray[Any], tensor: TensorSpec) -> bool:
 
 
 def _content(array: NDArray[Any]) -> memoryview:
-    """The bytes of an array, in C order and in its own byte order; of strings, those of their JSON."""
+    """Returns the bytes of an array, in C order and its own byte order; for strings, those of their JSON."""
     if array.dtype.kind in _STRINGS:
         return memoryview(json.dumps(array.tolist(), default=str).encode())
     return np.ascontiguousarray(array).data

@@ -72,7 +72,7 @@ def _reopened(path: Path, identity: DatasetIdentity) -> IdxDataset:
 
 
 def is_images_file(name: str) -> bool:
-    """Whether a file of this name has the images of an idx dataset."""
+    """Returns whether a file of this name has the images of an idx dataset."""
     return _IMAGES.fullmatch(name) is not None
 
 

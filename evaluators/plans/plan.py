@@ -1,4 +1,4 @@
-"""The file of a plan: what varies, what a cell runs, and where.
+"""The file of a plan: its variables, the command of its cells, and where they run.
 
 ::
 
@@ -12,7 +12,7 @@
       batch_size: [1, "${exp.most}"]
     repeat: 3
 
-A name without a dot is an option of the command. A name with a dot is the plan's own, for references. The
+A name without a dot is an option of the command. A name with a dot serves only references. The
 section ``software`` names the interpreters and container images in which cells can run.
 """
 
@@ -41,17 +41,17 @@ from inferometer.manifests.strict_yaml import parse_yaml
 
 
 def _words(written: Any) -> Any:
-    """Words that are written as in a shell, or one by one."""
+    """Splits words as a shell does; a list of words is unchanged."""
     return shlex.split(written) if isinstance(written, str) else written
 
 
 def _folders(written: Any) -> Any:
-    """Folders that are written as in LD_LIBRARY_PATH, or one by one."""
+    """Splits folders as in LD_LIBRARY_PATH; a list of folders is unchanged."""
     return [each for each in written.split(":") if each] if isinstance(written, str) else written
 
 
 def _texts(written: Any) -> Any:
-    """Values of variables; YAML reads 1 as a number and true as a truth value."""
+    """Converts the values of variables to texts; YAML reads 1 as a number and true as a truth value."""
     if not isinstance(written, Mapping):
         return written
     return {
@@ -72,7 +72,7 @@ class _Strict(BaseModel):
 
 
 class Engine(str, Enum):
-    """What runs containers."""
+    """The container engines."""
 
     DOCKER = "docker"
     PODMAN = "podman"
@@ -265,7 +265,7 @@ class Plan(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _listed(cls, content: Any) -> Any:
-        """A variable with one value may be written without a list, as in DLBS."""
+        """Wraps a variable with one value in a list; DLBS also accepts one without a list."""
         if isinstance(content, Mapping) and isinstance(content.get("variables"), Mapping):
             variables = {n: v if isinstance(v, list) else [v] for n, v in content["variables"].items()}
             return {**content, "variables": variables}
@@ -284,7 +284,7 @@ def read_plan(path: Path) -> Plan:
     """Reads a plan.
 
     Raises:
-        ConfigurationError: The file cannot be read, or is no plan; the message names the field.
+        ConfigurationError: The file cannot be read, or is not a plan; the message names the field.
     """
     try:
         if not path.is_file():  # reading a pipe or a device may never end
@@ -302,7 +302,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def plan_of(content: Mapping[str, Any], where: str) -> Plan:
-    """Returns the plan that a mapping describes; ``where`` begins the message of an error."""
+    """Returns the plan that a mapping describes; the message of an error begins with ``where``."""
     try:
         return Plan.model_validate(content)
     except ValidationError as error:
@@ -310,7 +310,7 @@ def plan_of(content: Mapping[str, Any], where: str) -> Plan:
 
 
 def _first(error: ValidationError) -> str:
-    """The field of the first error, without the kinds that pydantic tried for a value, and what it says."""
+    """Returns the field of the first error, without the union members that pydantic tried, and its text."""
     first = error.errors()[0]
     place = [str(each) for each in first["loc"]]
     told = one_line(first["msg"])

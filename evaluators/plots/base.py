@@ -65,7 +65,7 @@ class Plot(ABC, Generic[M]):
         return self.drawing(*by_evaluation(evaluations, shown, fitting))
 
     def shows(self, row: Row) -> bool:
-        """Whether a row has something to draw."""
+        """Returns whether a row has something to draw."""
         return True
 
     @abstractmethod

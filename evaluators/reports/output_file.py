@@ -35,7 +35,7 @@ class OutputFile:
         return str(self._path)
 
     def exists(self) -> bool:
-        """Whether the file exists.
+        """Returns whether the file exists.
 
         Raises:
             OutputError: The path is no regular file, or is read-only.

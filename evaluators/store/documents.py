@@ -305,7 +305,7 @@ def _dataset(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> DatasetIden
 
 
 def _precision(system: Stored, manifest: ModelManifest) -> Precision | None:
-    """What a model computed with; before it was kept, one in code always computed in float32."""
+    """Returns a model's precision; old records lack it, and models in code then used float32."""
     if "precision" not in system:
         served_by_others = "://" in system.get("agent", "")
         return None if served_by_others or has_own_precision(manifest) else Precision.FLOAT32

@@ -295,7 +295,7 @@ class EvaluationStore(Collections):
                 yield self._read(partial(chunk_from_document, document), evaluation_id, "spans")
 
     def _head(self, evaluation_id: str) -> Document:
-        """The evaluation's own document, in the present schema."""
+        """Returns the evaluation's own document, in the present schema."""
         head = self._connection.database["evaluation"].find_one({"_id": evaluation_id})
         if head is None:
             raise StoreError(f"{self.location}: holds no evaluation {evaluation_id}")
@@ -311,7 +311,7 @@ class EvaluationStore(Collections):
         self._connection.database["evaluation"].insert_one(documents.evaluation)
 
     def _is_kept(self, head: Document) -> bool:
-        """Whether this evaluation is stored; raises if another one has its id."""
+        """Returns whether this evaluation is stored; raises if another one has its id."""
         found = self._connection.database["evaluation"].find_one({"_id": head["_id"]})
         if found is None:
             return False
@@ -326,7 +326,7 @@ class EvaluationStore(Collections):
     def _with_parts(
         self, heads: Sequence[Document], on_unreadable: Callable[[StoreError], None] | None
     ) -> list[Evaluation]:
-        """The evaluations of these documents; the parts of all are fetched together."""
+        """Returns the evaluations of these documents; the parts of all are fetched together."""
 
         def report(error: StoreError) -> None:
             if on_unreadable is None:
@@ -383,13 +383,13 @@ class EvaluationStore(Collections):
 
 
 def _in_order(found: list[Document]) -> list[InputPrediction]:
-    """The predictions of documents; of version 1 none has a sequence, and each is a document of its own."""
+    """Returns the predictions of documents; in version 1, each is one document, without a sequence number."""
     found.sort(key=lambda each: (int(each["input_index"]), int(each.get("sequence", 0))))
     return list(predictions_from_documents(found))
 
 
 def _few(documents: Iterator[Document], most: int) -> Iterator[Document]:
-    """The next documents, fewer where they hold pieces of large columns."""
+    """Yields the next documents, fewer where they hold pieces of large columns."""
     characters = 0
     for document in itertools.islice(documents, most):
         yield document
@@ -399,7 +399,7 @@ def _few(documents: Iterator[Document], most: int) -> Iterator[Document]:
 
 
 def _query(wanted: EvaluationFilter) -> Document:
-    """The query of a filter, without its limit; raises TypeError for a value that is no plain one."""
+    """Returns the query of a filter, without its limit; raises TypeError for a value that is no plain one."""
     checked(wanted)
     version = wanted.framework_version
     local = version is not None and release_of(version) != version
@@ -430,5 +430,5 @@ def _query(wanted: EvaluationFilter) -> Document:
 
 
 def _counts(head: Document) -> Document:
-    """The integers of a measurement's document, which are its counts."""
+    """Returns the integers of a measurement's document, which are its counts."""
     return {name: value for name, value in head["measurement"].items() if isinstance(value, int)}

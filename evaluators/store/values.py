@@ -97,7 +97,7 @@ def checked(record: _Record) -> _Record:
 
 @cache
 def _fields(kind: type[DataclassInstance]) -> tuple[Sequence[str], TypeAdapter[Any]]:
-    """The names of a dataclass's fields, and the tuple of their types, which nothing is converted to."""
+    """Returns the names of a dataclass's fields, and a strict adapter for the tuple of their types."""
     names, hints = [field.name for field in fields(kind)], get_type_hints(kind)
     types: Any = GenericAlias(tuple, tuple(hints[name] for name in names))
     return names, TypeAdapter(types, config=_STRICT)

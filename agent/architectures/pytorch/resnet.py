@@ -108,7 +108,7 @@ class ResNet(nn.Module):
 
 
 def _stage(block: type[ResidualBlock], inputs: int, width: int, count: int, stride: int) -> nn.Sequential:
-    """The blocks of one stage, of which the first has the stride."""
+    """Returns the blocks of one stage, of which the first has the stride."""
     outputs = width * block.expansion
     rest = (block(outputs, width, stride=1) for _ in range(count - 1))
     return nn.Sequential(block(inputs, width, stride), *rest)

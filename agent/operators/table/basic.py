@@ -74,7 +74,7 @@ def _check_dropout(outputs: Arrays, case: Case) -> None:
 
 
 def _windows(case: Case, size: Sequence[int]) -> tuple[int, int]:
-    """The positions of the kernel in an image of a size, down and across."""
+    """Returns the positions of the kernel in an image of a size, down and across."""
     high, wide = (
         (each + 2 * pad - kernel) // stride + 1
         for each, kernel, stride, pad in zip(size, case["kernel"], case["stride"], case["pad"], strict=True)

@@ -136,7 +136,7 @@ _KINDS = {
 
 
 def _signed(value: int) -> int:
-    """The int32 that a varint holds."""
+    """Returns the int32 that a varint holds."""
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value
 
@@ -218,7 +218,7 @@ def _key(field: int, kind: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """A number of Protocol Buffers; a negative one has ten bytes."""
+    """Returns a number of Protocol Buffers; a negative one has ten bytes."""
     value &= (1 << 64) - 1
     content = bytearray()
     while value >= 0x80:

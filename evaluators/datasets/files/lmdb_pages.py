@@ -107,13 +107,13 @@ def read_entries(file: RandomAccessFile) -> LmdbEntries:
 
 
 def _latest_meta(file: RandomAccessFile) -> _Meta:
-    """The later description; both must be whole, since the earlier one may lack samples."""
+    """Returns the later description; both must be whole, since the earlier one may lack samples."""
     first = _meta(file, 0)
     return max(first, _meta(file, first.page_bytes), key=lambda meta: meta.transaction)
 
 
 def _meta(file: RandomAccessFile, offset: int) -> _Meta:
-    """The description in the page at an offset."""
+    """Returns the description in the page at an offset."""
     content = file.read(_META_BYTES, offset)
     page = f"{file.path}: its page at byte {offset}"
     if len(content) < _META_BYTES:

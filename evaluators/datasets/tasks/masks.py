@@ -123,7 +123,7 @@ class VocSegmentationDataset(_ClassMapsDataset):
 
 
 def is_voc_list(path: Path) -> bool:
-    """Whether a path is a list of images in a folder of VOC."""
+    """Returns whether a path is a list of images in a folder of VOC."""
     return (
         path.suffix == ".txt"
         and path.parent.parts[-len(VOC_LISTS.parts) :] == VOC_LISTS.parts
@@ -188,7 +188,7 @@ def read_mask(path: Path, classes: tuple[str, ...] = ()) -> ClassMap:
 
 
 def _numbers(path: Path, image: Image.Image, content: bytes) -> NDArray[np.int32]:
-    """The pixels as they stand in the file."""
+    """Returns the pixels as they stand in the file."""
     if image.mode not in {"1", "L", "P", "I"} and not image.mode.startswith("I;16"):
         raise DatasetError(
             f"mask {path}: is an image in colour ({image.mode}); a mask's pixels are numbers of classes, "

@@ -65,7 +65,7 @@ class PairsDataset(Dataset):
         """Returns what reads the truth in a file, and raises DatasetError if it cannot be read."""
 
     def files(self) -> Iterator[Path]:
-        """The files of the images and of what is true of them."""
+        """Returns the files of the images and of what is true of them."""
         return (path for pair in self._pairs for path in (pair.image, pair.truth))
 
 
@@ -128,7 +128,7 @@ def paired(root: Path, images: str, truths: str) -> list[Pair]:
 
 
 def _by_stem(folder: Path, accepted: Callable[[str], bool]) -> dict[str, Path]:
-    """The files of a folder by their path without the suffix."""
+    """Returns the files of a folder by their path without the suffix."""
 
     def refuse(error: OSError) -> None:
         raise DatasetError(

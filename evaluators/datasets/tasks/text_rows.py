@@ -123,7 +123,7 @@ def read_squad(path: Path) -> Iterator[Row]:
 
 
 def _value(path: Path, number: int, part: Any, name: str) -> Any:
-    """A value of a part of SQuAD's JSON, in which ``number`` questions have begun."""
+    """Returns a value of a part of SQuAD's JSON, in which ``number`` questions have begun."""
     if not isinstance(part, dict) or name not in part:
         raise DatasetError(f"{path}: is not in SQuAD's format: a part has no {name}, at question {number}")
     return part[name]

@@ -127,13 +127,13 @@ def without_credentials(address: str) -> str:
 
 
 def _secrets(uri: str) -> set[str]:
-    """The user and the password, both as in the address and unquoted."""
+    """Returns the user and the password, both as in the address and unquoted."""
     login = uri.partition("://")[2].rpartition("@")[0]
     return {text for part in login.split(":", 1) for text in (part, unquote(part)) if text}
 
 
 def _failed_lookup(error: Exception) -> str | None:
-    """The kind of a DNS failure, which pymongo reports as an invalid address; None for every other error."""
+    """Returns the kind of a DNS failure, which pymongo reports as an invalid address; None otherwise."""
     cause = error.__cause__ or error.__context__
     if not isinstance(cause, DNSException) or isinstance(cause, DNSSyntaxError | FormError):
         return None
@@ -141,7 +141,7 @@ def _failed_lookup(error: Exception) -> str | None:
 
 
 def _timeouts(uri: str) -> dict[str, Any]:
-    """The timeouts, in milliseconds, that the address does not set itself."""
+    """Returns the timeouts, in milliseconds, that the address does not set itself."""
     ours = {
         "serverSelectionTimeoutMS": _SELECTION_MS,
         "connectTimeoutMS": _SELECTION_MS,

@@ -124,7 +124,7 @@ _ERRORS: tuple[type[Exception], ...] = (
 
 
 def _has_log(path: Path) -> bool:
-    """Whether writes wait beside the file to be put into it."""
+    """Returns whether writes wait beside the file to be put into it."""
     log = Path(f"{path}-wal")
     return log.exists() and log.stat().st_size > 0
 
