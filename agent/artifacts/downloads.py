@@ -83,7 +83,7 @@ class PartialFile:
         self._version_path.write_text(json.dumps(asdict(version)), encoding="utf-8")
 
     def discard(self) -> None:
-        """Removes it."""
+        """Removes the partial file."""
         for path in (self.path, self._version_path):
             with suppress(FileNotFoundError):
                 path.unlink()

@@ -26,7 +26,7 @@ _HASH_DIGITS = 16
 
 
 class Availability(str, Enum):
-    """Where a model's files are; for several files, the value that is farthest down this list."""
+    """The location of a model's files; for several files, the value that comes last in this list."""
 
     NONE_NEEDED = "none needed"
     LOCAL = "local"

@@ -72,11 +72,11 @@ def symbol_stem(graph: Path) -> str:
 def symbol_inputs(graph: Path, parameters: Shapes) -> tuple[InputSignature, ...]:
     """Returns the inputs of a symbol: its variables that are neither parameters nor labels for training.
 
-    The shape is that of the variable, or what its first operator tells with its weight: the channels of a
+    The shape is that of the variable, or follows from its first operator and its weight: the channels of a
     convolution over images, or the features of a fully connected layer.
 
     Raises:
-        ArtifactError: The file is no symbol.
+        ArtifactError: The file is not a symbol.
     """
     try:
         return tuple(_inputs(_read(graph)["nodes"], parameters))
@@ -85,10 +85,10 @@ def symbol_inputs(graph: Path, parameters: Shapes) -> tuple[InputSignature, ...]
 
 
 def symbol_text(graph: Path) -> str:
-    """Returns a symbol as text for MXNet: what was checked, however MXNet's own parser reads the file.
+    """Returns a symbol as text for MXNet, so that MXNet's parser reads exactly the content that was checked.
 
     Raises:
-        ArtifactError: The file is no symbol, or has an operator that could run code or read files.
+        ArtifactError: The file is not a symbol, or has an operator that could run code or read files.
     """
     return json.dumps(_read(graph), ensure_ascii=False)
 

@@ -71,7 +71,7 @@ def _inputs(content: mmap, graph: _Place) -> Iterator[InputSignature]:
 
 
 def _input(content: mmap, place: _Place) -> InputSignature:
-    """Returns an input; of one that is no tensor, such as a sequence, the name alone."""
+    """Returns an input; for one that is not a tensor, such as a sequence, the name alone."""
     element_type: str | None = None
     shape: tuple[int | None, ...] | None = None
     for kind in _parts(content, place, _TYPE):
@@ -85,7 +85,7 @@ def _input(content: mmap, place: _Place) -> InputSignature:
 
 
 def _size(content: mmap, dimension: _Place) -> int | None:
-    """Returns the size of a dimension; None for one that has a name or nothing."""
+    """Returns the size of a dimension; None if it is named or has no value."""
     sizes = [value for number, _, _, value in message_fields(content, *dimension) if number == _SIZE]
     size = sizes[-1] if sizes else None
     return size if size is not None and 0 < size < _LARGEST_SIZE else None

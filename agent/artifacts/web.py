@@ -186,7 +186,7 @@ class Response:
         self.length = answer.length_remaining  # None if the server does not state it
 
     def refusal(self) -> WebError:
-        """Returns the error that a status means which is not the wanted one."""
+        """Returns the error for a status other than the wanted one."""
         wait = self.headers.get("Retry-After", "")
         return WebError(
             f"the server answered {self.status} {shown(self._answer.reason or '')}".strip(),

@@ -1,7 +1,7 @@
-"""A fast list of all models, with an index of the manifests that were read before.
+"""A fast list of all models, with an index of manifests that were read earlier.
 
 A list from the index needs neither YAML nor the schema, which take longer to load than everything else. The
-index serves lists only: a model that is opened is read from its manifest.
+index serves lists only: opening a model reads its manifest.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ListedModel:
         return self.availability(cache_directory) is Availability.MISSING
 
     def availability(self, cache_directory: Path) -> Availability:
-        """Where its files are; see ``agent.artifacts.locations.availability``."""
+        """Returns where the model's files are; see ``agent.artifacts.locations.availability``."""
         return availability_of(
             ((tuple(map(Path, candidates)), url) for candidates, url in self.files), cache_directory
         )

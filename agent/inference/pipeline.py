@@ -72,12 +72,12 @@ class OneAtATime:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody holds the lock."""
+        """Returns whether no thread holds the lock."""
         return not self._lock.locked()
 
     @contextmanager
     def whenever(self) -> Iterator[None]:
-        """Holds the lock, after a wait without limit."""
+        """Holds the lock, after waiting without a time limit."""
         with self._lock:
             self._held_since_s = self._clock()
             yield
@@ -221,7 +221,7 @@ class Pipeline:
     def traced_batch(
         self, trace: TraceScope, name: str, size: int, requests: int
     ) -> Generator[RunTracing, None, None]:
-        """Records a batch of several requests as a span of that name; ``infer`` takes what it yields.
+        """Records a batch of several requests as a span of that name; yields the trace for ``infer``.
 
         Raises:
             PredictionError: The framework's profiler cannot be used.
@@ -312,7 +312,7 @@ class Pipeline:
         return results if tracing is None else self._collected(results, tracing)
 
     def close(self) -> None:
-        """Stops the threads and waits for a prediction under way; calling it again does nothing."""
+        """Stops the threads and waits for a prediction in progress; calling it again does nothing."""
         self._closed = True
         self._preparation.close()
         with self._one_at_a_time.whenever():
@@ -347,7 +347,7 @@ class Pipeline:
 
     @contextmanager
     def _collecting(self, tracing: RunTracing) -> Iterator[None]:
-        """A run; at its end the profiler's last spans are collected."""
+        """Wraps a run; at its end, the last spans of the profiler are collected."""
         try:
             yield
         finally:

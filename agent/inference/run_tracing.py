@@ -17,7 +17,7 @@ _POSTPROCESS = SpanKind("postprocess", TraceLevel.APPLICATION_TRACE)
 
 
 class RunTracing:
-    """Records a run: its inputs, its batches, and through a profiler what the model does.
+    """Records a run: its inputs, its batches, and through a profiler the model's layers.
 
     For each input it records ``read`` and ``preprocess``; for each batch ``predict_step`` with ``predict``
     (from MODEL_TRACE on: exactly the timed region) and ``postprocess`` below it. It serves one run, and the

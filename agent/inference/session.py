@@ -130,7 +130,7 @@ def open_session(
 ) -> Session:
     """Loads a model.
 
-    With ``given``, a model in memory, that is what runs. Without a ``cache``, all of the model's files must
+    A model in memory, ``given``, runs instead of files. Without a ``cache``, all of the model's files must
     be on this machine. ``fetch`` returns the content at the URL of an input, and ``max_pixels`` bounds the
     images that are decoded or resized to. ``machine`` is the required architecture of a manifest's container;
     None means this machine's. ``trace`` receives the span ``load``, which includes no download.
@@ -201,7 +201,7 @@ def check_model(
     machine: str | None = None,
     in_memory: bool = False,
 ) -> type[Predictor]:
-    """Returns what runs a model, after all checks that need no file of it: those are downloaded later.
+    """Returns the predictor's class, after all checks that need none of the model's files.
 
     Raises what ``open_session`` raises for the framework, the device, the precision and the manifest.
     """

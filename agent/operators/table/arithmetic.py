@@ -56,7 +56,7 @@ _SIGNS = (TensorSpec("lhs", (), Values.SIGNS), TensorSpec("rhs", (), Values.SIGN
 
 
 def element_wise(*specs: TensorSpec) -> Callable[[Case], tuple[TensorSpec, ...]]:
-    """Returns the ``tensors`` of an operator whose inputs have one shape; the specs tell their values."""
+    """Returns the ``tensors`` of an operator whose inputs share one shape; the specs define their values."""
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         found = tuple(replace(spec, shape=case.shapes[spec.name]) for spec in specs)
@@ -72,7 +72,7 @@ def element_wise(*specs: TensorSpec) -> Callable[[Case], tuple[TensorSpec, ...]]
 
 
 def broadcast(*specs: TensorSpec) -> Callable[[Case], tuple[TensorSpec, ...]]:
-    """Returns the same for an operator whose inputs broadcast by NumPy's rules."""
+    """Returns the ``tensors`` of an operator whose inputs broadcast by NumPy's rules."""
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         np.broadcast_shapes(*(case.shapes[spec.name] for spec in specs))
