@@ -19,7 +19,7 @@ Size: TypeAlias = int | tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution with what follows it in its network; all but ``channels`` in pixels."""
+    """A convolution and the layers that follow it in its network; all but ``channels`` is in pixels."""
 
     channels: int
     kernel: Size

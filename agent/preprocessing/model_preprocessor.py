@@ -1,4 +1,4 @@
-"""The preprocessor of a model: those of its inputs together, which make the tensors of a batch."""
+"""The preprocessor of a model: it combines those of its inputs, which make the tensors of a batch."""
 
 from __future__ import annotations
 

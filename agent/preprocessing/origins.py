@@ -1,4 +1,4 @@
-"""Where an input of a model came from, which leads from the model's outputs back to the image or the text."""
+"""The origin of a model's input, which maps the model's outputs back to the image or the text."""
 
 from __future__ import annotations
 

@@ -93,13 +93,7 @@ class Preprocessor(ABC):
         """
 
     def origin(self, payload: Payload) -> Origin | None:
-        """Returns what postprocessing may want to know of an input that has been written; None for nothing.
-
-        It is called for models of tasks that ask for it, such as the detection of objects.
-
-        Raises:
-            InputError: The payload does not fit the model.
-        """
+        """Returns the origin of a written input for postprocessing; None if there is none."""
         return None
 
 

@@ -54,7 +54,7 @@ class TextTokenizer:
         padding_id: The number of the token that texts are padded with.
 
     Raises:
-        ArtifactError: The file is no tokenizer, or does not fit the parameters.
+        ArtifactError: The file is not a tokenizer, or does not fit the parameters.
     """
 
     def __init__(self, parameters: TextParameters, path: Path) -> None:

@@ -50,7 +50,7 @@ class ImageEnhancement(TaskPostprocessor):
         """Returns the images whose values are finite, and the mask of these rows.
 
         Raises:
-            PredictionError: The output is no image as the manifest describes it.
+            PredictionError: The output is not an image as the manifest describes it.
         """
         name, tensor = find_layer(tensors, self._layer)
         if tensor.ndim != 4 or 0 in tensor.shape[1:]:

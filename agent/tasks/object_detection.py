@@ -184,7 +184,7 @@ class ObjectFinder:
 
 
 class _Layers:
-    """The outputs of a batch, by what they mean; a model of one image may leave out the batch axis."""
+    """The outputs of a batch, by their meaning; a model of one image may omit the batch axis."""
 
     def __init__(self, tensors: Tensors, size: int) -> None:
         self._tensors = tensors

@@ -1,4 +1,4 @@
-"""Predictions: what a model says of the inputs of a batch, in columns, one class for each kind of output.
+"""Predictions: the results for the inputs of a batch, in columns, one class for each kind of output.
 
 Columns are plain numeric arrays, so that predictions travel and are kept as such. Where inputs have different
 numbers of entries, such as objects, ``counts`` tells how many each has, and the other columns hold the

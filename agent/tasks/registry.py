@@ -1,7 +1,4 @@
-"""The registry of what is made for a task: a table of the program's own, and the entry points of plug-ins.
-
-That of postprocessing is here; ``evaluators.tasks.metric`` has that of metrics.
-"""
+"""The registry of implementations for tasks: the program's own table, and the entry points of plug-ins."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ Part = TypeVar("Part")
 
 
 class TaskRegistry(Generic[Part]):
-    """What is made for each task, such as its postprocessors, by ``output.type``; imported on demand.
+    """The implementation for each task, such as its postprocessors, by ``output.type``; imported on demand.
 
     A plug-in has an entry point whose name is the task. Of two with the same name, the program's own is used.
 
@@ -46,7 +43,7 @@ class TaskRegistry(Generic[Part]):
         return task in self._builtin or bool(metadata.entry_points(group=self._group, name=str(task)))
 
     def find(self, task: str) -> Part:
-        """Imports what is made for a task.
+        """Imports the implementation for a task.
 
         Raises:
             ConfigurationError: There is none, or that of a plug-in cannot be imported.

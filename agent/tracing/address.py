@@ -127,10 +127,7 @@ class TraceLink:
 
     @classmethod
     def parse(cls, text: str) -> TraceLink:
-        """Returns what ``--trace_url`` names; raises ConfigurationError if it is not valid.
-
-        A URL without ``{trace_id}`` is where a Jaeger is.
-        """
+        """Parses ``--trace_url``; raises ConfigurationError if it is not valid."""
         given = text.strip()
         try:
             parts = urlsplit(given)

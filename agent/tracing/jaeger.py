@@ -152,7 +152,7 @@ def _send(connected: socket.socket, packet: bytes) -> None:
 
 
 class _Translator(ThriftTranslator):
-    """Writes lists as JSON, and the resource not with each span: the process has it."""
+    """Translates attributes: lists become JSON, and the resource belongs to the process, not to each span."""
 
     def _extract_tags(self, span: ReadableSpan) -> Sequence[Tag]:
         bare = ReadableSpan(

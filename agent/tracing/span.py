@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the help names trace levels, and needs no NumPy
 
 
 class TraceLevel(IntEnum):
-    """What is recorded; each level includes the ones before it."""
+    """The levels of tracing; each level includes the ones before it."""
 
     NO_TRACE = 0
     APPLICATION_TRACE = 1
@@ -62,10 +62,7 @@ class SpanRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SpanLink:
-    """A reference to a span that is no parent, perhaps of another trace.
-
-    ``trace_id`` has 32 hexadecimal digits; ``span_id`` is a signed number of 64 bits.
-    """
+    """A reference to a span that is not the parent, possibly of another trace."""
 
     trace_id: str
     span_id: int

@@ -1,4 +1,4 @@
-"""What ranks need beside them, such as the servers of MXNet's kvstore."""
+"""Processes that ranks require beside them, such as the servers of MXNet's kvstore."""
 
 from __future__ import annotations
 

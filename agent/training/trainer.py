@@ -193,7 +193,7 @@ class Trainer(Closeable):
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: TrainerOptions) -> None:
-        """Refuses what the framework cannot do, before a file of the model or the data is read.
+        """Rejects what the framework does not support, before a file of the model or the data is read.
 
         ``load`` refuses the same; by default, only ``load`` does. Implementations check the devices here.
 
@@ -347,7 +347,7 @@ class Trainer(Closeable):
         return None
 
     def details(self) -> FrameworkDetails:
-        """Returns what the framework tells of its build and its settings; the default tells nothing."""
+        """Returns the framework's build and settings; empty by default."""
         return FrameworkDetails()
 
     @property

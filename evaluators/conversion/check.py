@@ -1,4 +1,4 @@
-"""Reading all of a dataset, to say what it holds and what is damaged."""
+"""Reading a whole dataset, to report its content and its damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WITH_CHECKSUM = {"zip", "npz"}
 
 @dataclass(frozen=True, slots=True)
 class DatasetCheck:
-    """What a dataset holds.
+    """The content of a dataset.
 
     Attributes:
         backend: The name of its format.
@@ -101,7 +101,7 @@ def check_dataset(
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What is kept of a sample's data; a PNG has checksums, which its decoder compares."""
+    """The data kept of a sample; a PNG has checksums, which its decoder compares."""
 
     kind: str
     size: int

@@ -358,7 +358,7 @@ def _arrays(source: Dataset, make: Callable[[Payload], NDArray[Any]]) -> Iterato
 
 
 def _publish(folder: Path, target: Path) -> None:
-    """Renames what was written; goes on where an earlier process was killed meanwhile."""
+    """Renames the written files; continues where an earlier process was killed meanwhile."""
     content = folder / "content"
     if target.suffix == ".npz":
         (content / ArrayWriter.FILE).replace(target)

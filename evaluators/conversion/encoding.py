@@ -1,4 +1,4 @@
-"""What becomes of a sample's data on its way into another format."""
+"""The conversion of a sample's data to another format."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Encoding:
         """Returns an image file of an image; its bytes are kept where neither size nor quality is asked for.
 
         Raises:
-            InputError: It is no image, or cannot be decoded.
+            InputError: It is not an image, or cannot be decoded.
         """
         if isinstance(payload, EncodedImage):
             suffix = suffix_of(payload.content)
@@ -85,7 +85,7 @@ class Encoding:
             grey: Whether to convert to grey or colour; None keeps what it is.
 
         Raises:
-            InputError: It is no image, or cannot be decoded.
+            InputError: It is not an image, or cannot be decoded.
         """
         image = self._resized(_image(payload), square=square)
         if grey is not None:
@@ -128,7 +128,7 @@ def is_grey(payload: Payload) -> bool:
     """Returns whether an image is grey, by its header.
 
     Raises:
-        InputError: It is no image, or its header is damaged.
+        InputError: It is not an image, or its header is damaged.
     """
     if isinstance(payload, EncodedImage):
         mode = open_image(payload.content, FORMATS).mode

@@ -46,5 +46,5 @@ class LmdbEnvironment:
                 return
 
     def close(self) -> None:
-        """Closes it, without what is not committed."""
+        """Closes the environment without uncommitted data."""
         self._environment.close()

@@ -129,7 +129,7 @@ class LmdbWriter(DatasetWriter):
         return {}
 
     def close(self) -> None:
-        """Closes the environment, without what is not flushed."""
+        """Closes the environment without unflushed data."""
         self._environment.close()
 
 

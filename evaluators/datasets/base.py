@@ -20,7 +20,7 @@ _CHECKSUM_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Sample(Input):
-    """An input and its class, or what else is true of it.
+    """An input and its class or other ground truth.
 
     Attributes:
         label: The name of the class; None if it is unknown.

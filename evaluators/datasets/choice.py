@@ -1,4 +1,4 @@
-"""The choice of a dataset: what a user names, and how it is opened for a model."""
+"""The choice of a dataset: how a user names it, and how it is opened for a model."""
 
 from __future__ import annotations
 

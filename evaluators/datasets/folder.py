@@ -167,7 +167,7 @@ def read_image(path: Path) -> EncodedImage:
     """Reads the file of one image.
 
     Raises:
-        InputError: It is no file, or larger than an image is.
+        InputError: It is not a file, or larger than an image is.
         OSError: It cannot be read.
     """
     status = path.stat()

@@ -1,4 +1,4 @@
-"""Truths of samples other than a class: what the predictions of other tasks are scored against."""
+"""Ground truths other than a class, against which the predictions of other tasks are scored."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ClassMap:
 
 @dataclass(frozen=True, slots=True)
 class UnreadClassMap:
-    """A class map that is read when it is called, with the names of the classes, which are known before."""
+    """A class map that is read when it is called; the names of the classes are available earlier."""
 
     read: Callable[[], ClassMap]
     classes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Pictures of reports: their interface, their names, and what they share."""
+"""Pictures of reports: their interface, their names, and their common parts."""
 
 from __future__ import annotations
 

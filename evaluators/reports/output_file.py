@@ -38,7 +38,7 @@ class OutputFile:
         """Returns whether the file exists.
 
         Raises:
-            OutputError: The path is no regular file, or is read-only.
+            OutputError: The path is not a regular file, or is read-only.
         """
         with self._refusing():
             if not self._path.exists():

@@ -76,7 +76,7 @@ class Connection(Protocol):
         location: The file or address, for messages; without credentials.
         database: Its collections.
         errors: The exceptions that its methods raise.
-        duplicate_error: The one of them for a duplicate id.
+        duplicate_error: The exception for a duplicate id, one of ``errors``.
     """
 
     location: str
@@ -140,7 +140,7 @@ class EvaluationFilter:
         framework_version: Without a local part such as ``+cpu``, it matches any local part.
         weights: The origin of the weights.
         limit: The maximum number of evaluations, the newest first; None means all.
-        offset: How many of the newest are passed over.
+        offset: How many of the newest to skip.
         include_interrupted: Whether interrupted and failed evaluations match.
         evaluation_id: The id of an evaluation or of a group.
         kinds: The kinds of measurement.
@@ -221,7 +221,7 @@ class EvaluationStore(Collections):
             return self._with_parts(heads, on_unreadable)
 
     def count(self, wanted: EvaluationFilter) -> int:
-        """Returns how many evaluations match, whatever the filter's limit and offset; reads none of them.
+        """Returns how many evaluations match, ignoring the filter's limit and offset; reads none of them.
 
         Raises:
             StoreError: The database cannot be reached.
@@ -389,7 +389,7 @@ def _in_order(found: list[Document]) -> list[InputPrediction]:
 
 
 def _few(documents: Iterator[Document], most: int) -> Iterator[Document]:
-    """Yields the next documents, fewer where they hold pieces of large columns."""
+    """Yields the next documents, fewer if they hold pieces of large columns."""
     characters = 0
     for document in itertools.islice(documents, most):
         yield document

@@ -1,4 +1,4 @@
-"""A whole evaluation as JSON text: for the wire, and for the spool, which keeps what no database accepted."""
+"""A whole evaluation as JSON text: for the wire, and for the spool of evaluations not stored yet."""
 
 from __future__ import annotations
 

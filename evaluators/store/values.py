@@ -77,12 +77,12 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def checked(record: _Record) -> _Record:
-    """Returns an instance of a dataclass whose fields hold what their annotations say.
+    """Returns an instance of a dataclass after checking that its fields match their annotations.
 
-    Members of mappings and sequences are checked likewise; an array, or another record, only for being one.
+    Members of mappings and sequences are checked too; an array, or another record, only for its type.
 
     Raises:
-        TypeError: One does not; the message names it.
+        TypeError: A field does not match; the message names it.
     """
     names, types = _fields(type(record))
     try:

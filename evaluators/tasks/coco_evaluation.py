@@ -34,7 +34,7 @@ _HALF, _THREE_QUARTERS = 0, 5  # the places of 0.5 and 0.75 among the thresholds
 
 @dataclass(frozen=True, slots=True)
 class CocoFigures:
-    """What COCO's evaluation gives.
+    """The figures of COCO's evaluation.
 
     Attributes:
         scores: The figures, AP first.

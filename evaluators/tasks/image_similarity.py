@@ -1,4 +1,4 @@
-"""How much two images are alike: the peak signal-to-noise ratio and the structural similarity."""
+"""The similarity of two images: the peak signal-to-noise ratio and the structural similarity."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class TaskResult:
 
     @property
     def first(self) -> Score | None:
-        """The most important score that is known; None without any."""
+        """The most important known score; None without any."""
         return next((each for each in self.scores if each.value is not None), None)
 
     def score(self, name: str) -> float | None:

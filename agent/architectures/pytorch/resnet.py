@@ -45,7 +45,7 @@ class ResidualBlock(nn.Module):
             self.downsample = nn.Sequential(projection, nn.BatchNorm2d(outputs))
 
     def dampen(self) -> None:
-        """Makes the random residual small beside the shortcut."""
+        """Scales the random residual down relative to the shortcut."""
         nn.init.constant_(self._layers[-1][1].weight, _RESIDUAL_SCALE)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:

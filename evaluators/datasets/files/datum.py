@@ -80,7 +80,7 @@ def read_fields(read: Callable[[int, int], bytes], size: int) -> DatumFields:
         size: The size of the message in bytes.
 
     Raises:
-        InputError: It is no Datum, or damaged; the message names the byte.
+        InputError: It is not a Datum, or damaged; the message names the byte.
     """
     window = _Window(read, size)
     numbers: dict[int, int] = {}

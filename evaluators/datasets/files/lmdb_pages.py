@@ -72,11 +72,7 @@ class LmdbEntries:
         return self.keys[begin : int(self.key_ends[index])]
 
     def damage(self, index: int, file: RandomAccessFile) -> str | None:
-        """Says what is wrong with the pages of a large value, without reading all of it; None for nothing.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
+        """Describes damage in the pages of a large value, without reading all of it; None without damage."""
         offset, size = int(self.offsets[index]), int(self.sizes[index])
         if offset + size > file.size:
             return f"is cut off: it has {size} bytes, and the file ends at byte {file.size}"

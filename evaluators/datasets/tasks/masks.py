@@ -58,7 +58,7 @@ class _ClassMapsDataset(PairsDataset):
     _classes: tuple[str, ...]
 
     def truth(self, path: Path) -> Callable[[], Truth]:
-        """Returns what reads a mask."""
+        """Returns the function that reads a mask."""
         return UnreadClassMap(partial(read_mask, path, self._classes), self._classes)
 
 
@@ -161,10 +161,11 @@ def read_mask(path: Path, classes: tuple[str, ...] = ()) -> ClassMap:
 
     Args:
         path: The file.
-        classes: The names of the classes; empty where they are not known.
+        classes: The names of the classes; empty if unknown.
 
     Raises:
-        DatasetError: It cannot be read, is no grey PNG and none with a palette, or has a number of no class.
+        DatasetError: The file cannot be read, is neither a grey PNG nor one with a palette, or has a number
+            that is not a class.
     """
     try:
         content = read_image(path).content

@@ -1,7 +1,4 @@
-"""Datasets of pairs: an image in one folder, and what is true of it in a file of the same name in another.
-
-That of image enhancement has two images in a pair; ``masks`` has those of segmentation.
-"""
+"""Datasets of pairs: an image in one folder, and its ground truth in a file of the same name in another."""
 
 from __future__ import annotations
 
@@ -41,12 +38,7 @@ class Pair(NamedTuple):
 
 
 class PairsDataset(Dataset):
-    """Images with what is true of each in another file. Both are read later, on demand.
-
-    Args:
-        identity: The identity of the dataset.
-        pairs: The files, in order.
-    """
+    """Images with their ground truth in another file. Both are read later, on demand."""
 
     def __init__(self, identity: DatasetIdentity, pairs: Sequence[Pair]) -> None:
         super().__init__(identity)
@@ -96,7 +88,7 @@ class PairedFolderDataset(PairsDataset):
         super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(pairs)), pairs)
 
     def truth(self, path: Path) -> Callable[[], Truth]:
-        """Returns what reads a target."""
+        """Returns the function that reads a target."""
         return partial(read_target, path)
 
 

@@ -78,7 +78,7 @@ class MongoConnection:
         self.database: Database = database
 
     def prepare_to_write(self) -> None:
-        """Makes the indexes that are missing; one that the server refuses is a warning."""
+        """Creates missing indexes; logs a warning for one that the server refuses."""
         if self._is_prepared:
             return
         self._is_prepared = True
@@ -105,7 +105,7 @@ class MongoConnection:
         return nullcontext()
 
     def reason(self, error: Exception) -> str:
-        """Returns the reason for an error in one short line, without credentials; pymongo's take pages."""
+        """Returns the reason for an error in one short line, without credentials; pymongo's are long."""
         text = str(error)
         if isinstance(error, OperationFailure) and isinstance(error.details, dict):
             failed = [error.details, *error.details.get("writeErrors", ())]
@@ -151,7 +151,7 @@ def _timeouts(uri: str) -> dict[str, Any]:
 
 
 def _advice(error: Exception, otherwise: str) -> str:
-    """Returns what the user may do about a database that cannot be used, or ``otherwise``."""
+    """Returns advice for a database that cannot be used, or ``otherwise``."""
     if isinstance(error, OperationFailure) and error.code in _REFUSED:
         return "check the user and the password in --database_address, and what this user may do"
     if "certificate" in str(error).casefold() or "SSL" in str(error):
