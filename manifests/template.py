@@ -26,7 +26,7 @@ def manifest_text(
 
     Args:
         manifest: The manifest; its files are names in ``folder``.
-        folder: Where the files are.
+        folder: The folder of the files.
         target: The folder of the manifest, which paths are relative to.
         checksums: The checksum of each file by its name.
         fixed_batch: The only batch size that the model takes; None for any.

@@ -46,7 +46,7 @@ def find_symbol(path: Path) -> tuple[Path, Path | None, str | None]:
     Of several files of parameters, it is that of the highest epoch; None if there is none.
 
     Raises:
-        ArtifactError: There is no symbol beside the parameters.
+        ArtifactError: The folder of the parameters has no symbol.
     """
     name = path.name
     if name.casefold().endswith(PARAMETERS):

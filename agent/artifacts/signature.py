@@ -66,7 +66,7 @@ class ModelSignature:
         inputs: The inputs, without weights.
         graph: The file of the graph; None for a model in memory.
         weights: The file of the weights; None if the graph's file contains them.
-        notes: What a person should know about the format, one line each.
+        notes: Notes on the format for people, one line each.
         attributes: Attributes that identify a model in memory, such as its class.
         checksums: Checksums of a model in memory, such as that of its parameters.
     """

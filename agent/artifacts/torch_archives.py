@@ -173,7 +173,7 @@ def traced_inputs(path: Path) -> tuple[InputSignature, ...] | None:
 class _ShapeReader(pickle._Unpickler):
     """Reads the shapes and dtypes of pickled tensors. It finds no class, and so it can call nothing else.
 
-    It is Python's unpickler in Python: that in C takes as much memory as a number in the file says.
+    It uses the Python version of the unpickler: the C version allocates as much as the file states.
     """
 
     def find_class(self, module: str, name: str) -> Any:

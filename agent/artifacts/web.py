@@ -251,7 +251,7 @@ class _Deadline:
         return min(self._timeouts.connect_s, self.left_s())
 
     def watch(self, connected: socket.socket) -> None:
-        """Shuts a connection down at the deadline, whatever it is then waiting for."""
+        """Shuts down a connection at the deadline, even if it is waiting for data."""
         if self._timer is not None:
             self._forget()
             # a duplicate, because TLS takes the socket itself out of reach during its handshake
@@ -400,7 +400,7 @@ def _look_up(host: str, port: int, end_s: float) -> Sequence[_Resolved]:
     The system's resolver has no time limit, so that it is left alone in its thread when the time has passed.
 
     Raises:
-        TimeoutError: There is no answer at ``end_s`` of the monotonic clock.
+        TimeoutError: No answer arrived by ``end_s`` of the monotonic clock.
     """
     answer: Future[Sequence[_Resolved]] = Future()
 

@@ -99,7 +99,7 @@ class FrameworkEntry:
         return self._import(self.trainer)
 
     def load_companions(self) -> object:
-        """Imports the function that returns what runs beside the framework's ranks; None if there is none.
+        """Imports the function that returns the companions of the framework's ranks; None if there is none.
 
         Raises:
             FrameworkUnavailableError: The framework is not installed.

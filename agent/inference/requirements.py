@@ -102,7 +102,7 @@ def unsupported_here(manifest: ModelManifest) -> list[str]:
 
 
 def require_supported(manifest: ModelManifest, architecture: str = "") -> ModelManifest:
-    """Returns the manifest; raises ManifestError if it requires what is not supported."""
+    """Returns the manifest; raises ManifestError for unsupported requirements."""
     if found := unsupported(manifest, architecture):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise ManifestError(

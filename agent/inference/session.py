@@ -273,7 +273,7 @@ class Session(Closeable):
     Made by ``open_session``.
 
     Attributes:
-        description: The model and what it runs on.
+        description: The model and its system.
         in_process: Whether the model runs in this process.
     """
 

@@ -65,7 +65,7 @@ class Preset(str, Enum):
 
 
 class Values(str, Enum):
-    """How the values of an input are drawn; ``agent.operators.inputs`` draws them."""
+    """The distributions of an input's values; ``agent.operators.inputs`` draws them."""
 
     NORMAL = "normal"
     POSITIVE = "positive"
@@ -162,7 +162,7 @@ class Operator:
     Attributes:
         name: Its name in the field's terms, such as ``conv2d``.
         category: Its group.
-        summary: What it computes, in one line.
+        summary: The computation, in one line.
         given: The inputs whose shapes a user may give; all others follow from them and the parameters.
         tensors: Returns all inputs of a case in order, the names of ``given`` among them.
         presets: Its sizes by preset; each of small, normal, large and skewed has at least one.

@@ -85,7 +85,7 @@ class ModelPreprocessor:
         Images of any size are not padded: those of a batch have one size.
 
         Args:
-            rows: What ``prepare`` returned for each.
+            rows: The return value of ``prepare`` for each.
         """
         found = [""] * len(rows)
         for name in self._same_size:
@@ -106,7 +106,7 @@ class ModelPreprocessor:
         Args:
             batch: Its tensors of a fixed shape.
             places: The rows of them that are wanted; None for all.
-            rows: What ``prepare`` returned for each of those.
+            rows: The return value of ``prepare`` for each of those.
         """
         if places is not None:
             batch = {name: array[places] for name, array in batch.items()}

@@ -53,7 +53,7 @@ class TokenizedText:
     """A text as a model takes it.
 
     Attributes:
-        text: What answers are cut out of: the second text of a pair, or the only one.
+        text: The text that contains the answers: the second text of a pair, or the only one.
         offsets: int64, tokens × 2; where each token begins and ends in ``text``; -1 for tokens outside of it.
     """
 

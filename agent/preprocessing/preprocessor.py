@@ -43,7 +43,7 @@ class Preprocessor(ABC):
     """Creates the input tensors of one of a model's inputs, mostly of a shape and a dtype. Thread-safe.
 
     Attributes:
-        tensors: What it creates; here, one.
+        tensors: The tensors that it creates; here, one.
         dimensions: Its shape without the batch, with -1 for a dynamic axis.
         dtype: Its dtype.
         tensor_bytes: The memory that it takes; with dynamic axes, about.
@@ -102,7 +102,7 @@ def check_tensor(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...]
 
     Args:
         array: The tensor of one input, or of a batch.
-        tensor: What the model takes.
+        tensor: The tensor that the model takes.
         batch: The size of the batch, if it is one.
 
     Raises:
@@ -131,7 +131,7 @@ def check_elements(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def check_strings(array: NDArray[Any]) -> NDArray[Any]:
-    """Returns strings as Python's own, in C order; raises InputError if an element is no Unicode string."""
+    """Returns strings as Python's own, in C order; raises InputError for an element that is not one."""
     if array.dtype.kind not in "UO":
         raise InputError(f"tensor has element type {array.dtype}; the model takes strings")
     found: NDArray[Any] = np.asarray(array, np.dtype(object), order="C")

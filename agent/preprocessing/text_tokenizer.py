@@ -35,7 +35,7 @@ class Tokens:
     Attributes:
         ids: int64, tokens.
         types: int64, tokens; 1 for those of a second text.
-        text: What answers are cut out of.
+        text: The text that contains the answers.
     """
 
     ids: NDArray[np.int64]

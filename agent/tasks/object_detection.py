@@ -53,7 +53,7 @@ class ObjectFinder:
     ``max_detections`` most certain ones of an image are kept, of all classes, as COCO counts them.
 
     Args:
-        parameters: Those of the manifest.
+        parameters: The parameters of the manifest.
 
     Raises:
         ManifestError: They contradict each other.

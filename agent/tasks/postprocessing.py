@@ -68,7 +68,7 @@ class TaskPostprocessor(Protocol):
         Args:
             tensors: The outputs, each with the batch as its first axis, which is checked before; but see
                 ``takes_unbatched``.
-            inputs: What is known of the inputs.
+            inputs: Information on the inputs.
 
         Raises:
             PredictionError: The outputs do not match the manifest.

@@ -31,7 +31,7 @@ class Predictions(ABC):
     A subclass is a frozen dataclass whose fields are its columns.
 
     Attributes:
-        kind: What the subclass is called on the wire and in a store.
+        kind: The name of the subclass on the wire and in a store.
     """
 
     kind: ClassVar[str]

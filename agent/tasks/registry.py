@@ -22,8 +22,8 @@ class TaskRegistry(Generic[Part]):
     A plug-in has an entry point whose name is the task. Of two with the same name, the program's own is used.
 
     Args:
-        key: What its keys are, in messages.
-        what: What it holds, likewise.
+        key: The name of its keys, in messages.
+        what: The name of its values, in messages.
         group: The group of the entry points.
         builtin: ``output.type`` and the place as ``"module:name"``.
     """
@@ -46,7 +46,7 @@ class TaskRegistry(Generic[Part]):
         """Imports the implementation for a task.
 
         Raises:
-            ConfigurationError: There is none, or that of a plug-in cannot be imported.
+            ConfigurationError: No implementation exists, or that of a plug-in cannot be imported.
         """
         if place := self._builtin.get(task):
             module, _, name = place.partition(":")

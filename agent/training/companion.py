@@ -14,7 +14,7 @@ class Companion:
     """A process that runs beside ranks.
 
     Attributes:
-        name: What messages call it.
+        name: The name of the process in messages.
         work: Runs until the ranks tell it to end; pickle can pass it on to the process.
     """
 

@@ -99,7 +99,7 @@ def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Re
 
 
 def find_companions(entry: FrameworkEntry, communication: str) -> CompanionsOf | None:
-    """Returns what gives the processes that ranks need beside them; None for a framework without any.
+    """Returns the function that gives the companions of ranks; None for a framework without any.
 
     Args:
         entry: The framework.

@@ -29,15 +29,15 @@ class DatasetCheck:
     Attributes:
         backend: The name of its format.
         samples: The number of its samples, with the failed ones.
-        labelled: Those with a class.
+        labelled: The number of samples with a class.
         classes: The number of different classes among them.
         payload_bytes: The bytes of the data of those that can be read.
         kinds: How many there are of each kind of data, such as ``EncodedImage``.
         unprotected: Those that can be read and have no checksum, neither of the format nor, as PNG, of their
             own: damage of them that still decodes is not noticed.
         checksum: The sum of their digests, as a conversion has it; None where a sample failed or has none.
-        failed: Those that cannot be read or decoded.
-        failures: What failed: the first ones.
+        failed: The number of samples that cannot be read or decoded.
+        failures: The first failures.
     """
 
     backend: str

@@ -48,7 +48,7 @@ class Conversion:
         payload_bytes: The bytes of their data.
         checksum: The sum of their digests; see ``encoding.digest_of``.
         failed: The samples of the source that failed and were left out.
-        failures: What failed: the first ones.
+        failures: The first failures.
         resumed: How many samples an earlier process had written.
     """
 

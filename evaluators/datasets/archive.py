@@ -35,7 +35,7 @@ class ArchiveDataset(ImageDataset):
 
     Args:
         path: The zip.
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         checksum: ``sha256:…`` of the zip.
         name: The name of the dataset; None means the path.
         version: The manifest's version, where there is one.

@@ -47,7 +47,7 @@ class ArraysDataset(Dataset):
     The arguments are those of ``ArchiveDataset``, and the ``tensors`` that the model takes, if there is one.
 
     Raises:
-        DatasetError: The file is no ``.npz``, is damaged, or its arrays are not as above.
+        DatasetError: The file is not an ``.npz``, is damaged, or its arrays are not as above.
     """
 
     backend = "npz"

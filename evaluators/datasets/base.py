@@ -44,7 +44,7 @@ class DatasetIdentity:
     """The identity of a dataset.
 
     Attributes:
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         name: The manifest's name; without a manifest, the path.
         version: The manifest's version; None without a manifest.
         checksum: ``sha256:…`` of the dataset's one file; None for a folder.

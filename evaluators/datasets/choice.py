@@ -83,7 +83,7 @@ class DatasetChoice:
 
     @property
     def holds_images(self) -> bool:
-        """Whether it has nothing but images; an .npz, an LMDB and that of a manifest may have tensors."""
+        """Whether it has only images; an .npz, an LMDB and that of a manifest may have tensors."""
         return bool(self.urls_path) or (self.path is not None and not may_hold_tensors(self.path))
 
     def open(
@@ -94,7 +94,7 @@ class DatasetChoice:
         Args:
             catalog: The datasets.
             cache: Gets one that is at a URL; with None, all are on this machine.
-            tensors: What the model takes, by whose names an ``.npz`` has its arrays.
+            tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
 
         Raises:
             UnknownDatasetError: The catalogue has none of that name and category.

@@ -37,7 +37,7 @@ class CifarDataset(Dataset):
 
     Args:
         path: The folder, the archive or one file.
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         checksum: ``sha256:…`` of the archive, where it is known.
         name: The name of the dataset; None means the path.
         version: The manifest's version, where there is one.

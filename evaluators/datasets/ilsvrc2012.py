@@ -50,7 +50,7 @@ class ValidationDataset(Dataset):
 
     Args:
         path: The folder with the images or with ``ILSVRC2012_img_val.tar``, or the tar.
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         checksum: ``sha256:…`` of the tar, where it is known.
         name: The name of the dataset; None means ``ilsvrc2012_validation``.
         version: The manifest's version, where there is one.

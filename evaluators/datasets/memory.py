@@ -33,7 +33,7 @@ class ArrayInputs(Dataset):
 
     Args:
         array: Samples × the shape of the model's input; floats, whole numbers or strings.
-        tensor: What the model takes.
+        tensor: The tensor that the model takes.
 
     Raises:
         DatasetError: The array is empty, or its shape or dtype do not fit the model.
@@ -64,7 +64,7 @@ class NamedArrayInputs(Dataset):
 
     Args:
         arrays: Samples × the shape of each of the model's inputs, by its name or in the model's order.
-        tensors: What the model takes.
+        tensors: The tensors that the model takes.
 
     Raises:
         DatasetError: An array is empty, or the names, shapes or dtypes do not fit the model.
@@ -100,7 +100,7 @@ class SyntheticDataset(Dataset):
     Where memory bounds their number, or more are asked for than it draws, the same ones follow again.
 
     Args:
-        tensors: What the model takes.
+        tensors: The tensors that the model takes.
         count: The number of samples.
         seed: Draws the tensors.
         size: The size of dynamic axes; None is what each tensor has for them.

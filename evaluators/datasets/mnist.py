@@ -22,7 +22,7 @@ class IdxDataset(Dataset):
     Args:
         path: The file of the images, such as ``t10k-images-idx3-ubyte`` or with ``.gz``, or the folder with
             it, where the images for training are chosen if they are there.
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         checksum: Of nothing: the dataset is in two files.
         name: The name of the dataset; None means the path.
         version: The manifest's version, where there is one.

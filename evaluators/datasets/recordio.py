@@ -43,7 +43,7 @@ class RecordDataset(Dataset):
 
     Args:
         path: The ``.rec``.
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         checksum: ``sha256:…`` of the file, where it is known.
         name: The name of the dataset; None means the path.
         version: The manifest's version, where there is one.

@@ -218,7 +218,7 @@ class MatrixChart:
 
     Attributes:
         heading: The chart's name.
-        axis: What the columns are.
+        axis: The meaning of the columns.
         rows: The names of the rows, at least one.
         columns: The names of the columns, which are short, such as the numbers before the names of the rows.
         shares: A row of shares for each row.

@@ -101,7 +101,7 @@ class Container(_Strict):
     """A container image with this program and its frameworks.
 
     Attributes:
-        engine: What runs it.
+        engine: The engine that runs it.
         image: Its name; for apptainer a file, a folder, or an address such as ``docker://NAME``.
         arguments: Words for the engine before the image, such as ``--gpus all`` or ``-v FOLDER:/data``.
         library_path: Folders of this machine that are mounted read-only at the same place; they are the
@@ -150,12 +150,12 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 
 class Parameter(_Strict):
-    """A parameter with what is known of it.
+    """A parameter with its type, description and domain.
 
     Attributes:
         val: Its value.
-        type: What the value is, after references are replaced.
-        desc: What it is, for people.
+        type: The type of the value, after references are resolved.
+        desc: A description for people.
         val_domain: The values that it may have; empty for any.
     """
 
@@ -175,7 +175,7 @@ class Extension(_Strict):
     Attributes:
         condition: Values by parameter. A cell fits where each that it has is equal, or one of a list; a text
             is a regular expression that the value begins with. What a cell lacks fits.
-        parameters: What the cells get; ``${__condition.NAME_0}`` is what fitted, ``_1`` its first group.
+        parameters: Parameters for the cells; ``${__condition.NAME_0}`` is the match, ``_1`` its first group.
         cases: The parameters of each of the cells that take its place; empty for one cell.
     """
 
@@ -219,13 +219,13 @@ class Plan(_Strict):
 
     Attributes:
         name: Its name, that of its folder.
-        description: What it is for.
+        description: The purpose of the plan.
         command: The words of the command that a cell runs, such as ``predict dataset``.
         arguments: Words that follow the command, such as the operators of ``op run``.
         parameters: The parameters of all cells.
         variables: Values by parameter, whose product is the grid.
         var_order: The variables that vary slowest first; the others follow in their order.
-        include: Cells beside the grid, as parameters that differ.
+        include: Cells in addition to the grid, as parameters that differ.
         exclude: Conditions; a cell that has all their parameters and fits one is left out.
         constraints: Comparisons such as ``${batch_size} * ${replicas} <= 256``, which each cell fulfils.
         extensions: Applied to each cell, in their order.

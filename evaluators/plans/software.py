@@ -139,7 +139,7 @@ def cores_of(cell: Cell, *, here: bool = True) -> str:
         here: Whether the cell runs on this machine; its cores are then checked against those of this process.
 
     Raises:
-        ConfigurationError: They are no list of cores, or this process may not use one of them.
+        ConfigurationError: The value is not a list of cores, or this process may not use one of them.
     """
     given = cell.parameters.get(CORES)
     written = ",".join(shown(each) for each in given) if isinstance(given, list) else shown(given)

@@ -54,7 +54,7 @@ class Table:
     """Rows with columns of their own.
 
     Attributes:
-        title: What stands above it where there are several.
+        title: The heading above the table, if there are several.
         columns: The columns.
         rows: The rows, once.
     """

@@ -55,7 +55,7 @@ class OutputFile:
         """Returns the text of the file.
 
         Raises:
-            OutputError: It cannot be read, or is no text.
+            OutputError: The file cannot be read, or is not text.
         """
         try:
             return self._path.read_bytes().decode("utf-8-sig")

@@ -143,8 +143,8 @@ def mean_score(
         name: The name of the score.
         values: float64, samples.
         unit: The unit of the values.
-        least: What no mean can be below.
-        most: What no mean can be above.
+        least: The lower bound of means.
+        most: The upper bound of means.
     """
     if not len(values):
         return Score(name, None, None, unit)

@@ -34,7 +34,7 @@ class EmbeddingMetric(TaskMetric):
     Feature Embedding", 2016). A sample whose label no other has is a neighbour, but not asked for. Of
     neighbours with the same similarity, to six decimals, the one that was added first is nearer.
 
-    A vector of zeros has no direction, and is no prediction.
+    A vector of zeros has no direction, and is not a prediction.
     """
 
     task: ClassVar[str] = "embedding"

@@ -1,6 +1,6 @@
 """Element-wise arithmetic: of two tensors, of two that broadcast, in place, of three, and the negative.
 
-By convention each element of an output is one floating-point operation, whatever it takes to compute it. The
+By convention each element of an output is one floating-point operation, regardless of its cost. The
 values keep away from ties and jumps, so that finite differences can check the gradients of each element.
 """
 

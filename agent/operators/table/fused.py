@@ -1,4 +1,4 @@
-"""What frameworks join of several operators; each also runs as its parts, one operator after the other.
+"""Fused operators; each also runs as its parts, one operator after the other.
 
 The floating-point operations are those of the convolution, the product or the attention's two products,
 at two for a multiplication and an addition; of the others, one for each element and part.

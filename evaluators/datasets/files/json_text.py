@@ -16,7 +16,7 @@ def parse_json(content: str | bytes) -> Any:
     """Returns the content of a JSON text; bytes are UTF-8, with or without a byte order mark.
 
     Raises:
-        ValueError: It is no JSON, or an object has a name twice. The message has the place, and follows the
+        ValueError: It is not JSON, or an object has a name twice. The message has the place, and follows the
             name of the file.
     """
     try:

@@ -27,9 +27,9 @@ class Pair(NamedTuple):
     """The files of one sample.
 
     Attributes:
-        name: What the sample is called: the image's path in its folder.
+        name: The name of the sample: the image's path in its folder.
         image: The image.
-        truth: What is true of it.
+        truth: The ground truth.
     """
 
     name: str
@@ -155,7 +155,7 @@ def read_target(path: Path) -> TargetImage:
     """Reads the image that a model should make.
 
     Raises:
-        DatasetError: It cannot be read, or is no image.
+        DatasetError: The file cannot be read, or is not an image.
     """
     try:
         image = open_image(read_image(path).content, FORMATS)

@@ -39,7 +39,7 @@ def read_json_lines(path: Path) -> Iterator[Row]:
     """Yields the objects of a file with one in each line; empty lines are skipped.
 
     Raises:
-        DatasetError: The file cannot be read, or a line is no JSON object; the message has its number.
+        DatasetError: The file cannot be read, or a line is not an object; the message has its number.
     """
     for number, line in enumerate(_content(path).split(b"\n"), start=1):
         if not line.strip():
