@@ -194,7 +194,7 @@ class SpanRecorder:
             return tuple(self._full)
 
     def take(self) -> tuple[SpanChunk, ...]:
-        """Returns the spans since the last call, and forgets them; they still count towards the limit."""
+        """Returns the spans since the last call, and discards them; they still count towards the limit."""
         with self._lock:
             self._cut()
             taken, self._full = tuple(self._full), []

@@ -31,7 +31,7 @@ class DatasetCheck:
         samples: The number of its samples, with the failed ones.
         labelled: The number of samples with a class.
         classes: The number of different classes among them.
-        payload_bytes: The bytes of the data of those that can be read.
+        payload_bytes: The size of the data of all readable samples, in bytes.
         kinds: How many there are of each kind of data, such as ``EncodedImage``.
         unprotected: Those that can be read and have no checksum, neither of the format nor, as PNG, of their
             own: damage of them that still decodes is not noticed.

@@ -83,11 +83,11 @@ def convert(
         encoding: How images are written.
         fail_on_error: Whether a sample that cannot be read ends the conversion, which can be continued once
             it is repaired; else it is left out and counted.
-        on_progress: Called with what is done, how many samples, and of how many.
+        on_progress: Called with the current step, the number of samples done, and their total.
 
     Raises:
         ConfigurationError: An option does not fit the format.
-        DatasetError: A sample cannot be read or written, or what was written does not read back equal.
+        DatasetError: A sample cannot be read or written, or the written data does not read back equal.
         OutputError: The target exists, cannot be written, or another process writes it.
     """
     _check_options(target, backend, encoding)
@@ -282,7 +282,7 @@ class _Run:
         )
 
     def check(self, journal: Journal) -> None:
-        """Reads what was written, and compares its count and checksum.
+        """Reads the written dataset, and compares its count and checksum.
 
         Raises:
             DatasetError: They differ.

@@ -82,7 +82,7 @@ class Encoding:
         Args:
             payload: The image.
             square: Whether a resized one is also cropped to a square at its centre.
-            grey: Whether to convert to grey or colour; None keeps what it is.
+            grey: Whether to convert to grey or colour; None keeps the colours.
 
         Raises:
             InputError: It is not an image, or cannot be decoded.
@@ -112,7 +112,7 @@ def suffix_of(content: bytes) -> str:
     """Returns the suffix of an image file by its first bytes.
 
     Raises:
-        InputError: It is none of the formats that can be decoded.
+        InputError: The format is not one that can be decoded.
     """
     for beginning, suffix in _BEGINNINGS.items():
         if content.startswith(beginning):

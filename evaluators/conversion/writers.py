@@ -30,7 +30,7 @@ class DatasetWriter(Closeable):
     Args:
         folder: The folder, which exists. It holds what an earlier writer has left, if ``state`` is not empty.
         encoding: How images are written.
-        state: Where the earlier writer was when it flushed; what it wrote since is written again.
+        state: The position of the earlier writer at its last flush; later data is written again.
 
     Raises:
         OSError: A file cannot be written; every method may raise it.
@@ -274,7 +274,7 @@ def _flush_map(array: NDArray[Any]) -> None:
 
 
 def _reopened(path: Path, size: int) -> IO[bytes]:
-    """Opens a file to append after its first bytes, without those that follow."""
+    """Opens a file to append after its first bytes; truncates the rest."""
     file = path.open("ab")
     file.truncate(size)
     file.seek(size)

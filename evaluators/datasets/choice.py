@@ -133,7 +133,7 @@ class DatasetChoice:
             raise
 
     def open_early(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
-        """Opens the dataset, so that what is wrong with it is known before a model is loaded; see ``open``.
+        """Opens the dataset, so that errors in it are found before a model is loaded; see ``open``.
 
         Returns None where the model is to name it, or may have the names of its arrays, as of an ``.npz``.
         """

@@ -61,7 +61,7 @@ def arrange(paths: Iterable[str], source: str) -> list[Place]:
         source: The dataset, for errors.
 
     Raises:
-        DatasetError: There is no image, or only some are in class folders.
+        DatasetError: The folder has no image, or only some are in class folders.
     """
     images = [path for path in paths if is_image(path)]
     if not images:

@@ -15,7 +15,7 @@ _IMAGES = re.compile(r"(.*)images([-.])idx3-ubyte(\.gz)?")
 
 
 class IdxDataset(Dataset):
-    """The grey images of an idx file, with the labels of the one beside it, in the order of the files.
+    """The grey images of an idx file, with the labels from the label file, in the order of the files.
 
     Labels are the digits, as text. All images are in memory.
 

@@ -62,7 +62,7 @@ def open_dataset(
         tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
 
     Raises:
-        DatasetError: It is missing, cannot be downloaded, has another checksum, or is no dataset.
+        DatasetError: It is missing, cannot be downloaded, has another checksum, or is not a dataset.
     """
     if not manifest.path:
         raise DatasetError(

@@ -48,7 +48,7 @@ class Objects:
         width: Of the image, in pixels.
         boxes: float64, objects × 4: left, top, width and height in pixels, as in COCO.
         classes: The name of each object's class.
-        areas: float64, objects; in pixels, by which COCO tells small from large ones.
+        areas: float64, objects; in pixels, by which COCO distinguishes small from large objects.
         crowds: bool, objects; whether it is a crowd, which a prediction neither hits nor misses.
         masks: The mask of each object; None where there are boxes only.
         image: COCO's id of the image, by which its evaluation orders images; None keeps the dataset's order.

@@ -214,7 +214,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class MatrixChart:
-    """Shares, 0…1, of rows in columns, each a cell that is darker the more it has.
+    """Shares, 0…1, of rows in columns, each a cell whose darkness grows with its share.
 
     Attributes:
         heading: The chart's name.

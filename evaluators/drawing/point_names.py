@@ -1,4 +1,4 @@
-"""Names beside points, placed so that none covers another, or a point."""
+"""Names next to points, placed so that no name covers another name or a point."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reads a configuration of DLBS 0.4 and makes it a plan of ``agent bench``.
+"""Converts a configuration of DLBS 0.4 to a plan of ``agent bench``.
 
-It refuses, with a ``ConfigurationError``:
+It rejects, with a ``ConfigurationError``:
 
 - text that is not JSON, or lacks the sections of a configuration;
 - the name of a parameter that differs from one of DLBS in one character, if it is only set or only named;

@@ -122,7 +122,7 @@ def width(text: str) -> int:
 
 
 def cell_text(value: Value, column: Column) -> str:
-    """Returns a value as a table shows it: floats rounded, and in one line, whatever characters it has."""
+    """Returns a value as a table shows it: floats rounded, and always on one line."""
     match value:
         case None:
             return _NOTHING
@@ -186,7 +186,7 @@ def terminal_table(
 
 
 def _fitted(console: Console, columns: Sequence[Column], cells: Cells, every_column: bool) -> Iterator[str]:
-    """Yields the table without what is wider than the terminal."""
+    """Yields the table, fitted to the width of the terminal."""
     room = _Room(columns, cells, console.width)
     places, above = list(range(len(columns))), []
     if not every_column:
@@ -245,7 +245,7 @@ class _Room:
     def fit(self, places: list[int]) -> list[int]:
         """Takes the last of the ``places`` out until the others have room; returns those it took out.
 
-        Texts are narrowed before a column that tells much is left out.
+        Texts are narrowed before an informative column is omitted.
         """
         left_out: list[int] = []
         while (too_wide := self._needed(places) - self.wide) > 0:
@@ -305,7 +305,7 @@ class _Room:
 
 
 def _cut(cell: str, wide: int) -> str:
-    """Returns a cell that is no wider; an ellipsis stands for what is cut off its end."""
+    """Returns a cell of at most this width; an ellipsis replaces the part that is cut off."""
     if width(cell) <= wide:
         return cell
     while width(cell) >= wide:
@@ -326,7 +326,7 @@ def wrapped(items: Sequence[str], wide: int, gap: str = _GAP) -> Iterator[str]:
 
 
 def folded(text: str, wide: int) -> list[str]:
-    """Returns the lines of a text that are no wider.
+    """Returns the lines of a text, each of at most this width.
 
     It is split between words, where there are two blanks first; a word that is wider than a line is split.
     """

@@ -193,7 +193,7 @@ def _objects(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator[dict[st
 
 
 def finite(value: Value) -> Value:
-    """Returns a value as JSON has it: None for an infinity and for not-a-number."""
+    """Returns a value that JSON can represent: None for an infinity and for not-a-number."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

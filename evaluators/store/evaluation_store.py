@@ -399,7 +399,7 @@ def _few(documents: Iterator[Document], most: int) -> Iterator[Document]:
 
 
 def _query(wanted: EvaluationFilter) -> Document:
-    """Returns the query of a filter, without its limit; raises TypeError for a value that is no plain one."""
+    """Returns the query of a filter, without its limit; raises TypeError for a value that is not plain."""
     checked(wanted)
     version = wanted.framework_version
     local = version is not None and release_of(version) != version

@@ -34,7 +34,7 @@ def evaluation_from_json(text: str) -> Evaluation:
     """Returns the evaluation that ``evaluation_to_json`` of this version or the first version wrote.
 
     Raises:
-        StoreError: The text is truncated, is no evaluation, or is of a newer version of the program.
+        StoreError: The text is truncated, not an evaluation, or from a newer version of the program.
     """
     try:
         content = json.loads(text)

@@ -32,7 +32,7 @@ class DatumFields:
         width: The width in pixels.
         label: The index of the class; None without one.
         encoded: Whether ``data`` is an image file.
-        data_offset: Where ``data`` begins in the message.
+        data_offset: The offset of ``data`` in the message.
         data_size: Its size in bytes; 0 without any.
         floats: The places of ``float_data`` in the message: offset and size in bytes.
     """

@@ -93,7 +93,7 @@ def read_entries(file: RandomAccessFile) -> LmdbEntries:
     Values are not read. Those beyond the end of a truncated file are among the entries.
 
     Raises:
-        DatasetError: It is no LMDB, of another kind than this module reads, truncated or damaged; the message
+        DatasetError: It is not an LMDB, or of an unsupported kind, truncated or damaged; the message
             names the page.
     """
     try:

@@ -1,4 +1,4 @@
-"""The framing of RecordIO, and the index beside it, as dmlc-core and MXNet write them.
+"""The framing of RecordIO, and its index file, as dmlc-core and MXNet write them.
 
 A record begins at a multiple of 4 with two 32-bit words, of which the first is ``MAGIC`` and the second holds
 a flag in its 3 upper bits and a length in the others. The content follows, and zeros up to a multiple of 4.

@@ -93,7 +93,7 @@ class CocoDataset(Dataset):
 
 
 def annotation_file(path: Path) -> Path:
-    """Returns the file of the annotations in a folder, or the path itself if it is none.
+    """Returns the file of the annotations in a folder, or the path itself if it is not a folder.
 
     Raises:
         DatasetError: The folder has none, or several.
@@ -215,7 +215,7 @@ def _objects_by_image(
 
 
 def _row(entry: Mapping[str, Any], category: str, height: int, width: int) -> _Row:
-    """Returns an object; raises ValueError where it is none."""
+    """Returns an object; raises ValueError for any other value."""
     box = numbers(entry["bbox"], "bbox")
     if len(box) != 4 or min(box[2:]) < 0:
         raise ValueError(f"bbox {one_line(entry['bbox'], 60)} is not left, top, width and height")

@@ -57,7 +57,7 @@ class PairsDataset(Dataset):
         """Returns what reads the truth in a file, and raises DatasetError if it cannot be read."""
 
     def files(self) -> Iterator[Path]:
-        """Returns the files of the images and of what is true of them."""
+        """Returns the files of the images and of their ground truth."""
         return (path for pair in self._pairs for path in (pair.image, pair.truth))
 
 

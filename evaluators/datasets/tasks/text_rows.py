@@ -25,7 +25,7 @@ class Row(NamedTuple):
     """One row of a file.
 
     Attributes:
-        place: Where it is, for messages: the path, and the number of the line where it begins.
+        place: The place for messages: the path, and the number of its first line.
         number: The number of this line, or of the question.
         columns: The values by the names of the columns; those of a CSV are texts.
     """

@@ -90,7 +90,7 @@ def targets_of(values: NDArray[np.float64], samples: int, where: str) -> NDArray
         where: The array, for errors.
 
     Raises:
-        DatasetError: They are no numbers, not finite, or not for these samples.
+        DatasetError: The targets are not numbers, not finite, or not for these samples.
     """
     if (
         values.dtype.kind not in "fiub"

@@ -112,7 +112,7 @@ def read_annotation(file: Path) -> Objects:
     Entities and document types are refused: they can name other files, or grow beyond all memory.
 
     Raises:
-        DatasetError: The file cannot be read, or is none of VOC's annotations.
+        DatasetError: The file cannot be read, or is not an annotation of VOC.
     """
     try:
         if file.stat().st_size > _MOST_BYTES:
