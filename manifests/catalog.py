@@ -178,7 +178,7 @@ def _key(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _in_order(found: Mapping[tuple[str, ...], Manifest]) -> tuple[Manifest, ...]:
-    """By kind and name, the highest version first, and of one version by framework."""
+    """Sorts manifests by kind and name, highest version first, and by framework within a version."""
     ordered = sorted(found.items(), key=lambda item: item[0][3:4])
     # a framework's key has no version
     ordered.sort(key=lambda item: Version((*item[0], "0")[2]), reverse=True)
@@ -202,7 +202,7 @@ def _named(
 def _of_version(
     manifests: list[_Versioned], version: str | None, error: type[NotFoundError]
 ) -> list[_Versioned]:
-    """The manifests that meet ``version``, the highest first."""
+    """Returns the manifests that meet ``version``, the highest first."""
     try:
         constraint = Constraint(version or "*")
     except InvalidConstraintError as invalid:

@@ -68,7 +68,7 @@ def full_dimensions(content: object) -> object:
 
 
 def _begin_with(dimensions: object, channels: int) -> bool:
-    """Whether three dimensions begin, and do not end, with the channels."""
+    """Returns whether three dimensions begin, and do not end, with the channels."""
     three = isinstance(dimensions, list | tuple) and len(dimensions) == 3
     return three and dimensions[0] == channels != dimensions[2]  # type: ignore[index]
 
@@ -109,5 +109,5 @@ def layer_name(value: object) -> object:
 
 
 def is_numbered_layer(name: str) -> bool:
-    """Whether a layer is given by its number, and is not the first."""
+    """Returns whether a layer is given by its number, and is not the first."""
     return name[:1] == "#" and name[1:].isdecimal()

@@ -295,7 +295,7 @@ class ModelManifest(Manifest):
         return self.training.loss
 
     def runs_in(self, framework_version: str | None) -> bool:
-        """Whether the model runs in this version of its framework; None means that it is not installed."""
+        """Returns whether the model runs in this version of its framework; None means not installed."""
         return framework_version is not None and Constraint(self.framework.version).allows(framework_version)
 
 

@@ -26,7 +26,7 @@ def manifest_text(
 
     Args:
         manifest: The manifest; its files are names in ``folder``.
-        folder: Where the files are.
+        folder: The folder of the files.
         target: The folder of the manifest, which paths are relative to.
         checksums: The checksum of each file by its name.
         fixed_batch: The only batch size that the model takes; None for any.
@@ -79,7 +79,7 @@ def _lines(
 
 
 def _preprocessing(parameters: InputParameters) -> Iterator[str]:
-    """What images need; it is assumed, since a model's file has nothing of it."""
+    """Yields the preprocessing of images, which is assumed, since a model's file does not state it."""
     if not isinstance(parameters, ImageParameters):
         yield "# type image, with its parameters, takes pictures: see docs/manifests.md"
         return

@@ -47,7 +47,7 @@ class Constraint:
         self._alternatives = [_specifiers(part) for part in parts]
 
     def allows(self, version: str) -> bool:
-        """Whether ``version`` is in the set.
+        """Returns whether ``version`` is in the set.
 
         Only ``*`` allows a text that is not a PEP 440 version.
         """

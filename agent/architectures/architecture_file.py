@@ -66,7 +66,7 @@ class ArchitectureFile:
         return module
 
     def _implementing(self, module: ModuleType, name: str) -> type:
-        """The one class of the module, not one that it imports, that implements the name."""
+        """Returns the one class of the module, not one that it imports, that implements the name."""
         classes = {
             v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__
         }
@@ -81,7 +81,7 @@ class ArchitectureFile:
         return found[0]
 
     def _place(self, error: BaseException) -> str:
-        """The file, and the last of its lines that an error came through."""
+        """Returns the file, and the last of its lines that an error came through."""
         if isinstance(error, SyntaxError) and error.filename == str(self.path):
             line = error.lineno
         else:
@@ -91,12 +91,12 @@ class ArchitectureFile:
 
 
 def _implemented(found: type) -> tuple[str, ...]:
-    """The names that a class itself declares to implement, without inherited ones."""
+    """Returns the names that a class itself declares to implement, without inherited ones."""
     names = vars(found).get("implements", ())
     return tuple(map(str, names)) if isinstance(names, tuple | list) else (str(names),)
 
 
 def _reason(error: BaseException) -> str:
-    """The kind of the error and its message, in one line."""
+    """Returns the kind of the error and its message, in one line."""
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     return one_line(f"{type(error).__name__}: {message}" if message else type(error).__name__)

@@ -19,7 +19,7 @@ Size: TypeAlias = int | tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution with what follows it in its network; all but ``channels`` in pixels."""
+    """A convolution and the layers that follow it in its network; all but ``channels`` is in pixels."""
 
     channels: int
     kernel: Size
@@ -83,7 +83,7 @@ def same(channels: int, height: int, width: int | None = None) -> Convolution:
 def _googlenet_module(
     one: int, reduce_three: int, three: int, reduce_five: int, five: int, projected: int
 ) -> Branches:
-    """The columns of table 1 of the paper, in its order."""
+    """Returns the columns of table 1 of the paper, in its order."""
     return Branches(
         C(one, 1),
         (C(reduce_three, 1), same(three, 3)),

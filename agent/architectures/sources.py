@@ -24,7 +24,7 @@ _PACKAGES: Mapping[str, str] = {"torchvision": "PyTorch", "timm": "PyTorch", "gl
 
 
 def is_built_in(name: str) -> bool:
-    """Whether the program has an architecture of this name; case does not matter."""
+    """Returns whether the program has an architecture of this name; case does not matter."""
     return name.strip().casefold() in ARCHITECTURES
 
 
@@ -83,7 +83,7 @@ class Architectures:
         return _built_in(built_in, builder)
 
     def _find_file(self, name: str, framework: str) -> Path | None:
-        """The file of an architecture, from the directory's list, so that no name leads out of it."""
+        """Returns the file of an architecture, from the directory's list, so that no name leads out of it."""
         for directory in self._directories:
             found = [path for path in _files(directory, framework) if path.stem.casefold() == name.casefold()]
             if len(found) > 1:
@@ -111,7 +111,7 @@ BUILTIN_ARCHITECTURES = Architectures()
 
 
 def _files(directory: Path, framework: str) -> Iterator[Path]:
-    """The files with architectures of a framework in a user's directory, by name."""
+    """Yields the files with architectures of a framework in a user's directory, by name."""
     try:
         paths = sorted((directory / framework.casefold()).iterdir())
     except (FileNotFoundError, NotADirectoryError):  # it has architectures of other frameworks

@@ -101,7 +101,7 @@ def unpack(archive: Path, folder: Path, limits: UnpackLimits = UnpackLimits()) -
 
 
 def _copy(content: _Readable, file: BinaryIO, most_bytes: int) -> tuple[int, str]:
-    """Copies at most one byte more than allowed; returns how many, and their SHA-256."""
+    """Copies at most one byte more than allowed; returns the number of bytes, and their SHA-256."""
     state, size = hashlib.sha256(), 0
     while size <= most_bytes and (chunk := content.read(min(_CHUNK_BYTES, most_bytes + 1 - size))):
         file.write(chunk)
@@ -111,7 +111,7 @@ def _copy(content: _Readable, file: BinaryIO, most_bytes: int) -> tuple[int, str
 
 
 def _entries(archive: Path) -> Iterator[tuple[str, _Readable | None]]:
-    """The entries of an archive by name, each with its content, which is read before the next.
+    """Yields the entries of an archive by name, each with its content; read it before the next entry.
 
     An entry without content is a folder.
     """
@@ -186,7 +186,7 @@ class _Metered:
         self.left_bytes: int | None = _MOST_HEADER_BYTES  # None while the content of a file is read
 
     def read(self, size: int) -> bytes:
-        """Reads on."""
+        """Reads bytes, within the bound."""
         if self.left_bytes is not None:
             self.left_bytes -= size
             if self.left_bytes < 0:

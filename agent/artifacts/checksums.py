@@ -73,5 +73,5 @@ def mismatch(found: Mapping[str, str], checksum: str, source: object) -> str | N
 
 
 def _algorithm(checksum: str) -> str:
-    """The name of the algorithm; MD5 has none in a checksum, as in MLModelScope's manifests."""
+    """Returns the name of the algorithm; MD5 has none in a checksum, as in MLModelScope's manifests."""
     return checksum.rpartition(":")[0].casefold() or ("md5" if checksum else SHA256)

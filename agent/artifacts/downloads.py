@@ -48,7 +48,7 @@ class FileVersion:
         return self.etag or self.last_modified
 
     def may_be(self, other: FileVersion) -> bool:
-        """Whether the two agree in everything that both state."""
+        """Returns whether the two agree in everything that both state."""
         pairs = zip(astuple(self), astuple(other), strict=True)
         return all(not mine or not its or mine == its for mine, its in pairs)
 
@@ -69,7 +69,7 @@ class PartialFile:
             return 0
 
     def version(self, url: str) -> FileVersion | None:
-        """The version of the partial file, if it belongs to the URL and can be resumed."""
+        """Returns the version of the partial file, if it belongs to the URL and can be resumed."""
         try:
             found = FileVersion(**json.loads(self._version_path.read_text(encoding="utf-8")))
             fits = found.url == url and bool(found.validator) and self.size > 0
@@ -83,7 +83,7 @@ class PartialFile:
         self._version_path.write_text(json.dumps(asdict(version)), encoding="utf-8")
 
     def discard(self) -> None:
-        """Removes it."""
+        """Removes the partial file."""
         for path in (self.path, self._version_path):
             with suppress(FileNotFoundError):
                 path.unlink()
@@ -247,7 +247,7 @@ class Downloader:
 
 
 def _extent(response: Response, offset: int) -> tuple[int, int | None]:
-    """The offset of a response in the file, and the size of the file if it is known."""
+    """Returns the offset of a response in the file, and the size of the file if it is known."""
     if response.status == _PARTIAL:
         match = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
         if match is None:

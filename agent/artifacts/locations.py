@@ -26,7 +26,7 @@ _HASH_DIGITS = 16
 
 
 class Availability(str, Enum):
-    """Where a model's files are; for several files, the value that is farthest down this list."""
+    """The location of a model's files; for several files, the value that comes last in this list."""
 
     NONE_NEEDED = "none needed"
     LOCAL = "local"
@@ -60,7 +60,7 @@ class FileReference:
         return scheme(self.url or "")
 
     def local(self) -> Path | None:
-        """The path on this machine, outside the cache; None if the file is missing."""
+        """Returns the path on this machine, outside the cache; None if the file is missing."""
         return _first_file(self.candidates)
 
 
@@ -170,7 +170,7 @@ def cached_path(cache_directory: Path, url: str) -> Path:
 
 
 def file_name(url: str) -> str:
-    """The last part of a URL's path; empty if there is none."""
+    """Returns the last part of a URL's path; empty if there is none."""
     rest = url.partition(":")[2]
     path = rest[2:].partition("/")[2] if rest.startswith("//") else rest
     name = PurePosixPath(unquote(re.split("[?#]", path)[0])).name
@@ -178,13 +178,13 @@ def file_name(url: str) -> str:
 
 
 def scheme(text: str) -> str:
-    """The scheme of a URL in lower case; empty for a path."""
+    """Returns the scheme of a URL in lower case; empty for a path."""
     match = _URL.match(text)
     return (match[1] or match[2]).casefold() if match else ""
 
 
 def is_file(path: Path) -> bool:
-    """Whether the file exists; False for invalid names."""
+    """Returns whether the file exists; False for invalid names."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -192,7 +192,7 @@ def is_file(path: Path) -> bool:
 
 
 def _of_file_url(url: str) -> Path | None:
-    """The path of a ``file:`` URL; None if it is on another machine."""
+    """Returns the path of a ``file:`` URL; None if it is on another machine."""
     rest = url.partition(":")[2]
     if rest.startswith("//"):
         host, slash, rest = rest[2:].partition("/")
@@ -203,6 +203,6 @@ def _of_file_url(url: str) -> Path | None:
 
 
 def plain_name(name: str) -> str:
-    """A name without characters that are special to a file system or a shell."""
+    """Returns a name without characters that are special to a file system or a shell."""
     name = re.sub(r"[^A-Za-z0-9._+-]", "_", name)[-_MAX_NAME_CHARACTERS:]
     return re.sub(r"^[.-]", "_", name) or "_"

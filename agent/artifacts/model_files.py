@@ -133,7 +133,7 @@ def get_file(file: FileReference, cache: ArtifactCache | None = None) -> Checked
 def _unpacked(
     manifest: ModelManifest, archive: FileReference, weights: bool, cache: ArtifactCache | None
 ) -> dict[str, CheckedFile]:
-    """The files of a model in an archive; paths and checksums refer to its content."""
+    """Returns the files of a model in an archive; paths and checksums refer to its content."""
     files, source = manifest.model, manifest.source
     if not files.base_url:
         raise ArtifactError(

@@ -46,7 +46,7 @@ def find_symbol(path: Path) -> tuple[Path, Path | None, str | None]:
     Of several files of parameters, it is that of the highest epoch; None if there is none.
 
     Raises:
-        ArtifactError: There is no symbol beside the parameters.
+        ArtifactError: The folder of the parameters has no symbol.
     """
     name = path.name
     if name.casefold().endswith(PARAMETERS):
@@ -72,11 +72,11 @@ def symbol_stem(graph: Path) -> str:
 def symbol_inputs(graph: Path, parameters: Shapes) -> tuple[InputSignature, ...]:
     """Returns the inputs of a symbol: its variables that are neither parameters nor labels for training.
 
-    The shape is that of the variable, or what its first operator tells with its weight: the channels of a
+    The shape is that of the variable, or follows from its first operator and its weight: the channels of a
     convolution over images, or the features of a fully connected layer.
 
     Raises:
-        ArtifactError: The file is no symbol.
+        ArtifactError: The file is not a symbol.
     """
     try:
         return tuple(_inputs(_read(graph)["nodes"], parameters))
@@ -85,10 +85,10 @@ def symbol_inputs(graph: Path, parameters: Shapes) -> tuple[InputSignature, ...]
 
 
 def symbol_text(graph: Path) -> str:
-    """Returns a symbol as text for MXNet: what was checked, however MXNet's own parser reads the file.
+    """Returns a symbol as text for MXNet, so that MXNet's parser reads exactly the content that was checked.
 
     Raises:
-        ArtifactError: The file is no symbol, or has an operator that could run code or read files.
+        ArtifactError: The file is not a symbol, or has an operator that could run code or read files.
     """
     return json.dumps(_read(graph), ensure_ascii=False)
 
@@ -113,7 +113,7 @@ def _read(graph: Path) -> Mapping[str, Any]:
 
 
 def _operators(document: object) -> Iterator[str]:
-    """The names of the operators, also in graphs within the graph."""
+    """Yields the names of the operators, also in graphs within the graph."""
     left = [document]
     while left:
         part = left.pop()
@@ -136,7 +136,7 @@ def _inputs(nodes: Sequence[Mapping[str, Any]], parameters: Shapes) -> Iterator[
 
 
 def _shape(text: str | None) -> tuple[int | None, ...] | None:
-    """The shape of a variable's attribute, in which 0 and -1 are open."""
+    """Returns the shape of a variable's attribute, in which 0 and -1 are open."""
     if text and not _SHAPE.fullmatch(text):
         raise ValueError(f"a variable has the shape {printable(text)}")
     sizes = map(int, _SIZE.findall(text or ""))
@@ -146,7 +146,7 @@ def _shape(text: str | None) -> tuple[int | None, ...] | None:
 def _consumed_shape(
     place: int, nodes: Sequence[Mapping[str, Any]], parameters: Shapes
 ) -> tuple[int | None, ...] | None:
-    """What the operators that take a variable first tell of its shape."""
+    """Returns the shape of a variable as far as the operators that consume it first determine it."""
     for node in nodes:
         taken = [each[0] for each in node["inputs"][:2]]
         if len(taken) < 2 or taken[0] != place:

@@ -53,7 +53,7 @@ def check_external_data(graph: Path, weights: Path | None) -> None:
 
 @contextmanager
 def mapped(graph: Path) -> Iterator[mmap.mmap]:
-    """Maps an ``.onnx`` file into memory; what is wrong with its messages inside raises ArtifactError."""
+    """Maps an ``.onnx`` file into memory; errors in its messages within the context raise ArtifactError."""
     try:
         with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             yield content

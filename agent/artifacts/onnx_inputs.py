@@ -61,7 +61,7 @@ def read_onnx_signature(graph: Path) -> ModelSignature:
 
 
 def _inputs(content: mmap, graph: _Place) -> Iterator[InputSignature]:
-    """The inputs of the graph; in older files, the weights are inputs too."""
+    """Yields the inputs of the graph; in older files, the weights are inputs too."""
     weights = {_text(content, place, _TENSOR_NAME) for place in _parts(content, graph, _INITIALIZER)}
     for sparse in _parts(content, graph, _SPARSE_INITIALIZER):
         weights |= {_text(content, place, _TENSOR_NAME) for place in _parts(content, sparse, _SPARSE_VALUES)}
@@ -71,7 +71,7 @@ def _inputs(content: mmap, graph: _Place) -> Iterator[InputSignature]:
 
 
 def _input(content: mmap, place: _Place) -> InputSignature:
-    """An input; of one that is no tensor, such as a sequence, the name alone."""
+    """Returns an input; for one that is not a tensor, such as a sequence, the name alone."""
     element_type: str | None = None
     shape: tuple[int | None, ...] | None = None
     for kind in _parts(content, place, _TYPE):
@@ -85,20 +85,20 @@ def _input(content: mmap, place: _Place) -> InputSignature:
 
 
 def _size(content: mmap, dimension: _Place) -> int | None:
-    """The size of a dimension; None for one that has a name or nothing."""
+    """Returns the size of a dimension; None if it is named or has no value."""
     sizes = [value for number, _, _, value in message_fields(content, *dimension) if number == _SIZE]
     size = sizes[-1] if sizes else None
     return size if size is not None and 0 < size < _LARGEST_SIZE else None
 
 
 def _parts(content: mmap, place: _Place, wanted: int) -> Iterator[_Place]:
-    """Where the messages of a field are within a message."""
+    """Yields the positions of a field's messages within a message."""
     for number, begin, end, value in message_fields(content, *place):
         if number == wanted and value is None:
             yield begin, end
 
 
 def _text(content: mmap, place: _Place, wanted: int) -> str:
-    """The text of a field; empty if there is none."""
+    """Returns the text of a field; empty if there is none."""
     found = [content[begin:end] for begin, end in _parts(content, place, wanted)]
     return found[-1].decode() if found else ""

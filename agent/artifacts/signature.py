@@ -1,4 +1,4 @@
-"""The signature of a model that no manifest describes: its inputs, as its file or its object states them."""
+"""The signature of a model without a manifest: its inputs, as its file or its object states them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def inputs_of_examples(
     float_type: str = "float32",
     arguments: Sequence[str] = (),
 ) -> tuple[InputSignature, ...]:
-    """Returns the inputs of a model in memory that tells none, from examples of them.
+    """Returns the inputs of a model in memory that does not state them, from examples.
 
     Args:
-        model: What messages call the model.
+        model: The name of the model in messages.
         examples: The tensors of a batch.
-        float_type: The dtype of those that are floats.
+        float_type: The dtype of the tensors that are floats.
         arguments: The names of the model's arguments, for several examples without names.
 
     Raises:
@@ -60,14 +60,14 @@ def inputs_of_examples(
 
 @dataclass(frozen=True, slots=True)
 class ModelSignature:
-    """The inputs of a model, and what else a record of it needs.
+    """The inputs of a model, and further data for a record of it.
 
     Attributes:
         inputs: The inputs, without weights.
         graph: The file of the graph; None for a model in memory.
         weights: The file of the weights; None if the graph's file contains them.
-        notes: What a person should know about the format, one line each.
-        attributes: What identifies a model in memory, such as its class.
+        notes: Notes on the format for people, one line each.
+        attributes: Attributes that identify a model in memory, such as its class.
         checksums: Checksums of a model in memory, such as that of its parameters.
     """
 

@@ -62,7 +62,7 @@ _STORAGES = {
 
 
 class TorchFile(Enum):
-    """What a file is that PyTorch wrote."""
+    """The kinds of files that PyTorch writes."""
 
     TORCHSCRIPT = "TorchScript"
     PROGRAM = "an exported program"
@@ -89,7 +89,7 @@ class TorchArchive:
 
     @property
     def kind(self) -> TorchFile:
-        """What the archive is."""
+        """The kind of the archive."""
         names = self._members
         if "serialized_exported_program.json" in self._top:
             return TorchFile.OLD_PROGRAM
@@ -104,7 +104,7 @@ class TorchArchive:
         return TorchFile.PICKLE if "data.pkl" in names else TorchFile.OTHER
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is such a member."""
+        """Returns whether there is such a member."""
         return name in self._members
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:
@@ -119,13 +119,13 @@ class TorchArchive:
         return self._archive.read(member)
 
     def json(self, name: str) -> Any:
-        """Returns a member that is JSON; raises ValueError as ``read`` does, or if it is none."""
+        """Parses a member as JSON; raises ValueError as ``read`` does, or if it is not JSON."""
         return json.loads(self.read(name, _MAX_JSON_BYTES))
 
 
 @contextmanager
 def open_archive(path: Path, what: str) -> Iterator[TorchArchive]:
-    """Opens an archive; whatever is wrong with it inside raises ArtifactError: the path, is no ``what``."""
+    """Opens an archive; an error in the context raises ArtifactError, which says that it is no ``what``."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield TorchArchive(path, archive)
@@ -136,7 +136,7 @@ def open_archive(path: Path, what: str) -> Iterator[TorchArchive]:
 
 
 def torch_file(path: Path) -> TorchFile:
-    """Returns what a file is, by its content; raises ArtifactError if it cannot be read."""
+    """Returns the kind of a file, by its content; raises ArtifactError if it cannot be read."""
     try:
         with path.open("rb") as file:
             if file.read(1) == _PICKLE_BEGINS:
@@ -155,7 +155,7 @@ def traced_inputs(path: Path) -> tuple[InputSignature, ...] | None:
     They are named ``input0``, ``input1``, …: TorchScript's names are those of the program's variables.
 
     Raises:
-        ArtifactError: It is no archive.
+        ArtifactError: The file is not an archive.
     """
     with open_archive(path, "TorchScript archive") as archive:
         if "traced_inputs.pkl" not in archive:
@@ -173,7 +173,7 @@ def traced_inputs(path: Path) -> tuple[InputSignature, ...] | None:
 class _ShapeReader(pickle._Unpickler):
     """Reads the shapes and dtypes of pickled tensors. It finds no class, and so it can call nothing else.
 
-    It is Python's unpickler in Python: that in C takes as much memory as a number in the file says.
+    It uses the Python version of the unpickler: the C version allocates as much as the file states.
     """
 
     def find_class(self, module: str, name: str) -> Any:

@@ -19,7 +19,7 @@ _SECRET_PARAMETER = re.compile(
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is public; an IPv4 address that IPv6 wraps is checked itself.
+    """Returns whether an IP address is public; an IPv4 address that IPv6 wraps is checked itself.
 
     IANA has allocated 2000::/3 alone for public IPv6 addresses (registry "Internet Protocol Version 6 Address
     Space"); within it, and in IPv4, its registries of special-purpose addresses say what is not public, which

@@ -186,7 +186,7 @@ class Response:
         self.length = answer.length_remaining  # None if the server does not state it
 
     def refusal(self) -> WebError:
-        """Returns the error that a status means which is not the wanted one."""
+        """Returns the error for a status other than the wanted one."""
         wait = self.headers.get("Retry-After", "")
         return WebError(
             f"the server answered {self.status} {shown(self._answer.reason or '')}".strip(),
@@ -251,7 +251,7 @@ class _Deadline:
         return min(self._timeouts.connect_s, self.left_s())
 
     def watch(self, connected: socket.socket) -> None:
-        """Shuts a connection down at the deadline, whatever it is then waiting for."""
+        """Shuts down a connection at the deadline, even if it is waiting for data."""
         if self._timer is not None:
             self._forget()
             # a duplicate, because TLS takes the socket itself out of reach during its handshake
@@ -313,7 +313,7 @@ class _Address:
         return f"{self.scheme}://{host}:{self.port}{self.target}"
 
     def is_served_by(self, other: _Address) -> bool:
-        """Whether the other has the same host and port, or has moved from http to https there."""
+        """Returns whether the other has the same host and port, or has moved from http to https there."""
         default = (self.port, other.port) == (443, 80) and (self.scheme, other.scheme) == ("https", "http")
         return self.host == other.host and (self.port == other.port or default)
 
@@ -400,7 +400,7 @@ def _look_up(host: str, port: int, end_s: float) -> Sequence[_Resolved]:
     The system's resolver has no time limit, so that it is left alone in its thread when the time has passed.
 
     Raises:
-        TimeoutError: There is no answer at ``end_s`` of the monotonic clock.
+        TimeoutError: No answer arrived by ``end_s`` of the monotonic clock.
     """
     answer: Future[Sequence[_Resolved]] = Future()
 
@@ -418,7 +418,7 @@ def _look_up(host: str, port: int, end_s: float) -> Sequence[_Resolved]:
 
 
 def _proxy(address: _Address) -> urllib3.ProxyManager | None:
-    """The proxy that the environment names for an address."""
+    """Returns the proxy that the environment names for an address."""
     url = urllib.request.getproxies().get(address.scheme)
     if not url or urllib.request.proxy_bypass(address.host):
         return None
@@ -456,7 +456,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _reason(error: BaseException, timeouts: Timeouts) -> str:
-    """What went wrong, in a phrase."""
+    """Returns the cause of a failure as a phrase."""
     if isinstance(error, ProxyError):
         return f"the proxy: {_reason(error.original_error, timeouts)}"
     if isinstance(error, NewConnectionError | ProtocolError):

@@ -1,4 +1,4 @@
-"""The memory of arrays."""
+"""The alignment of arrays in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ the interpreter back takes longer than to copy so little."""
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """Returns an array in memory that is aligned, which not every framework can do without."""
+    """Returns an array in aligned memory, which some frameworks require."""
     if array.flags.aligned:
         return array
     if array.nbytes < SMALL_BYTES:

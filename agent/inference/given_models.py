@@ -31,15 +31,16 @@ _IMAGE_AXES = 4
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a caller knows of a model that no manifest describes.
+    """What a caller specifies for a model without a manifest.
 
     Attributes:
         shape: The shape of one input, without the batch; None leaves it to the model.
         element_type: NumPy's name of the dtype of the inputs; None leaves it to the model.
         images: Whether the inputs are images, so that the manifest needs preprocessing.
-        tensors: Whether they may be tensors all the same, as in an .npz; without images, they are.
+        tensors: Whether inputs may also be tensors, as in an .npz; without images, they always are.
         name: The name in the manifest; None means that of the file or the class.
-        examples: The tensors of a batch, of a model with several inputs: by name, or in order without.
+        examples: The tensors of an example batch, for a model with several inputs: by name, or unnamed in
+            order.
     """
 
     shape: tuple[int, ...] | None = None
@@ -56,9 +57,9 @@ class GivenModel:
 
     Attributes:
         manifest: The manifest; its source is the model's file.
-        fixed_batch: The only batch size that the model takes; None for any.
-        notes: What was found and assumed, one line each.
-        checksums: Those of a model in memory; files are hashed when they are opened.
+        fixed_batch: The only batch size that the model accepts; None for any.
+        notes: The findings and assumptions, one line each.
+        checksums: The checksums of a model in memory; files are hashed when they are opened.
         in_memory: The model, if it is an object of this process; None for a file.
     """
 
@@ -70,7 +71,7 @@ class GivenModel:
 
 
 def is_model_file(path: str, registry: Registry) -> bool:
-    """Whether a text names a model's file, by the end of its name."""
+    """Returns whether a text names a model's file, judged by its suffix."""
     return any(path.casefold().endswith(entry.suffixes) for entry in registry.entries if entry.suffixes)
 
 
@@ -78,7 +79,7 @@ def model_of_file(path: Path, registry: Registry, wanted: Wanted = Wanted()) -> 
     """Infers the manifest of a model's file.
 
     Raises:
-        ArtifactError: There is no such file, or it is no model that can be read.
+        ArtifactError: The file does not exist, or is not a readable model.
         FrameworkUnavailableError: Its framework is not installed.
         ConfigurationError: One shape was given for several inputs, or an input cannot be described.
     """
@@ -99,8 +100,8 @@ def model_of_object(model: object, registry: Registry, wanted: Wanted = Wanted()
     The manifest names the class, and no file: the model cannot be built again from it.
 
     Raises:
-        ConfigurationError: No framework takes such an object, or its input cannot be described.
-        ArtifactError: The object cannot be used as it is.
+        ConfigurationError: No framework accepts such an object, or its input cannot be described.
+        ArtifactError: The object cannot be used in its current state.
     """
     kind = type(model)
     name = f"{kind.__module__}.{kind.__qualname__}"
@@ -169,7 +170,7 @@ def _given(
 def _input(
     where: str, found: InputSignature, wanted: Wanted, example: InputSignature | None
 ) -> tuple[dict[str, Any], str]:
-    """An input as a manifest has it, and in words."""
+    """Returns an input as a manifest describes it, and the same in words."""
     if example is not None and example.shape is not None:
         wanted = replace(
             wanted,
@@ -200,7 +201,7 @@ def _input(
 
 
 def _example(found: InputSignature, place: int, wanted: Wanted) -> InputSignature | None:
-    """The caller's example of an input: that of its name, or the one in its place."""
+    """Returns the caller's example of an input, found by its name or else by its position."""
     named = {each.name: each for each in wanted.examples if each.name}
     if named:
         return named.get(found.name)
@@ -208,7 +209,7 @@ def _example(found: InputSignature, place: int, wanted: Wanted) -> InputSignatur
 
 
 def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
-    """The framework that reads a file, by the end of the file's name."""
+    """Returns the framework that reads a file, by the end of the file's name."""
     accepted = "; ".join(f"{' '.join(e.suffixes)} ({e.name})" for e in registry.entries if e.suffixes)
     try:
         if path.is_dir():
@@ -228,7 +229,7 @@ def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
 
 
 def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int, ...]:
-    """The shape of one input, from the model and, where that leaves it open, from the caller."""
+    """Returns the shape of one input, from the model and, where that leaves it open, from the caller."""
     given, shape = wanted.shape, found.shape
     if shape is not None and len(shape) < 2:
         raise ConfigurationError(
@@ -256,12 +257,12 @@ def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int,
 
 
 def _may_be_image(shape: Sequence[int | None]) -> bool:
-    """Whether an input has the axes of images, whose open sizes are no dynamic axes but a size to choose."""
+    """Returns whether an input has the axes of images, whose open sizes mean a size to choose."""
     return len(shape) == _IMAGE_AXES
 
 
 def _element_type(where: str, found: InputSignature, wanted: Wanted) -> str:
-    """The dtype of the input; where neither the model nor a whole number of the caller says it, float32."""
+    """Returns the dtype of the input; float32 if neither the model nor the caller implies another."""
     given = wanted.element_type
     element_type = found.element_type or (given if given and "int" in given else None) or _FLOAT32
     accepted = [each.value for each in TensorElementType]
@@ -273,7 +274,7 @@ def _element_type(where: str, found: InputSignature, wanted: Wanted) -> str:
 
 
 def _image_parameters(dimensions: Sequence[int], element_type: str) -> dict[str, Any] | None:
-    """How an image becomes the input, where the shape tells the channels; None where it does not."""
+    """Returns how an image becomes the input; None if the shape does not determine the channels."""
     if len(dimensions) != 3 or element_type not in {each.value for each in ElementType}:
         return None
     first, last = dimensions[0] in (1, 3), dimensions[2] in (1, 3)

@@ -10,7 +10,7 @@ from inferometer.manifests.original import FIRST_INPUT, is_numbered_layer
 
 
 def number_of(name: str) -> int | None:
-    """Returns the number that stands for a name in a manifest, such as 1 for ``#1``; None for a name."""
+    """Returns the number that stands for a name in a manifest, such as 1 for ``#1``; None for other names."""
     if is_numbered_layer(name):
         return int(name[1:])
     return 0 if name == FIRST_INPUT else None
@@ -25,12 +25,12 @@ def found_names(where: object, tensors: Sequence[TensorSpec], found: Sequence[st
     """Returns the name in the model of each of a manifest's inputs, which may be numbered.
 
     Args:
-        where: What messages begin with.
+        where: The beginning of messages.
         tensors: The inputs of the manifest.
         found: The names of all inputs of the model, in its order.
 
     Raises:
-        ArtifactError: They are not the same.
+        ArtifactError: The names differ.
     """
     numbered, known = has_numbers(tensors), set(found)
     names = {}

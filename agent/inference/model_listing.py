@@ -1,7 +1,7 @@
-"""A fast list of all models, with an index of the manifests that were read before.
+"""A fast list of all models, with an index of manifests that were read earlier.
 
 A list from the index needs neither YAML nor the schema, which take longer to load than everything else. The
-index serves lists only: a model that is opened is read from its manifest.
+index serves lists only: opening a model reads its manifest.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ class ListedModel:
     files: tuple[tuple[tuple[str, ...], str | None], ...]
 
     def runs_in(self, version: str | None) -> bool:
-        """Whether it runs in this version of its framework; None means that it is not installed."""
+        """Returns whether it runs in this version of its framework; None means that it is not installed."""
         return version is not None and Constraint(self.constraint).allows(version)
 
     def is_missing(self, cache_directory: Path) -> bool:
-        """Whether one of its files is neither on this machine nor at a URL."""
+        """Returns whether one of its files is neither on this machine nor at a URL."""
         return self.availability(cache_directory) is Availability.MISSING
 
     def availability(self, cache_directory: Path) -> Availability:
-        """Where its files are; see ``agent.artifacts.locations.availability``."""
+        """Returns where the model's files are; see ``agent.artifacts.locations.availability``."""
         return availability_of(
             ((tuple(map(Path, candidates)), url) for candidates, url in self.files), cache_directory
         )
@@ -143,7 +143,7 @@ def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
 
 
 def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
-    """The entry of a file in the index, and whether the file could be read."""
+    """Returns the entry of a file in the index, and whether the file could be read."""
     from inferometer.agent.inference.requirements import unsupported_here
     from inferometer.manifests.loader import load_manifest
     from inferometer.manifests.schema import DatasetManifest, ModelManifest
@@ -173,7 +173,7 @@ def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
 
 
 def _state(path: Path) -> list[int]:
-    """The state of a file, with its time of change third; empty if the file is not accessible."""
+    """Returns the state of a file, with its time of change third; empty if the file is not accessible."""
     try:
         status = path.stat()
     except OSError:
@@ -182,7 +182,7 @@ def _state(path: Path) -> list[int]:
 
 
 def _program() -> list[Any]:
-    """The state of the code that reads manifests."""
+    """Returns the state of the code that reads manifests."""
     sources = [source for place in _READERS for source in (sorted(place.glob("*.py")) or [place])]
     for library in _LIBRARIES:
         spec = find_spec(library)
@@ -191,7 +191,7 @@ def _program() -> list[Any]:
 
 
 def _read(index: Path, program: list[Any]) -> dict[str, Any]:
-    """The index; empty if it is missing, damaged or from another version of the program."""
+    """Returns the index; empty if it is missing, damaged or from another version of the program."""
     try:
         content = json.loads(index.read_text(encoding="utf-8"))
         if content["program"] != program:

@@ -72,12 +72,12 @@ class OneAtATime:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody holds the lock."""
+        """Returns whether no thread holds the lock."""
         return not self._lock.locked()
 
     @contextmanager
     def whenever(self) -> Iterator[None]:
-        """Holds the lock, after a wait without limit."""
+        """Holds the lock, after waiting without a time limit."""
         with self._lock:
             self._held_since_s = self._clock()
             yield
@@ -221,7 +221,7 @@ class Pipeline:
     def traced_batch(
         self, trace: TraceScope, name: str, size: int, requests: int
     ) -> Generator[RunTracing, None, None]:
-        """Records a batch of several requests as a span of that name; ``infer`` takes what it yields.
+        """Records a batch of several requests as a span of that name; yields the trace for ``infer``.
 
         Raises:
             PredictionError: The framework's profiler cannot be used.
@@ -312,7 +312,7 @@ class Pipeline:
         return results if tracing is None else self._collected(results, tracing)
 
     def close(self) -> None:
-        """Stops the threads and waits for a prediction under way; calling it again does nothing."""
+        """Stops the threads and waits for a prediction in progress; calling it again does nothing."""
         self._closed = True
         self._preparation.close()
         with self._one_at_a_time.whenever():
@@ -322,7 +322,7 @@ class Pipeline:
                 profiler.close()
 
     def _open_profiler(self, trace: TraceScope) -> Profiler | None:
-        """The profiler of the model, if the level includes layers and the framework has a profiler."""
+        """Returns the model's profiler, if the level includes layers and the framework has a profiler."""
         recorder = trace.recorder
         if not recorder.wants(TraceLevel.FRAMEWORK_TRACE):
             return None
@@ -347,7 +347,7 @@ class Pipeline:
 
     @contextmanager
     def _collecting(self, tracing: RunTracing) -> Iterator[None]:
-        """A run; at its end the profiler's last spans are collected."""
+        """Wraps a run; at its end, the last spans of the profiler are collected."""
         try:
             yield
         finally:
@@ -391,7 +391,7 @@ class Pipeline:
                 preparing.cancel()
 
     def _round(self, batch: Sequence[Input]) -> int:
-        """The number of batches of this size that are prepared together."""
+        """Returns the number of batches of this size that are prepared together."""
         return round_size(self._preprocessor.bytes_ahead, len(batch)) if self._ahead else 1
 
     def _finish(
@@ -446,7 +446,7 @@ class Pipeline:
     def _answered(
         self, batch: _PreparedBatch, inferred: Inferred, tracing: RunTracing | None = None
     ) -> BatchResult:
-        """The result of a batch, from the outputs of the model."""
+        """Returns the result of a batch, from the outputs of the model."""
         started = self._clock()
         try:
             predictions, usable = self._postprocessor(inferred.outputs, len(batch.ids), batch.origins)
@@ -472,7 +472,7 @@ class Pipeline:
 
 
 def _shares_memory(outputs: Outputs | None, batch: Tensors) -> bool:
-    """Whether outputs may share the memory of the batch, for instance if a model returns its input."""
+    """Returns whether outputs may share the memory of the batch, as when a model returns its input."""
     return isinstance(outputs, RawOutputs) and any(
         np.may_share_memory(tensor, array) for tensor in outputs.tensors.values() for array in batch.values()
     )

@@ -1,4 +1,4 @@
-"""Postprocessing: the choice by the model's task, and the labels that it needs."""
+"""Postprocessing: the choice of the model's task, and the labels that it requires."""
 
 from __future__ import annotations
 
@@ -73,17 +73,17 @@ def _read(path: Path) -> tuple[str, ...]:
 
 
 class Postprocessor:
-    """Makes predictions of a model's outputs, as the task of the model has it. Thread-safe.
+    """Converts a model's outputs to predictions, according to the model's task. Thread-safe.
 
     ``feature_limit`` bounds what a task keeps, such as the best classes of each input; 0 keeps all.
 
     Attributes:
-        wants_inputs: Whether the task uses what is known of the inputs beside their number.
-        invalid_row: Why an input of an invalid row failed.
+        wants_inputs: Whether the task uses information on the inputs other than their number.
+        invalid_row: The reason why an input with an invalid row failed.
 
     Raises:
         ConfigurationError: The task has no postprocessing here.
-        ManifestError: The manifest lacks what the task requires.
+        ManifestError: The manifest lacks a field that the task requires.
     """
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
@@ -102,7 +102,7 @@ class Postprocessor:
         Args:
             tensors: The model's outputs.
             size: The number of inputs.
-            origins: What is known of each input; empty for tasks that do not want it.
+            origins: The origin of each input; empty for tasks that do not use it.
 
         Raises:
             PredictionError: The outputs do not match the manifest.

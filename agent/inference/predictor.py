@@ -52,7 +52,7 @@ class Weights(str, Enum):
 
 
 class Precision(str, Enum):
-    """The type of the numbers that a model in code computes with; a file has its own."""
+    """The type of the numbers that a model in code computes with; a model in a file has its own."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -121,31 +121,31 @@ class Predictor(Closeable):
             path: The file; its name ends in one of the framework's ``FrameworkEntry.suffixes``.
 
         Raises:
-            ArtifactError: It is not a model's file, or this framework does not tell its inputs, which is the
-                default.
+            ArtifactError: It is not a model's file, or this framework cannot determine its inputs, which is
+                the default.
         """
         raise ArtifactError(f"{path}: its framework does not tell a model's inputs; write a manifest")
 
     @classmethod
     def signature_of_object(cls, model: object, examples: Sequence[InputSignature]) -> ModelSignature:
-        """Returns the inputs of a model in memory, and what identifies it.
+        """Returns the signature of a model in memory: its inputs, and the attributes that identify it.
 
         Args:
             model: The model, of one of the framework's ``FrameworkEntry.classes``.
-            examples: The dtype and the shape of each tensor of a batch that it is to take, with a name or an
-                empty one; none if there is none.
+            examples: The dtype and shape of each tensor of an example batch, with a name or an empty text;
+                empty without an example.
 
         Raises:
             ConfigurationError: The inputs are not known without an example.
-            ArtifactError: This framework takes no models in memory, which is the default.
+            ArtifactError: This framework does not support models in memory, which is the default.
         """
         raise ArtifactError(f"{type(model).__name__}: its framework takes no models in memory")
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
-        """Refuses what the framework cannot do, before a file of the model is read or downloaded.
+        """Rejects what the framework does not support, before a file of the model is read or downloaded.
 
-        ``load`` refuses the same; by default, only ``load`` does. Implementations check the device here.
+        ``load`` rejects the same; by default, only ``load`` does. Implementations check the device here.
 
         Args:
             manifest: The model.
@@ -183,16 +183,16 @@ class Predictor(Closeable):
         """
 
     def casts_to(self, *, asked: bool = False) -> Precision | None:
-        """Returns what the model in code is cast to; None where it stays as it is.
+        """Returns the precision that the model in code is cast to; None if it is not cast.
 
         Implementations that cast call it first in ``load``. A model in a file or in memory has its own
-        precision and stays as it is. Inputs are cast too; outputs are float32 whatever the precision.
+        precision and is not cast. Inputs are cast too; outputs are float32 for every precision.
 
         Args:
-            asked: Whether float32 is what somebody asked for, and not only the default.
+            asked: Whether float32 was requested explicitly, and is not only the default.
 
         Raises:
-            ConfigurationError: The options ask for a precision that the model cannot be given.
+            ConfigurationError: The options request a precision that the model does not support.
         """
         in_memory = self.artifacts.in_memory is not None
         return self.cast_of(self.manifest, self.options.precision, in_memory=in_memory, asked=asked)
@@ -201,7 +201,7 @@ class Predictor(Closeable):
     def cast_of(
         cls, manifest: ModelManifest, wanted: Precision, *, in_memory: bool, asked: bool
     ) -> Precision | None:
-        """Returns what a model would be cast to, which needs no file of it; see ``casts_to``."""
+        """Returns what a model would be cast to, without reading its files; see ``casts_to``."""
         default = wanted is Precision.FLOAT32 and not asked
         if has_own_precision(manifest) or in_memory:
             # of a file, the element types of the inputs are all that tells its precision
@@ -231,7 +231,7 @@ class Predictor(Closeable):
 
     @property
     def any_thread(self) -> bool:
-        """Whether ``predict`` may be called in any thread at no more cost, and waits for nothing.
+        """Whether ``predict`` may be called in any thread at no extra cost, and never waits.
 
         False, the default, keeps the model in one thread. Where it is True, an agent predicts on the thread
         of all its calls while that takes microseconds there: the model computes in the thread that calls it,
@@ -253,21 +253,21 @@ class Predictor(Closeable):
     def declared_outputs(self) -> tuple[InputSignature, ...]:
         """Returns the outputs as far as the model states them, the batch first; called after ``load``.
 
-        The default returns none: then only a prediction tells.
+        The default returns none: then only a prediction shows them.
         """
         return ()
 
     def axis_sizes(self) -> Mapping[str, tuple[AxisSizes | None, ...]]:
         """Returns the sizes that the axes of inputs may have, without the batch, as the model states them.
 
-        The default returns none: the axes may have any.
+        The default returns none: the axes may have any size.
         """
         return {}
 
     def details(self) -> FrameworkDetails:
-        """Returns what the framework tells of its build and its settings; called once after ``load``.
+        """Returns the framework's build and settings; called once after ``load``.
 
-        The default tells nothing.
+        The default returns nothing.
         """
         return FrameworkDetails()
 
@@ -334,7 +334,7 @@ class Predictor(Closeable):
 
 
 def title_of(manifest: ModelManifest) -> str:
-    """Returns a model's name and version, as messages begin."""
+    """Returns a model's name and version, as used at the beginning of messages."""
     return f"model {manifest.name} {manifest.version}"
 
 

@@ -55,7 +55,7 @@ class Gate:
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
-        """Held while one input is preprocessed; reading waits for disks and networks and needs no gate."""
+        """Holds the gate while one input is preprocessed; reading waits for disks and networks without it."""
         if self.overlap:
             yield
             return
@@ -70,11 +70,11 @@ class Gate:
             self._end_preparing()
 
     def predict(self) -> AbstractContextManager[object]:
-        """Held while one batch is predicted."""
+        """Holds the gate while one batch is predicted."""
         return _OPEN if self.overlap else self._prediction
 
     def begin_prediction(self) -> None:
-        """Waits until nothing is prepared, and lets nothing be prepared until ``end_prediction``."""
+        """Waits until no preparation is in progress, and blocks preparations until ``end_prediction``."""
         with self._lock:
             self._predicting += 1
             try:
@@ -86,7 +86,7 @@ class Gate:
             self._running_since_s = self._clock()
 
     def end_prediction(self) -> None:
-        """Lets those prepare that wait for it."""
+        """Releases the preparations that wait for the prediction."""
         with self._lock:
             self._end_prediction()
 
@@ -124,7 +124,7 @@ class Gate:
             raise
 
     def _timeout_left_s(self) -> float | None:
-        """How long to wait for the prediction in progress, or the next one; None for no limit."""
+        """Returns how long to wait for the prediction in progress, or the next one; None for no limit."""
         if self._timeout_s is None or self._running_since_s is None:
             return self._timeout_s
         return max(0.0, self._running_since_s + self._timeout_s - self._clock())
@@ -136,7 +136,7 @@ class Gate:
 
 
 class _Prediction:
-    """What ``Gate.predict`` returns. Thread-safe; a generator would take several times as long."""
+    """The context manager of ``Gate.predict``. Thread-safe; a generator would be several times slower."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -204,7 +204,7 @@ _Slot: TypeAlias = tuple[Input, Tensors, int]
 class Preparation:
     """Reads and preprocesses inputs, with 0 ``threads`` in the calling thread. Thread-safe.
 
-    ``keep_origins`` keeps with each input where it came from.
+    ``keep_origins`` stores the origin of each input with it.
     """
 
     def __init__(
@@ -325,7 +325,7 @@ class Preparing:
         self._parts = parts
 
     def __iter__(self) -> Iterator[PreparedInput]:
-        """The inputs in order."""
+        """Yields the inputs in order."""
         try:
             for part in self._parts:
                 yield from part.result()

@@ -37,13 +37,13 @@ class FrameworkEntry:
         predictor: Its predictor as ``"module:Class"``, imported when a model is opened.
         distributions: The Python distributions of the framework; the first installed one is used.
         install: The command that installs it.
-        suffixes: How the names of its models' files end; see ``Predictor.signature_of_file``.
+        suffixes: The suffixes of its models' files; see ``Predictor.signature_of_file``.
         classes: The classes of its models in memory, as ``"module.Class"``; a subclass counts too. See
             ``Predictor.signature_of_object``.
         trainer: Its trainer as ``"module:Class"``, imported when a model is trained; empty for none.
-        companions: What runs beside its ranks as ``"module:function"``, which does not import the framework;
-            ``agent.training.companion`` knows its interface. Empty for nothing.
-        operators: What runs its single operators as ``"module:Class"``; empty for none.
+        companions: The function that returns the processes beside its ranks, as ``"module:function"``; it
+            does not import the framework. ``agent.training.companion`` defines its interface. Empty for none.
+        operators: The class that runs its single operators, as ``"module:Class"``; empty for none.
     """
 
     name: str
@@ -88,7 +88,7 @@ class FrameworkEntry:
         return predictor
 
     def load_trainer(self) -> object:
-        """Imports the trainer, a class; ``agent.training`` knows its interface.
+        """Imports the trainer, a class; ``agent.training`` defines its interface.
 
         Raises:
             ConfigurationError: The framework trains no models.
@@ -99,7 +99,7 @@ class FrameworkEntry:
         return self._import(self.trainer)
 
     def load_companions(self) -> object:
-        """Imports the function that returns what runs beside the framework's ranks; None if there is none.
+        """Imports the function that returns the companions of the framework's ranks; None if there is none.
 
         Raises:
             FrameworkUnavailableError: The framework is not installed.
@@ -107,7 +107,7 @@ class FrameworkEntry:
         return self._import(self.companions) if self.companions else None
 
     def load_operators(self) -> object:
-        """Imports what runs the framework's operators, a class; ``agent.operators`` knows its interface.
+        """Imports the class that runs the framework's operators; ``agent.operators`` defines its interface.
 
         Raises:
             ConfigurationError: The framework runs no single operators.

@@ -67,7 +67,7 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
 
 
 def code_of(manifest: ModelManifest) -> str:
-    """Says in one line what of a model's files can run code when it is opened; see ``docs/security.md``."""
+    """Describes in one line which of a model's files can run code when opened; see ``docs/security.md``."""
     files, framework = manifest.model, manifest.framework.name.casefold()
     if files.architecture:
         return f"its weights cannot run code; its architecture, {files.architecture}, is code on this machine"
@@ -102,7 +102,7 @@ def unsupported_here(manifest: ModelManifest) -> list[str]:
 
 
 def require_supported(manifest: ModelManifest, architecture: str = "") -> ModelManifest:
-    """Returns the manifest; raises ManifestError if it requires what is not supported."""
+    """Returns the manifest; raises ManifestError for unsupported requirements."""
     if found := unsupported(manifest, architecture):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise ManifestError(

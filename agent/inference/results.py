@@ -109,7 +109,7 @@ LOCAL_AGENT = "local"
 
 @dataclass(frozen=True, slots=True)
 class SystemDescription:
-    """An open model, and what it runs on.
+    """An open model and its system.
 
     If only the server is known, the manifest names it as the framework, and ``framework_version`` is its
     version; empty if unknown. ``threads`` is how many one operator may use on the CPU, None if unknown;

@@ -17,7 +17,7 @@ _POSTPROCESS = SpanKind("postprocess", TraceLevel.APPLICATION_TRACE)
 
 
 class RunTracing:
-    """Records a run: its inputs, its batches, and through a profiler what the model does.
+    """Records a run: its inputs, its batches, and through a profiler the model's layers.
 
     For each input it records ``read`` and ``preprocess``; for each batch ``predict_step`` with ``predict``
     (from MODEL_TRACE on: exactly the timed region) and ``postprocess`` below it. It serves one run, and the
@@ -118,7 +118,7 @@ class RunTracing:
         self._size = size
 
     def _kind_of_batch(self) -> tuple[SpanKind, SpanKind]:
-        """The kinds of ``predict_step`` and ``predict`` for a batch of this size."""
+        """Returns the kinds of ``predict_step`` and ``predict`` for a batch of this size."""
         kinds = self._kinds.get(self._size)
         if kinds is None:
             given = {**self._attributes, "batch_size": self._size}

@@ -53,7 +53,7 @@ def select_model(
 
 
 def _suitability(manifest: ModelManifest, weights: Weights) -> int:
-    """How well a model suits the weights; 0 if it cannot have them."""
+    """Returns how well a model suits the weights; 0 if it cannot have them."""
     files = manifest.model
     if weights is Weights.PRETRAINED:
         return int(bool(files.graph_path or files.weights_path))
@@ -65,7 +65,7 @@ def _suitability(manifest: ModelManifest, weights: Weights) -> int:
 def _with_install_commands(
     error: FrameworkUnavailableError, catalog: Catalog, registry: Registry, name: str
 ) -> FrameworkUnavailableError:
-    """The error, with the commands that install missing frameworks."""
+    """Returns the error, with the commands that install missing frameworks."""
     named = [m for m in catalog.models if m.name.casefold() == name.strip().casefold()]
     wanted = {m.framework.name.casefold() for m in named}
     missing = [e for e in registry.entries if e.name.casefold() in wanted and not e.installed_version]
@@ -76,7 +76,7 @@ def _with_install_commands(
 
 
 def _without_weights(catalog: Catalog, chosen: ModelManifest) -> str:
-    """Explains that a model has no weights, and names those of the same name that have.
+    """Returns the error for a model without weights, with models of the same name that have them.
 
     The parts of a name count too: for ``BVLC-AlexNet`` the message includes ``AlexNet``.
     """

@@ -130,7 +130,7 @@ def open_session(
 ) -> Session:
     """Loads a model.
 
-    With ``given``, a model in memory, that is what runs. Without a ``cache``, all of the model's files must
+    A model in memory, ``given``, runs instead of files. Without a ``cache``, all of the model's files must
     be on this machine. ``fetch`` returns the content at the URL of an input, and ``max_pixels`` bounds the
     images that are decoded or resized to. ``machine`` is the required architecture of a manifest's container;
     None means this machine's. ``trace`` receives the span ``load``, which includes no download.
@@ -201,7 +201,7 @@ def check_model(
     machine: str | None = None,
     in_memory: bool = False,
 ) -> type[Predictor]:
-    """Returns what runs a model, after all checks that need no file of it: those are downloaded later.
+    """Returns the predictor's class, after all checks that need none of the model's files.
 
     Raises what ``open_session`` raises for the framework, the device, the precision and the manifest.
     """
@@ -227,7 +227,7 @@ def open_preprocessor(
 
 
 def _ahead(options: SessionOptions) -> tuple[int, bool]:
-    """The threads that prepare ahead, and whether they do so during predictions."""
+    """Returns the threads that prepare ahead, and whether they do so during predictions."""
     threads = options.preprocess_threads
     if threads is None:
         threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
@@ -243,7 +243,7 @@ def _artifacts(
     *,
     random: bool,
 ) -> Artifacts:
-    """The model's files with its architecture, or the model in memory."""
+    """Returns the model's files with its architecture, or the model in memory."""
     if given is None or given.in_memory is None:
         return resolve_model(manifest, framework, architectures, cache, random=random)
     if random:
@@ -252,7 +252,7 @@ def _artifacts(
 
 
 def _precision(manifest: ModelManifest, artifacts: Artifacts, options: SessionOptions) -> Precision | None:
-    """What a model in code computes with; None for one that has its own."""
+    """Returns the precision that a model in code computes with; None for a model that has its own."""
     if artifacts.in_memory is not None or has_own_precision(manifest):
         return None
     return options.precision or Precision.FLOAT32
@@ -273,7 +273,7 @@ class Session(Closeable):
     Made by ``open_session``.
 
     Attributes:
-        description: The model and what it runs on.
+        description: The model and its system.
         in_process: Whether the model runs in this process.
     """
 

@@ -1,4 +1,4 @@
-"""The description of a model that is not loaded: for what needs its manifest and this machine only."""
+"""The description of a model that is not loaded, for uses that need only its manifest and this machine."""
 
 from __future__ import annotations
 

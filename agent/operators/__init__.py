@@ -1,1 +1,1 @@
-"""Single operators: what they compute, the values of their inputs, and how a framework runs them."""
+"""Single operators: their definitions, the values of their inputs, and how a framework runs them."""

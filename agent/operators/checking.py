@@ -1,4 +1,4 @@
-"""Whether an operator is right: its outputs and its gradients against the table's reference."""
+"""The check of an operator: its outputs and its gradients against the table's reference."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ That of float64 allows for parameters, such as a slope, that MXNet keeps in floa
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far values are from the reference.
+    """The deviation of values from the reference.
 
     Attributes:
         max_absolute: The greatest difference.
-        max_relative: The greatest difference over what it may be relative to: the largest magnitude there is.
-        tolerance: What ``max_relative`` may be.
+        max_relative: The greatest difference divided by its scale, the largest magnitude.
+        tolerance: The largest accepted ``max_relative``.
     """
 
     max_absolute: float
@@ -38,7 +38,7 @@ class Difference:
 
     @property
     def is_right(self) -> bool:
-        """Whether it is within the tolerance; never with a difference that is no number."""
+        """Whether the difference is within the tolerance; False if it is not a number."""
         return self.max_relative <= self.tolerance
 
 
@@ -52,7 +52,7 @@ def output_difference(
     """Compares outputs with the reference, which computes in float64.
 
     Raises:
-        ValueError: The number or a shape of the outputs is not the reference's, or a check fails.
+        ValueError: The number or a shape of the outputs differs from the reference, or a check fails.
     """
     if operator.reference is None:
         if operator.check is not None:

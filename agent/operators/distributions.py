@@ -22,14 +22,14 @@ _DEVIATIONS = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What is known of a distribution.
+    """The moments and the range of a distribution.
 
     Attributes:
         mean: Its mean.
         variance: Its variance.
-        kurtosis: Its fourth central moment over the square of the variance; 3 for a normal one.
-        low: No value is less.
-        high: No value is greater.
+        kurtosis: Its fourth central moment over the square of the variance; 3 for a normal distribution.
+        low: The lower bound of the values.
+        high: The upper bound of the values.
         is_whole: Whether all values are integers.
     """
 
@@ -42,38 +42,38 @@ class Moments:
 
 
 def uniform(low: float, high: float) -> Moments:
-    """Uniform in low…high."""
+    """Returns the moments of the uniform distribution over low…high."""
     return Moments((low + high) / 2, (high - low) ** 2 / 12, 1.8, low, high)
 
 
 def normal(loc: float, scale: float) -> Moments:
-    """Normal of mean ``loc`` and standard deviation ``scale``."""
+    """Returns the moments of the normal distribution of mean ``loc`` and standard deviation ``scale``."""
     return Moments(loc, scale**2, 3.0)
 
 
 def gamma(alpha: float, beta: float) -> Moments:
-    """Gamma of shape ``alpha`` and scale ``beta``."""
+    """Returns the moments of the gamma distribution of shape ``alpha`` and scale ``beta``."""
     return Moments(alpha * beta, alpha * beta**2, 3 + 6 / alpha, low=0.0)
 
 
 def exponential(lam: float) -> Moments:
-    """Exponential of rate ``lam``."""
+    """Returns the moments of the exponential distribution of rate ``lam``."""
     return Moments(1 / lam, 1 / lam**2, 9.0, low=0.0)
 
 
 def poisson(lam: float) -> Moments:
-    """Poisson of mean ``lam``."""
+    """Returns the moments of the Poisson distribution of mean ``lam``."""
     return Moments(lam, lam, 3 + 1 / lam, low=0.0, is_whole=True)
 
 
 def negative_binomial(k: float, p: float) -> Moments:
-    """The failures before the ``k``-th success of probability ``p``."""
+    """Returns the moments of the failures before the ``k``-th success of probability ``p``."""
     kurtosis = 3 + 6 / k + p**2 / (k * (1 - p))
     return Moments(k * (1 - p) / p, k * (1 - p) / p**2, kurtosis, low=0.0, is_whole=True)
 
 
 def discrete_uniform(low: int, high: int) -> Moments:
-    """The integers of low…high-1, all with the same probability."""
+    """Returns the moments of the integers of low…high-1, all with the same probability."""
     count = high - low
     kurtosis = 3 - 1.2 * (count**2 + 1) / (count**2 - 1) if count > 1 else 1.0
     return Moments((low + high - 1) / 2, (count**2 - 1) / 12, kurtosis, low, high - 1, is_whole=True)
@@ -85,9 +85,9 @@ def is_drawn_from(
     """Raises ValueError with the reason if the one array cannot be drawn from a distribution.
 
     Args:
-        moments: Those of the distribution.
+        moments: The moments of the distribution.
         arrays: The output.
-        shape: Its shape.
+        shape: The expected shape of the output.
         independent: How many of the values are independent; None for all.
     """
     if len(arrays) != 1 or arrays[0].shape != shape:

@@ -18,7 +18,7 @@ def draw_inputs(
 ) -> Mapping[str, NDArray[Any]]:
     """Returns the inputs by name; ``dtype`` is that of all but indices, which are int64, and masks, bool.
 
-    They depend on the seed, the operator's name and the shapes alone. Integer types get the drawn
+    They depend only on the seed, the operator's name and the shapes. Integer types get the drawn
     values times 10, rounded.
     """
     return {
@@ -32,7 +32,7 @@ def _number(text: str) -> int:
 
 
 def cotangents(shape: Shape) -> NDArray[np.float32]:
-    """Returns what a backward pass begins with: normal values that depend on the shape alone.
+    """Returns the gradients that a backward pass starts from: normal values that depend only on the shape.
 
     A tensor without axes has the value of one with a single element, as MXNet 1 has none without axes.
     """

@@ -1,7 +1,7 @@
-"""An operator as the table has it: its inputs, its parameters, what it computes, and what it costs.
+"""An operator in the table: its inputs, its parameters, its reference and its cost.
 
-The table knows no framework. An operator's inputs are derived from the shapes that a user may give and from
-its parameters, so that every framework gets the same arrays.
+The table does not depend on a framework. An operator's inputs are derived from the shapes that a user may
+give and from its parameters, so that every framework gets the same arrays.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Category(str, Enum):
 
 
 class Preset(str, Enum):
-    """The sizes that every operator has inputs of; ``huge`` has more than 2³¹ elements and few operators."""
+    """The preset sizes of an operator; ``huge`` has more than 2³¹ elements and exists for few operators."""
 
     SMALL = "small"
     NORMAL = "normal"
@@ -65,7 +65,7 @@ class Preset(str, Enum):
 
 
 class Values(str, Enum):
-    """How the values of an input are drawn; ``agent.operators.inputs`` draws them."""
+    """The distributions of an input's values; ``agent.operators.inputs`` draws them."""
 
     NORMAL = "normal"
     POSITIVE = "positive"
@@ -129,7 +129,7 @@ class Case:
     Attributes:
         shapes: The shapes of ``Operator.given``.
         parameters: The value of each of ``Operator.parameters``.
-        preset: Where they come from: a ``Preset``, or ``own``.
+        preset: The source of the sizes and parameters: a ``Preset``, or ``own``.
     """
 
     shapes: Mapping[str, Shape]
@@ -137,7 +137,7 @@ class Case:
     preset: str
 
     def __getitem__(self, name: str) -> Any:
-        """A parameter."""
+        """Returns a parameter."""
         return self.parameters[name]
 
 
@@ -146,12 +146,12 @@ Sizes: TypeAlias = tuple[Mapping[str, Shape], Mapping[str, ParameterValue]]
 
 
 def no_flops(case: Case, outputs: Sequence[Shape]) -> int:
-    """The floating-point operations of what only moves data."""
+    """Returns the floating-point operations of an operator that only moves data."""
     return 0
 
 
 def one_flop_per_output(case: Case, outputs: Sequence[Shape]) -> int:
-    """Those of an element-wise operator, by the convention that each element is one."""
+    """Returns the FLOPs of an element-wise operator, counting one for each element by convention."""
     return sum(prod(shape) for shape in outputs)
 
 
@@ -162,7 +162,7 @@ class Operator:
     Attributes:
         name: Its name in the field's terms, such as ``conv2d``.
         category: Its group.
-        summary: What it computes, in one line.
+        summary: The computation, in one line.
         given: The inputs whose shapes a user may give; all others follow from them and the parameters.
         tensors: Returns all inputs of a case in order, the names of ``given`` among them.
         presets: Its sizes by preset; each of small, normal, large and skewed has at least one.
@@ -200,14 +200,14 @@ class Operator:
     parts: tuple[str, ...] = ()
 
     def cases(self, preset: Preset) -> tuple[Case, ...]:
-        """Returns its cases of a preset; none if it has no such sizes."""
+        """Returns the operator's cases of a preset; empty if it has no such sizes."""
         return tuple(
             Case(shapes, {**self.parameters, **changed}, preset.value)
             for shapes, changed in self.presets.get(preset, ())
         )
 
     def own_case(self, shapes: Mapping[str, Shape], parameters: Parameters = NOTHING) -> Case:
-        """Returns a case of a user's sizes; what is not given is as in the first normal one.
+        """Returns a case of a user's sizes; the remaining values are those of the first normal case.
 
         Raises:
             ConfigurationError: A name is unknown, or the sizes do not fit each other.
@@ -237,7 +237,7 @@ class Operator:
 
 
 def same_shape(*names: str, values: Values = Values.NORMAL) -> Callable[[Case], tuple[TensorSpec, ...]]:
-    """Returns the ``tensors`` of an element-wise operator: each input has the shape that is given for it."""
+    """Returns the ``tensors`` of an element-wise operator: each input has the shape given for it."""
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         return tuple(TensorSpec(name, case.shapes[name], values) for name in names)

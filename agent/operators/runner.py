@@ -21,7 +21,7 @@ PARTS = "parts"
 
 @dataclass(frozen=True, slots=True)
 class RunnerOptions:
-    """Where a framework runs operators.
+    """The device, threads and element type with which a framework runs operators.
 
     Attributes:
         device: The device.
@@ -42,19 +42,19 @@ class OperatorCall(Protocol):
     """One operator on its inputs, ready to run. Each run returns when the device has finished.
 
     Attributes:
-        api: What runs, as the framework's documentation names it, such as ``torch.add``.
-        fused: What was seen of the fusion in the framework's own graph or trace; empty if nothing was fused.
+        api: The API that runs, as the framework's documentation names it, such as ``torch.add``.
+        fused: The fusion that the framework's own graph or trace shows; empty if nothing was fused.
     """
 
     api: str
     fused: str
 
     def forward(self) -> None:
-        """Runs it as an inference does, without what a gradient needs."""
+        """Runs the operator as in inference, without keeping data for a gradient."""
         ...
 
     def forward_for_gradient(self) -> None:
-        """Runs it and keeps what ``backward`` needs."""
+        """Runs the operator and keeps the data that ``backward`` requires."""
         ...
 
     def backward(self) -> None:
@@ -82,10 +82,10 @@ class OperatorRunner(Closeable):
     """One framework's operators in this process. Not thread-safe.
 
     Args:
-        options: Where they run.
+        options: The device, threads and element type.
 
     Raises:
-        ConfigurationError: The framework does not take the threads or the element type.
+        ConfigurationError: The framework does not support the threads or the element type.
         DeviceError: The device is not available.
     """
 
@@ -107,12 +107,12 @@ class OperatorRunner(Closeable):
         gradient: bool = False,
         form: str = "",
     ) -> OperatorCall:
-        """Copies the inputs to the device, and builds what runs.
+        """Copies the inputs to the device, and builds the call.
 
         Args:
             operator: The operator.
             case: Its sizes and parameters.
-            inputs: From ``draw_inputs``; they are not changed.
+            inputs: The inputs from ``draw_inputs``; they are not changed.
             gradient: Whether ``forward_for_gradient`` and ``backward`` will be called.
             form: One of ``forms``; empty for the first.
 
@@ -124,7 +124,7 @@ class OperatorRunner(Closeable):
 
     @abstractmethod
     def forms(self, name: str) -> tuple[str, ...]:
-        """Returns the ways in which it runs the operator of a name; none if it lacks it.
+        """Returns the forms in which the framework runs the named operator; empty if it lacks the operator.
 
         In MXNet ``nd``, ``sym`` and ``gluon``, in PyTorch ``eager`` and ``compile``, in ONNX Runtime
         ``graph``. An operator of several parts also has ``parts``, which runs them one after the other.
@@ -132,7 +132,7 @@ class OperatorRunner(Closeable):
 
     @abstractmethod
     def missing(self, name: str) -> str:
-        """Returns why it lacks the operator of a name."""
+        """Returns why the framework lacks the named operator."""
 
     @abstractmethod
     def uncovered(self) -> tuple[str, ...]:
@@ -143,11 +143,11 @@ class OperatorRunner(Closeable):
         """Returns the framework's libraries, build and settings."""
 
     def peak_memory_bytes(self) -> int | None:
-        """Returns the most memory that the allocator held since the last call; None if it does not tell."""
+        """Returns the allocator's peak memory since the last call; None if the framework lacks it."""
         return None
 
     def device_timer(self) -> DeviceTimer | None:
-        """Returns what times a run by the device's own clock; None where only the processor's tells."""
+        """Returns the timer of the device's own clock; None where only the host's clock is available."""
         return None
 
 

@@ -21,7 +21,7 @@ class Window:
     Attributes:
         kernel: Its size.
         stride: The steps in which it slides.
-        pad: What is added before and after each axis.
+        pad: The padding before and after each axis.
         dilate: The distance of its elements.
     """
 
@@ -48,7 +48,7 @@ class Window:
 
     @property
     def pads(self) -> Shape:
-        """What is added before the axes, and then what is added after them, as ONNX has it."""
+        """The padding before all axes, followed by that after them, as in ONNX."""
         return self.pad + self.pad
 
     def positions(self, sizes: Shape) -> Shape:
@@ -77,7 +77,7 @@ class Window:
         return np.pad(data, around, constant_values=value) if any(self.pad) else data
 
     def parts(self, padded: NDArray[Any], positions: Shape) -> Iterator[NDArray[Any]]:
-        """Yields, for each element of the window in C order, a view of what it is over at all positions."""
+        """Yields, for each element of the window in C order, a view of the data below it at all positions."""
         for offset in product(*(range(size) for size in self.kernel)):
             starts = [o * dilate for o, dilate in zip(offset, self.dilate, strict=True)]
             over: list[Any] = [

@@ -53,7 +53,7 @@ class Url:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text, or a pair of texts, such as a question and what answers it."""
+    """A text, or a pair of texts, such as a question and the text that answers it."""
 
     text: str
     pair: str | None = None

@@ -1,4 +1,4 @@
-"""The preprocessor of a model: those of its inputs together, which make the tensors of a batch."""
+"""The preprocessor of a model: it combines those of its inputs, which make the tensors of a batch."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ModelPreprocessor:
         Images of any size are not padded: those of a batch have one size.
 
         Args:
-            rows: What ``prepare`` returned for each.
+            rows: The return value of ``prepare`` for each.
         """
         found = [""] * len(rows)
         for name in self._same_size:
@@ -106,7 +106,7 @@ class ModelPreprocessor:
         Args:
             batch: Its tensors of a fixed shape.
             places: The rows of them that are wanted; None for all.
-            rows: What ``prepare`` returned for each of those.
+            rows: The return value of ``prepare`` for each of those.
         """
         if places is not None:
             batch = {name: array[places] for name, array in batch.items()}
@@ -151,7 +151,7 @@ class ModelPreprocessor:
         return {each.name: _named_check(batch[each.name], each, size) for each in self.tensors}
 
     def _pair(self, payload: Text) -> Tensors:
-        """A pair of texts as the two strings that the model takes."""
+        """Returns a pair of texts as the two strings that the model takes."""
         if payload.pair is None:
             raise InputError(f"found one text; the model takes a pair, {_listed(self._names)}")
         pair = payload.text, payload.pair

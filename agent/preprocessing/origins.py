@@ -1,4 +1,4 @@
-"""Where an input of a model came from, which leads from the model's outputs back to the image or the text."""
+"""The origin of a model's input, which maps the model's outputs back to the image or the text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TokenizedText:
     """A text as a model takes it.
 
     Attributes:
-        text: What answers are cut out of: the second text of a pair, or the only one.
+        text: The text that contains the answers: the second text of a pair, or the only one.
         offsets: int64, tokens × 2; where each token begins and ends in ``text``; -1 for tokens outside of it.
     """
 

@@ -72,7 +72,7 @@ class PillowDecoder(ImageDecoder):
 
 
 def decoded_image(content: bytes) -> Image.Image:
-    """Returns the image of a file as it is, in the mode of the file.
+    """Returns the image of a file, unchanged, in the mode of the file.
 
     Raises:
         InputError: It has no supported format, is damaged, or is too large.

@@ -43,7 +43,7 @@ class Preprocessor(ABC):
     """Creates the input tensors of one of a model's inputs, mostly of a shape and a dtype. Thread-safe.
 
     Attributes:
-        tensors: What it creates; here, one.
+        tensors: The tensors that it creates; here, one.
         dimensions: Its shape without the batch, with -1 for a dynamic axis.
         dtype: Its dtype.
         tensor_bytes: The memory that it takes; with dynamic axes, about.
@@ -93,13 +93,7 @@ class Preprocessor(ABC):
         """
 
     def origin(self, payload: Payload) -> Origin | None:
-        """Returns what postprocessing may want to know of an input that has been written; None for nothing.
-
-        It is called for models of tasks that ask for it, such as the detection of objects.
-
-        Raises:
-            InputError: The payload does not fit the model.
-        """
+        """Returns the origin of a written input for postprocessing; None if there is none."""
         return None
 
 
@@ -108,7 +102,7 @@ def check_tensor(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...]
 
     Args:
         array: The tensor of one input, or of a batch.
-        tensor: What the model takes.
+        tensor: The tensor that the model takes.
         batch: The size of the batch, if it is one.
 
     Raises:
@@ -137,7 +131,7 @@ def check_elements(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def check_strings(array: NDArray[Any]) -> NDArray[Any]:
-    """Returns strings as Python's own, in C order; raises InputError if an element is no Unicode string."""
+    """Returns strings as Python's own, in C order; raises InputError for an element that is not one."""
     if array.dtype.kind not in "UO":
         raise InputError(f"tensor has element type {array.dtype}; the model takes strings")
     found: NDArray[Any] = np.asarray(array, np.dtype(object), order="C")
@@ -261,7 +255,7 @@ class ImagePreprocessor(Preprocessor):
             self._normalise(self._fitted(payload), out)
 
     def _fitted(self, payload: EncodedImage | Pixels | NamedTensors | Url | Text) -> NDArray[np.uint8]:
-        """The pixels of an image as large as the model's input; height × width × channels."""
+        """Returns the pixels of an image as large as the model's input; height × width × channels."""
         match payload:
             case EncodedImage():
                 return self._decoder.decode(payload.content)

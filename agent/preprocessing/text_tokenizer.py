@@ -35,7 +35,7 @@ class Tokens:
     Attributes:
         ids: int64, tokens.
         types: int64, tokens; 1 for those of a second text.
-        text: What answers are cut out of.
+        text: The text that contains the answers.
     """
 
     ids: NDArray[np.int64]
@@ -54,7 +54,7 @@ class TextTokenizer:
         padding_id: The number of the token that texts are padded with.
 
     Raises:
-        ArtifactError: The file is no tokenizer, or does not fit the parameters.
+        ArtifactError: The file is not a tokenizer, or does not fit the parameters.
     """
 
     def __init__(self, parameters: TextParameters, path: Path) -> None:
@@ -130,7 +130,7 @@ def _opened(parameters: TextParameters, path: Path) -> Tokenizer:
 
 
 def _word_pieces(path: Path, text: str, *, lower_case: bool) -> Tokenizer:
-    """The tokenizer of BERT for a vocabulary."""
+    """Returns the tokenizer of BERT for a vocabulary."""
     lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
     vocabulary = {token: number for number, token in enumerate(lines)}
     if missing := [token for token in (_UNKNOWN, _FIRST, _SEPARATOR) if token not in vocabulary]:

@@ -1,1 +1,1 @@
-"""Tasks as an agent knows them: what a model's outputs mean, and the predictions made of them."""
+"""Tasks of an agent: the meaning of a model's outputs, and the predictions made from them."""

@@ -24,7 +24,7 @@ class BoxNotation:
     Attributes:
         format: The order of the four numbers.
         corners: For boxes of two corners, the places of left, top, right and bottom.
-        units: What the coordinates count.
+        units: The units of the coordinates.
         stated: Whether the manifest says so; if not, boxes that contradict it are refused.
         frame: The width and height that pixels refer to; None means those of the model's input.
     """
@@ -95,7 +95,7 @@ class BoxNotation:
 
 
 def scores_per_class(parameters: OutputParameters) -> bool:
-    """Whether a model gives a score for each class, and no class of each box."""
+    """Returns whether a model gives a score for each class, and no class of each box."""
     return parameters.classes_layer is None or parameters.classes_layer == parameters.probabilities_layer
 
 

@@ -45,7 +45,7 @@ class Classification(TaskPostprocessor):
         return Classifications(order.astype(np.int64, copy=False), best), good
 
     def _scores(self, tensors: Tensors) -> NDArray[np.float32]:
-        """The scores as float32, inputs × classes."""
+        """Returns the scores as float32, inputs × classes."""
         layer = self._output.parameters.probabilities_layer
         names = list(tensors)
         if isinstance(layer, int):

@@ -16,7 +16,7 @@ from inferometer.manifests.schema import ModelOutput
 class EmbeddingVectors(TaskPostprocessor):
     """Takes an output of the model, inputs × k, as the embeddings; axes of length 1 after these are dropped.
 
-    A vector with a number that is not finite is no prediction. Thread-safe.
+    A vector with a number that is not finite is not a prediction. Thread-safe.
     """
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:

@@ -50,7 +50,7 @@ class ImageEnhancement(TaskPostprocessor):
         """Returns the images whose values are finite, and the mask of these rows.
 
         Raises:
-            PredictionError: The output is no image as the manifest describes it.
+            PredictionError: The output is not an image as the manifest describes it.
         """
         name, tensor = find_layer(tensors, self._layer)
         if tensor.ndim != 4 or 0 in tensor.shape[1:]:
@@ -73,7 +73,7 @@ class ImageEnhancement(TaskPostprocessor):
         return Images(np.clip(pixels, 0, 1, dtype=np.float32)), good
 
     def _ends(self, name: str, dtype: np.dtype[Any]) -> tuple[float, float]:
-        """The values of black and white."""
+        """Returns the values of black and white."""
         if self._range is not None:
             return self._range
         if dtype.kind in "bf":

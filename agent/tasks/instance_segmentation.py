@@ -85,7 +85,7 @@ class InstancePostprocessor(TaskPostprocessor):
         ), good
 
     def _masks(self, tensors: Tensors, size: int) -> NDArray[Any]:
-        """The masks, N × k × height × width."""
+        """Returns the masks, N × k × height × width."""
         name, array = find_layer(tensors, self._layer, exactly=True)
         shape = list(array.shape)
         if array.ndim == 5 and array.shape[2] == 1:
@@ -103,7 +103,7 @@ class InstancePostprocessor(TaskPostprocessor):
     def _placed(
         self, mask: NDArray[np.float64], box: NDArray[np.float64], geometry: ImageGeometry | None
     ) -> NDArray[np.bool_]:
-        """The pixels of an object in the image."""
+        """Returns the pixels of an object in the image."""
         if geometry is None:
             return mask >= self._threshold
         if self._frame is MaskFrame.BOX:
@@ -122,7 +122,7 @@ class InstancePostprocessor(TaskPostprocessor):
 def _interpolation(
     span: tuple[float, float], cells: int, limit: int, *, falls: bool
 ) -> tuple[slice, NDArray[np.float64]]:
-    """The pixels whose centres lie in a span, and their weights on the cells that it is divided into.
+    """Returns the pixels whose centres lie in a span, and their weights on the cells that it is divided into.
 
     Args:
         span: Its begin and end, in pixels of the image.

@@ -27,7 +27,7 @@ def find_layer(tensors: Tensors, layer: int | str, *, exactly: bool = False) -> 
         exactly: Whether a name means the output of that name only.
 
     Raises:
-        PredictionError: There is no such output, or it has no numbers.
+        PredictionError: The output does not exist, or is not numeric.
     """
     names = list(tensors)
     if isinstance(layer, int):

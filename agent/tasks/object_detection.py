@@ -53,7 +53,7 @@ class ObjectFinder:
     ``max_detections`` most certain ones of an image are kept, of all classes, as COCO counts them.
 
     Args:
-        parameters: Those of the manifest.
+        parameters: The parameters of the manifest.
 
     Raises:
         ManifestError: They contradict each other.
@@ -97,7 +97,7 @@ class ObjectFinder:
         return found
 
     def _with_background_apart(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The scores of the labels, N × k × labels."""
+        """Returns the scores of the labels, N × k × labels."""
         if self._softmax:
             with np.errstate(invalid="ignore"):  # what is not finite stays so, and is reported
                 powers = np.exp(scores - scores.max(axis=2, keepdims=True, initial=-np.inf))
@@ -162,7 +162,7 @@ class ObjectFinder:
         classes: NDArray[np.int64],
         geometry: ImageGeometry | None,
     ) -> FoundObjects:
-        """The candidates with an area in the image; without a geometry, boxes stay in the model's units."""
+        """Returns candidates with an area in the image; without a geometry, boxes keep the model's units."""
         whole = clipped = self._notation.corners_of(boxes[places])
         if geometry is not None:
             try:
@@ -184,7 +184,7 @@ class ObjectFinder:
 
 
 class _Layers:
-    """The outputs of a batch, by what they mean; a model of one image may leave out the batch axis."""
+    """The outputs of a batch, by their meaning; a model of one image may omit the batch axis."""
 
     def __init__(self, tensors: Tensors, size: int) -> None:
         self._tensors = tensors
@@ -192,13 +192,13 @@ class _Layers:
         self._batched = True
 
     def named(self, layer: int | str) -> tuple[str, NDArray[np.float64]]:
-        """An output as float64, and its name."""
+        """Returns an output as float64, and its name."""
         name, tensor = find_layer(self._tensors, layer, exactly=True)
         array = tensor.astype(np.float64)
         return name, array if self._batched else array[np.newaxis]
 
     def boxes(self, layer: int | str) -> NDArray[np.float64]:
-        """The boxes, N × k × 4."""
+        """Returns the boxes, N × k × 4."""
         name, array = self.named(layer)
         if array.ndim == 2 and self._size == 1:
             self._batched = False
@@ -210,7 +210,7 @@ class _Layers:
         return array if array.shape[2] == 4 else array.transpose(0, 2, 1)
 
     def scores(self, layer: int | str, boxes: int, per_class: bool) -> NDArray[np.float64]:
-        """The scores, N × k, or N × k × classes."""
+        """Returns the scores, N × k, or N × k × classes."""
         if not per_class:
             return self.column(layer, boxes)
         name, array = self.named(layer)
@@ -221,14 +221,14 @@ class _Layers:
         return array if array.shape[1] == boxes else array.transpose(0, 2, 1)
 
     def column(self, layer: int | str | None, boxes: int) -> NDArray[np.float64]:
-        """One number for each box, N × k."""
+        """Returns one number for each box, N × k."""
         name, array = self.named(layer if layer is not None else 0)
         if array.ndim < 2 or array.shape[:2] != (self._size, boxes) or array.size != self._size * boxes:
             raise self._wrong(name, f"it is N × {boxes}, as there are {boxes} boxes")
         return array.reshape(self._size, boxes)
 
     def counts(self, layer: int | str | None, boxes: int) -> list[int]:
-        """How many boxes of each input count."""
+        """Returns how many boxes of each input count."""
         if layer is None:
             return [boxes] * self._size
         name, array = self.named(layer)

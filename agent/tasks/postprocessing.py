@@ -22,7 +22,7 @@ from inferometer.manifests.schema import ModelOutput
 
 @dataclass(frozen=True, slots=True)
 class PredictedInputs:
-    """What postprocessing may know of the inputs of a batch, beside the outputs.
+    """Information on the inputs of a batch for postprocessing, in addition to the outputs.
 
     Attributes:
         size: The number of inputs.
@@ -37,7 +37,7 @@ class PredictedInputs:
 
     @classmethod
     def of(cls, size: int, origins: Sequence[Origin | None]) -> PredictedInputs:
-        """Returns what is known of inputs, from the origin of each."""
+        """Returns the information on inputs, from the origin of each."""
         return cls(
             size,
             tuple(each if isinstance(each, ImageGeometry) else None for each in origins),
@@ -68,7 +68,7 @@ class TaskPostprocessor(Protocol):
         Args:
             tensors: The outputs, each with the batch as its first axis, which is checked before; but see
                 ``takes_unbatched``.
-            inputs: What is known of the inputs.
+            inputs: Information on the inputs.
 
         Raises:
             PredictionError: The outputs do not match the manifest.
@@ -76,7 +76,7 @@ class TaskPostprocessor(Protocol):
 
 
 class PostprocessorType(Protocol):
-    """What the registry's entries name: a class, or a function, that makes postprocessors."""
+    """The type of the registry's entries: a class or function that creates postprocessors."""
 
     def __call__(self, output: ModelOutput, feature_limit: int) -> TaskPostprocessor:
         """Returns the postprocessor of a model; ``feature_limit`` bounds what is kept, and 0 keeps all.

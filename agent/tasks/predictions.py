@@ -1,4 +1,4 @@
-"""Predictions: what a model says of the inputs of a batch, in columns, one class for each kind of output.
+"""Predictions: the results for the inputs of a batch, in columns, one class for each kind of output.
 
 Columns are plain numeric arrays, so that predictions travel and are kept as such. Where inputs have different
 numbers of entries, such as objects, ``counts`` tells how many each has, and the other columns hold the
@@ -31,14 +31,14 @@ class Predictions(ABC):
     A subclass is a frozen dataclass whose fields are its columns.
 
     Attributes:
-        kind: What the subclass is called on the wire and in a store.
+        kind: The name of the subclass on the wire and in a store.
     """
 
     kind: ClassVar[str]
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of inputs."""
+        """Returns the number of inputs."""
 
     @abstractmethod
     def row(self, place: int) -> Self:

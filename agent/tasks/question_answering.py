@@ -64,7 +64,7 @@ class AnswerSpans(TaskPostprocessor):
         return Texts.of(answers), usable
 
     def _answer(self, text: TokenizedText, start: NDArray[np.float64], end: NDArray[np.float64]) -> str:
-        """The answer of one input from its tokens' scores, float64."""
+        """Returns the answer of one input from its tokens' scores, float64."""
         inside = np.flatnonzero(text.offsets[:, 0] >= 0)
         if not len(inside):
             return ""

@@ -1,7 +1,4 @@
-"""The registry of what is made for a task: a table of the program's own, and the entry points of plug-ins.
-
-That of postprocessing is here; ``evaluators.tasks.metric`` has that of metrics.
-"""
+"""The registry of implementations for tasks: the program's own table, and the entry points of plug-ins."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ Part = TypeVar("Part")
 
 
 class TaskRegistry(Generic[Part]):
-    """What is made for each task, such as its postprocessors, by ``output.type``; imported on demand.
+    """The implementation for each task, such as its postprocessors, by ``output.type``; imported on demand.
 
     A plug-in has an entry point whose name is the task. Of two with the same name, the program's own is used.
 
     Args:
-        key: What its keys are, in messages.
-        what: What it holds, likewise.
+        key: The name of its keys, in messages.
+        what: The name of its values, in messages.
         group: The group of the entry points.
         builtin: ``output.type`` and the place as ``"module:name"``.
     """
@@ -38,7 +35,7 @@ class TaskRegistry(Generic[Part]):
         self._builtin = builtin
 
     def names(self) -> tuple[str, ...]:
-        """The tasks, the program's own first; a lookup that imports none."""
+        """Returns the tasks, the program's own first; a lookup that imports none."""
         announced = (point.name for point in metadata.entry_points(group=self._group))
         return tuple(dict.fromkeys((*self._builtin, *announced)))
 
@@ -46,10 +43,10 @@ class TaskRegistry(Generic[Part]):
         return task in self._builtin or bool(metadata.entry_points(group=self._group, name=str(task)))
 
     def find(self, task: str) -> Part:
-        """Imports what is made for a task.
+        """Imports the implementation for a task.
 
         Raises:
-            ConfigurationError: There is none, or that of a plug-in cannot be imported.
+            ConfigurationError: No implementation exists, or that of a plug-in cannot be imported.
         """
         if place := self._builtin.get(task):
             module, _, name = place.partition(":")

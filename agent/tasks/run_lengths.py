@@ -66,7 +66,7 @@ def decoded(content: bytes, height: int, width: int) -> NDArray[np.bool_]:
 
 
 def _lengths(content: bytes, pixels: int) -> list[int]:
-    """The run lengths of COCO's text, which fill the pixels; source: ``rleFrString`` in ``maskApi.c``."""
+    """Returns the run lengths of COCO's text, which fill the pixels (``rleFrString`` in ``maskApi.c``)."""
     counts: list[int] = []
     value = shift = 0
     for character in content:

@@ -75,7 +75,7 @@ class SemanticSegmentation(TaskPostprocessor):
         return self._maps(found), good
 
     def _maps(self, found: list[NDArray[np.int32]]) -> ClassMaps:
-        """The maps in columns, with the classes as places among the labels."""
+        """Returns the maps in columns, with the classes as places among the labels."""
         sizes = np.array([each.shape for each in found], np.int64).reshape(len(found), 2)
         pixels = np.concatenate([each.ravel() for each in found]) if found else np.empty(0, np.int32)
         if self._offset:
@@ -101,7 +101,7 @@ class SemanticSegmentation(TaskPostprocessor):
         return scores
 
     def _against_threshold(self, scores: NDArray[Any]) -> NDArray[Any]:
-        """The threshold and the scores as those of two classes; equal ones are class 0."""
+        """Returns the threshold and the scores as those of two classes; equal ones are class 0."""
         threshold = np.full_like(scores, self._threshold, np.result_type(scores, np.float32))
         return np.stack([threshold, scores], axis=1)
 
@@ -117,7 +117,7 @@ class SemanticSegmentation(TaskPostprocessor):
         )
 
     def _known(self, numbers: Any) -> NDArray[np.bool_]:
-        """Which maps have whole numbers of classes only."""
+        """Returns which maps consist only of integer classes."""
         limit = self._labels + self._offset if self._labels else _MOST_CLASSES
         with np.errstate(invalid="ignore"):
             right = (numbers >= 0) & (numbers < limit) & (numbers == np.floor(numbers))
@@ -131,19 +131,14 @@ def _finite(scores: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 class _Axis(NamedTuple):
-    """Where the pixels of an image lie in a model's output, along one axis.
-
-    Attributes:
-        places: float64; their centres, in pixels of the output, where 0 is the centre of the first.
-        seen: bool; whether they are in the model's input.
-    """
+    """The position of an image's pixels in a model's output, along one axis."""
 
     places: NDArray[np.float64]
     seen: NDArray[np.bool_]
 
 
 def _axes(geometry: ImageGeometry, height: int, width: int) -> tuple[_Axis, _Axis]:
-    """The pixels of the image in an output of this size: rows, columns."""
+    """Returns the pixels of the image in an output of this size: rows, columns."""
     g = geometry
     return (
         _axis(g.height, g.scale_y, g.top, g.input_height, height),
@@ -166,7 +161,7 @@ def _nearest(classes: NDArray[np.int32], geometry: ImageGeometry) -> NDArray[np.
 
 
 def _interpolated(scores: NDArray[Any], geometry: ImageGeometry) -> NDArray[np.int32]:
-    """The classes of the scores, C × height × width, that are interpolated at the image's pixels."""
+    """Returns the classes of the scores, C × height × width, that are interpolated at the image's pixels."""
     rows, columns = _axes(geometry, *scores.shape[1:])
     left, right, part = _neighbours(columns, scores.shape[2])
     upper, lower, share = _neighbours(rows, scores.shape[1])
@@ -182,7 +177,7 @@ def _interpolated(scores: NDArray[Any], geometry: ImageGeometry) -> NDArray[np.i
 
 
 def _neighbours(axis: _Axis, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """The pixels before and after each place, and how far it is from the first to the second."""
+    """Returns the pixels before and after each place, and how far it is from the first to the second."""
     places = np.clip(axis.places, 0, size - 1)
     before = np.floor(places).astype(np.int64)
     return before, np.minimum(before + 1, size - 1), (places - before).astype(np.float32)

@@ -111,7 +111,7 @@ class TraceAddress:
         return f"[{self.host}]" if ":" in self.host else self.host
 
     def __str__(self) -> str:
-        """The full address, which ``parse`` accepts."""
+        """Returns the full address, which ``parse`` accepts."""
         scheme = self.protocol.scheme
         return f"{scheme}://{self.netloc}{self.path}" if scheme else self.netloc
 
@@ -127,10 +127,7 @@ class TraceLink:
 
     @classmethod
     def parse(cls, text: str) -> TraceLink:
-        """Returns what ``--trace_url`` names; raises ConfigurationError if it is not valid.
-
-        A URL without ``{trace_id}`` is where a Jaeger is.
-        """
+        """Parses ``--trace_url``; raises ConfigurationError if it is not valid."""
         given = text.strip()
         try:
             parts = urlsplit(given)

@@ -107,7 +107,7 @@ class _GpuReader:
             raise
 
     def read(self) -> dict[str, float | int]:
-        """The available figures of this GPU."""
+        """Returns the available figures of this GPU."""
         readers: dict[str, Callable[[], float | int]] = {
             "gpu_utilization_percent": lambda: int(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu),
             "gpu_memory_bytes": lambda: int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used),

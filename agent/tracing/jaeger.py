@@ -152,7 +152,7 @@ def _send(connected: socket.socket, packet: bytes) -> None:
 
 
 class _Translator(ThriftTranslator):
-    """Writes lists as JSON, and the resource not with each span: the process has it."""
+    """Translates attributes: lists become JSON, and the resource belongs to the process, not to each span."""
 
     def _extract_tags(self, span: ReadableSpan) -> Sequence[Tag]:
         bare = ReadableSpan(
@@ -180,6 +180,6 @@ def _process(resource: Resource) -> Process:
 
 
 def _tag_value(value: Any) -> str | bool | int | float:
-    """A value that a tag can hold: it can hold no list."""
+    """Returns a value that a tag can hold: it can hold no list."""
     tag: str | bool | int | float = value
     return json.dumps(value, ensure_ascii=False) if isinstance(value, tuple | list) else tag

@@ -96,7 +96,7 @@ class _ReadableKind:
         self.status = _UNSET if error is None else Status(StatusCode.ERROR, str(error))
 
     def attributes(self, batch: int, thread: int) -> dict[str, AttributeValue]:
-        """The attributes of one span; a negative batch and thread 0 mean none."""
+        """Returns the attributes of one span; a negative batch and thread 0 mean none."""
         own = dict(self._attributes)
         if batch >= 0:
             own["inferometer.batch"] = batch

@@ -107,7 +107,7 @@ class SpanRecorder:
         self._notes: dict[str, None] = {}
 
     def wants(self, level: TraceLevel) -> bool:
-        """Whether spans of a level are recorded."""
+        """Returns whether spans of a level are recorded."""
         return level <= self.level
 
     def new_id(self) -> int:
@@ -183,7 +183,7 @@ class SpanRecorder:
             return self._dropped
 
     def __len__(self) -> int:
-        """The number of spans that are kept."""
+        """Returns the number of spans that are kept."""
         with self._lock:
             return self._count
 
@@ -194,7 +194,7 @@ class SpanRecorder:
             return tuple(self._full)
 
     def take(self) -> tuple[SpanChunk, ...]:
-        """Returns the spans since the last call, and forgets them; they still count towards the limit."""
+        """Returns the spans since the last call, and discards them; they still count towards the limit."""
         with self._lock:
             self._cut()
             taken, self._full = tuple(self._full), []

@@ -47,7 +47,7 @@ def process_resource(service: str = CLIENT_SERVICE, instance: str = "") -> Attri
 
 
 def _configured() -> dict[str, AttributeValue]:
-    """The attributes that the environment sets."""
+    """Returns the attributes that the environment sets."""
     if not any(os.environ.get(name) for name in _VARIABLES):  # as nearly always: this loads no library
         return {}
     from opentelemetry.sdk.resources import OTELResourceDetector

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the help names trace levels, and needs no NumPy
 
 
 class TraceLevel(IntEnum):
-    """What is recorded; each level includes the ones before it."""
+    """The levels of tracing; each level includes the ones before it."""
 
     NO_TRACE = 0
     APPLICATION_TRACE = 1
@@ -62,10 +62,7 @@ class SpanRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SpanLink:
-    """A reference to a span that is no parent, perhaps of another trace.
-
-    ``trace_id`` has 32 hexadecimal digits; ``span_id`` is a signed number of 64 bits.
-    """
+    """A reference to a span that is not the parent, possibly of another trace."""
 
     trace_id: str
     span_id: int
@@ -102,7 +99,7 @@ class SpanKind:
         return cls(name, level, tuple(sorted(given.items())))
 
     def attribute(self, name: str) -> AttributeValue | None:
-        """The value of ``inferometer.NAME``; None if there is none."""
+        """Returns the value of ``inferometer.NAME``; None if there is none."""
         wanted = f"inferometer.{name}"
         return next((value for key, value in self.attributes if key == wanted), None)
 
@@ -138,7 +135,7 @@ class SpanChunk:
     links: Mapping[int, Sequence[SpanLink]] = field(default_factory=dict, kw_only=True)
 
     def __len__(self) -> int:
-        """The number of spans."""
+        """Returns the number of spans."""
         return len(self.kind)
 
     def values(self, *columns: str) -> Iterator[tuple[int, ...]]:

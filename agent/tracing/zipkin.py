@@ -69,7 +69,7 @@ def _zipkin_span(span: ReadableSpan) -> dict[str, Any]:
 
 
 def _remote_endpoint(attributes: Mapping[str, Any], side: str) -> dict[str, Any]:
-    """The other side of a call; only an IP address has a place there."""
+    """Returns the other side of a call; only an IP address has a place there."""
     try:
         address = ipaddress.ip_address(str(attributes.get(f"{side}.address", "")))
     except ValueError:
@@ -85,7 +85,7 @@ def _microseconds(time_ns: int) -> int:
 
 
 def _text(value: object) -> str:
-    """A value as a tag, which is a text: numbers and truth values as in JSON, and so lists."""
+    """Returns a value as a tag, which is a text: numbers and truth values as in JSON, and so lists."""
     if isinstance(value, str):
         return value
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

@@ -1,1 +1,1 @@
-"""Training in this process: the trainers' interface, their options, and what a step returns."""
+"""Training in this process: the trainers' interface, their options, and the result of a step."""

@@ -1,4 +1,4 @@
-"""What ranks need beside them, such as the servers of MXNet's kvstore."""
+"""Processes that ranks require beside them, such as the servers of MXNet's kvstore."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Companion:
     """A process that runs beside ranks.
 
     Attributes:
-        name: What messages call it.
+        name: The name of the process in messages.
         work: Runs until the ranks tell it to end; pickle can pass it on to the process.
     """
 

@@ -82,7 +82,7 @@ def open_trainer(
 
 
 def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Registry) -> type[Trainer]:
-    """Returns what trains a model, after all checks that need neither a file of it nor the data.
+    """Returns the trainer of a model, after all checks that need neither its files nor the data.
 
     Raises what ``open_trainer`` raises for the framework, the options, the devices and the manifest.
     """
@@ -99,7 +99,7 @@ def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Re
 
 
 def find_companions(entry: FrameworkEntry, communication: str) -> CompanionsOf | None:
-    """Returns what gives the processes that ranks need beside them; None for a framework without any.
+    """Returns the function that gives the companions of ranks; None for a framework without any.
 
     Args:
         entry: The framework.

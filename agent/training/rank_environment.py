@@ -163,13 +163,13 @@ def _of_slurm(variables: _Variables) -> Rank | None:
 
 
 def _first_host(variables: _Variables, alone: bool) -> str:
-    """The host of rank 0; ranks that are ``alone`` on one host meet on its loopback address."""
+    """Returns the host of rank 0; ranks that are ``alone`` on one host meet on its loopback address."""
     hosts = expand_hosts(variables.text("SLURM_STEP_NODELIST"))
     return LOOPBACK if alone else next(hosts)
 
 
 def _tasks_here(variables: _Variables) -> int:
-    """The tasks on this host, from a list such as ``2(x3),1`` over the hosts; 1 where there is no list."""
+    """Returns the number of tasks on this host, from a list of hosts like ``2(x3),1``; 1 without it."""
     text = variables.text("SLURM_STEP_TASKS_PER_NODE", "1")
     node = variables.number("SLURM_NODEID", 0)
     for item in text.split(","):
@@ -213,7 +213,7 @@ class _Variables:
         return port
 
     def member(self, number_name: str, count_name: str) -> tuple[int, int]:
-        """The number of one of several, and their number."""
+        """Returns the number of one of several, and their number."""
         number, count = self.number(number_name), self.number(count_name)
         if number >= count:
             raise ConfigurationError(f"{number_name} is {number}, but {count_name} {count}; it counts from 0")

@@ -56,7 +56,7 @@ OPTIMIZERS = ("sgd", "nag", "adam", "adamw", "rmsprop")
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The place of this process among those that train one model together.
+    """The rank of this process among those that train one model together.
 
     Attributes:
         number: From 0 to ``count`` - 1.
@@ -119,7 +119,7 @@ class TrainingBatch:
     targets: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Returns the number of samples."""
         return len(self.inputs)
 
 
@@ -127,7 +127,7 @@ class PlacedBatch(Protocol):
     """A batch on the trainer's devices; only its trainer knows more of it."""
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Returns the number of samples."""
         ...
 
 
@@ -193,7 +193,7 @@ class Trainer(Closeable):
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: TrainerOptions) -> None:
-        """Refuses what the framework cannot do, before a file of the model or the data is read.
+        """Rejects what the framework does not support, before a file of the model or the data is read.
 
         ``load`` refuses the same; by default, only ``load`` does. Implementations check the devices here.
 
@@ -240,12 +240,12 @@ class Trainer(Closeable):
         batches of all ranks, however many each rank has.
 
         Args:
-            batch: What ``place`` returned; it can be used again.
+            batch: The return value of ``place``; it can be used again.
             parts: Whether to time the parts, which synchronises after each and so takes longer; the same
                 on every rank.
 
         Returns:
-            A loss that is not finite is returned as it is.
+            A loss that is not finite is returned unchanged.
 
         Raises:
             TrainingError: The framework failed, another rank was lost, or float16 cannot hold the gradients
@@ -257,7 +257,7 @@ class Trainer(Closeable):
     def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
         """Runs the model without training it: ``(samples, *dimensions)`` to ``(samples, *output_shape)``.
 
-        It runs as in a prediction, without dropout, and leaves the state of the training as it is.
+        It runs as in a prediction, without dropout, and does not change the state of the training.
 
         Raises:
             TrainingError: The inputs do not match, or the framework failed.
@@ -347,7 +347,7 @@ class Trainer(Closeable):
         return None
 
     def details(self) -> FrameworkDetails:
-        """Returns what the framework tells of its build and its settings; the default tells nothing."""
+        """Returns the framework's build and settings; empty by default."""
         return FrameworkDetails()
 
     @property

@@ -1,1 +1,1 @@
-"""Making a dataset in one format from one in another, checking datasets, and what can be downloaded."""
+"""Conversion of datasets between formats, checks of datasets, and the datasets that can be downloaded."""

@@ -1,4 +1,4 @@
-"""Reading all of a dataset, to say what it holds and what is damaged."""
+"""Reading a whole dataset, to report its content and its damage."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _WITH_CHECKSUM = {"zip", "npz"}
 
 @dataclass(frozen=True, slots=True)
 class DatasetCheck:
-    """What a dataset holds.
+    """The content of a dataset.
 
     Attributes:
         backend: The name of its format.
         samples: The number of its samples, with the failed ones.
-        labelled: Those with a class.
+        labelled: The number of samples with a class.
         classes: The number of different classes among them.
-        payload_bytes: The bytes of the data of those that can be read.
+        payload_bytes: The size of the data of all readable samples, in bytes.
         kinds: How many there are of each kind of data, such as ``EncodedImage``.
         unprotected: Those that can be read and have no checksum, neither of the format nor, as PNG, of their
             own: damage of them that still decodes is not noticed.
         checksum: The sum of their digests, as a conversion has it; None where a sample failed or has none.
-        failed: Those that cannot be read or decoded.
-        failures: What failed: the first ones.
+        failed: The number of samples that cannot be read or decoded.
+        failures: The first failures.
     """
 
     backend: str
@@ -101,7 +101,7 @@ def check_dataset(
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What is kept of a sample's data; a PNG has checksums, which its decoder compares."""
+    """The data kept of a sample; a PNG has checksums, which its decoder compares."""
 
     kind: str
     size: int

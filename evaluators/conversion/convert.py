@@ -48,7 +48,7 @@ class Conversion:
         payload_bytes: The bytes of their data.
         checksum: The sum of their digests; see ``encoding.digest_of``.
         failed: The samples of the source that failed and were left out.
-        failures: What failed: the first ones.
+        failures: The first failures.
         resumed: How many samples an earlier process had written.
     """
 
@@ -83,11 +83,11 @@ def convert(
         encoding: How images are written.
         fail_on_error: Whether a sample that cannot be read ends the conversion, which can be continued once
             it is repaired; else it is left out and counted.
-        on_progress: Called with what is done, how many samples, and of how many.
+        on_progress: Called with the current step, the number of samples done, and their total.
 
     Raises:
         ConfigurationError: An option does not fit the format.
-        DatasetError: A sample cannot be read or written, or what was written does not read back equal.
+        DatasetError: A sample cannot be read or written, or the written data does not read back equal.
         OutputError: The target exists, cannot be written, or another process writes it.
     """
     _check_options(target, backend, encoding)
@@ -244,7 +244,7 @@ class _Run:
         )
 
     def _number(self, sample: Sample) -> int | None:
-        """The index of the class of a sample, where the format has one."""
+        """Returns the index of the class of a sample, where the format has one."""
         if self._backend not in _INDEXED or sample.label is None:
             return None
         if self._numbers is not None:
@@ -282,7 +282,7 @@ class _Run:
         )
 
     def check(self, journal: Journal) -> None:
-        """Reads what was written, and compares its count and checksum.
+        """Reads the written dataset, and compares its count and checksum.
 
         Raises:
             DatasetError: They differ.
@@ -315,7 +315,7 @@ def size_of(payload: Payload) -> int:
 
 
 def _class_numbers(source: Dataset) -> Mapping[str, int] | None:
-    """The index of each class by name, in the order of the names; None where labels are indices already."""
+    """Returns the index of each class by name, in the order of the names; None if labels are indices."""
     if source.labels_are_indices:
         return None
     labels = sorted(source.labels())
@@ -349,7 +349,7 @@ def _array(encoding: Encoding, grey: bool, payload: Payload) -> NDArray[Any]:
 
 
 def _arrays(source: Dataset, make: Callable[[Payload], NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """The arrays of the samples that can be read."""
+    """Yields the arrays of the samples that can be read."""
     for sample in source:
         try:
             yield make(sample.read())
@@ -358,7 +358,7 @@ def _arrays(source: Dataset, make: Callable[[Payload], NDArray[Any]]) -> Iterato
 
 
 def _publish(folder: Path, target: Path) -> None:
-    """Renames what was written; goes on where an earlier process was killed meanwhile."""
+    """Renames the written files; continues where an earlier process was killed meanwhile."""
     content = folder / "content"
     if target.suffix == ".npz":
         (content / ArrayWriter.FILE).replace(target)

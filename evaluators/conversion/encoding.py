@@ -1,4 +1,4 @@
-"""What becomes of a sample's data on its way into another format."""
+"""The conversion of a sample's data to another format."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Encoding:
         """Returns an image file of an image; its bytes are kept where neither size nor quality is asked for.
 
         Raises:
-            InputError: It is no image, or cannot be decoded.
+            InputError: It is not an image, or cannot be decoded.
         """
         if isinstance(payload, EncodedImage):
             suffix = suffix_of(payload.content)
@@ -82,10 +82,10 @@ class Encoding:
         Args:
             payload: The image.
             square: Whether a resized one is also cropped to a square at its centre.
-            grey: Whether to convert to grey or colour; None keeps what it is.
+            grey: Whether to convert to grey or colour; None keeps the colours.
 
         Raises:
-            InputError: It is no image, or cannot be decoded.
+            InputError: It is not an image, or cannot be decoded.
         """
         image = self._resized(_image(payload), square=square)
         if grey is not None:
@@ -112,7 +112,7 @@ def suffix_of(content: bytes) -> str:
     """Returns the suffix of an image file by its first bytes.
 
     Raises:
-        InputError: It is none of the formats that can be decoded.
+        InputError: The format is not one that can be decoded.
     """
     for beginning, suffix in _BEGINNINGS.items():
         if content.startswith(beginning):
@@ -125,10 +125,10 @@ def suffix_of(content: bytes) -> str:
 
 
 def is_grey(payload: Payload) -> bool:
-    """Whether an image is grey, by its header.
+    """Returns whether an image is grey, by its header.
 
     Raises:
-        InputError: It is no image, or its header is damaged.
+        InputError: It is not an image, or its header is damaged.
     """
     if isinstance(payload, EncodedImage):
         mode = open_image(payload.content, FORMATS).mode
@@ -137,7 +137,7 @@ def is_grey(payload: Payload) -> bool:
 
 
 def _image(payload: Payload) -> Image.Image:
-    """The image in grey or in red, green and blue."""
+    """Returns the image in grey or in red, green and blue."""
     if isinstance(payload, Pixels):
         return Image.fromarray(payload.array)
     if not isinstance(payload, EncodedImage):

@@ -1,4 +1,4 @@
-"""The journal of a conversion: how far it got, so that another process goes on."""
+"""The journal of a conversion: its progress, so that another process can continue it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Journal:
     """The state of a conversion when its files were last flushed.
 
     Attributes:
-        task: What is converted, and how; another task cannot go on with it.
+        task: The description of the conversion; another task cannot continue it.
         read: The samples of the source that were read.
         written: The samples that were written.
         payload_bytes: The bytes of their data.
         checksum: The sum of their digests in hexadecimal; see ``encoding.digest_of``.
-        failures: Those that failed, by their place in the source: at most the first ones.
+        failures: The first failed samples, by their place in the source.
         failed: How many failed.
         writer: The state of the writer.
         is_checked: Whether the files are complete and were checked.
@@ -81,7 +81,7 @@ def open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether all of a conversion has been written into a folder and checked."""
+    """Returns whether all of a conversion has been written into a folder and checked."""
     try:
         return json.loads((folder / FILE).read_text(encoding="utf-8"))["is_checked"] is True
     except (OSError, ValueError, TypeError, LookupError, RecursionError):

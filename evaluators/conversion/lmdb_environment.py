@@ -27,11 +27,11 @@ class LmdbEnvironment:
         self._pending: list[tuple[bytes, bytes]] = []
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Adds a value to those that ``commit`` writes."""
+        """Adds a value, which ``commit`` writes."""
         self._pending.append((key, value))
 
     def commit(self) -> None:
-        """Writes what was put in one transaction, and returns once it is on the disk."""
+        """Writes all added values in one transaction, and returns once they are on the disk."""
         while True:
             try:
                 with self._environment.begin(write=True) as transaction:
@@ -46,5 +46,5 @@ class LmdbEnvironment:
                 return
 
     def close(self) -> None:
-        """Closes it, without what is not committed."""
+        """Closes the environment without uncommitted data."""
         self._environment.close()

@@ -19,9 +19,9 @@ class PublishedDataset:
 
     Attributes:
         name: Its name.
-        base_url: Where its files are.
+        base_url: The URL of the folder of its files.
         files: The MD5 of each file, by name.
-        paths: What to open, by ``training`` and ``validation``, relative to its folder.
+        paths: The paths to open, by ``training`` and ``validation``, relative to its folder.
         size_bytes: The size of the download.
         license: Under which terms it is published.
     """
@@ -80,7 +80,7 @@ def find_published(name: str) -> PublishedDataset:
     """Returns the dataset of a name.
 
     Raises:
-        UnknownDatasetError: There is none.
+        UnknownDatasetError: No such dataset exists.
     """
     for dataset in PUBLISHED:
         if dataset.name == name.casefold():

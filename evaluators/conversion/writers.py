@@ -30,7 +30,7 @@ class DatasetWriter(Closeable):
     Args:
         folder: The folder, which exists. It holds what an earlier writer has left, if ``state`` is not empty.
         encoding: How images are written.
-        state: Where the earlier writer was when it flushed; what it wrote since is written again.
+        state: The position of the earlier writer at its last flush; later data is written again.
 
     Raises:
         OSError: A file cannot be written; every method may raise it.
@@ -129,7 +129,7 @@ class LmdbWriter(DatasetWriter):
         return {}
 
     def close(self) -> None:
-        """Closes the environment, without what is not flushed."""
+        """Closes the environment without unflushed data."""
         self._environment.close()
 
 
@@ -246,7 +246,7 @@ class ArrayWriter(DatasetWriter):
             os.fsync(written.fileno())
 
     def _written_labels(self) -> list[str] | None:
-        """The labels of the samples; None where there are none."""
+        """Returns the labels of the samples; None where there are none."""
         lines = (self.folder / "labels.jsonl").read_text(encoding="utf-8").splitlines()
         labels = [json.loads(line) for line in lines]
         if None in labels and any(label is not None for label in labels):
@@ -274,7 +274,7 @@ def _flush_map(array: NDArray[Any]) -> None:
 
 
 def _reopened(path: Path, size: int) -> IO[bytes]:
-    """Opens a file to append after its first bytes, without those that follow."""
+    """Opens a file to append after its first bytes; truncates the rest."""
     file = path.open("ab")
     file.truncate(size)
     file.seek(size)

@@ -35,7 +35,7 @@ class ArchiveDataset(ImageDataset):
 
     Args:
         path: The zip.
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         checksum: ``sha256:…`` of the zip.
         name: The name of the dataset; None means the path.
         version: The manifest's version, where there is one.
@@ -78,7 +78,7 @@ class ArchiveDataset(ImageDataset):
         self._zip = _open(self._path)
 
     def files(self) -> tuple[Path]:
-        """The zip."""
+        """Returns the zip."""
         return (self._path,)
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ def _open(path: Path) -> zipfile.ZipFile:
 
 
 def _image_entries(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
-    """The entries of images, by their path without common parent folders."""
+    """Returns the entries of images, by their path without common parent folders."""
     entries = [info for info in archive.infolist() if is_image(info.filename) and not info.is_dir()]
     for info in entries:
         name = printable(info.filename)

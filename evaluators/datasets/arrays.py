@@ -47,7 +47,7 @@ class ArraysDataset(Dataset):
     The arguments are those of ``ArchiveDataset``, and the ``tensors`` that the model takes, if there is one.
 
     Raises:
-        DatasetError: The file is no ``.npz``, is damaged, or its arrays are not as above.
+        DatasetError: The file is not an ``.npz``, is damaged, or its arrays are not as above.
     """
 
     backend = "npz"
@@ -208,7 +208,7 @@ def _pixels(samples: NDArray[Any], found: str) -> NDArray[Any]:
 
 
 def _texts(labels: NDArray[Any], count: int, path: Path) -> list[str]:
-    """The labels as text, one for each of the ``count`` samples."""
+    """Returns the labels as text, one for each of the ``count`` samples."""
     if labels.shape not in {(count,), (count, 1)}:
         raise DatasetError(f"{path}: labels have shape {list(labels.shape)}, but there are {count} samples")
     if labels.dtype.kind in "iuU":

@@ -20,7 +20,7 @@ _CHECKSUM_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Sample(Input):
-    """An input and its class, or what else is true of it.
+    """An input and its class or other ground truth.
 
     Attributes:
         label: The name of the class; None if it is unknown.
@@ -44,7 +44,7 @@ class DatasetIdentity:
     """The identity of a dataset.
 
     Attributes:
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         name: The manifest's name; without a manifest, the path.
         version: The manifest's version; None without a manifest.
         checksum: ``sha256:…`` of the dataset's one file; None for a folder.
@@ -105,12 +105,12 @@ class Dataset(ABC):
         return self._identity
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Returns the number of samples."""
         return self._identity.size
 
     @abstractmethod
     def __iter__(self) -> Iterator[Sample]:
-        """The samples in order. Their data is read later, on demand."""
+        """Returns the samples in order. Their data is read later, on demand."""
 
     def sample(self, index: int) -> Sample:
         """Returns the sample at a place, from 0, which is read later, on demand. Thread-safe.
@@ -129,7 +129,7 @@ class Dataset(ABC):
         return {**self.__dict__, "_listed": None}
 
     def files(self) -> Iterable[Path]:
-        """The files that samples are read from; none, the default, for samples in memory or elsewhere."""
+        """Returns the files that samples are read from; by default none, for samples stored elsewhere."""
         return ()
 
     def close(self) -> None:  # noqa: B027 - most datasets have no open resources
@@ -169,7 +169,7 @@ class Subset(Dataset):
         return self.whole.sample(self._places[index])
 
     def files(self) -> Iterable[Path]:
-        """The files of the whole dataset."""
+        """Returns the files of the whole dataset."""
         return self.whole.files()
 
     def close(self) -> None:

@@ -30,13 +30,13 @@ class LmdbDataset(Dataset):
 
     Args:
         path: The folder with ``data.mdb``, or a file like it.
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         checksum: ``sha256:…`` of the file, where it is known.
         name: The name of the dataset; None means the path.
         version: The manifest's version, where there is one.
 
     Raises:
-        DatasetError: It cannot be read, is no LMDB of one database, is truncated or damaged, or is empty.
+        DatasetError: The file is unreadable, not an LMDB of one database, truncated, damaged or empty.
     """
 
     backend = "caffe_lmdb"
@@ -82,7 +82,7 @@ class LmdbDataset(Dataset):
         return Sample(key, partial(self._read, index, fields), text, self.labels_are_indices)
 
     def files(self) -> tuple[Path]:
-        """The file of the records."""
+        """Returns the file of the records."""
         return (self._file.path,)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The choice of a dataset: what a user names, and how it is opened for a model."""
+"""The choice of a dataset: how a user names it, and how it is opened for a model."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class DatasetChoice:
 
     @property
     def holds_images(self) -> bool:
-        """Whether it has nothing but images; an .npz, an LMDB and that of a manifest may have tensors."""
+        """Whether it has only images; an .npz, an LMDB and that of a manifest may have tensors."""
         return bool(self.urls_path) or (self.path is not None and not may_hold_tensors(self.path))
 
     def open(
@@ -94,7 +94,7 @@ class DatasetChoice:
         Args:
             catalog: The datasets.
             cache: Gets one that is at a URL; with None, all are on this machine.
-            tensors: What the model takes, by whose names an ``.npz`` has its arrays.
+            tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
 
         Raises:
             UnknownDatasetError: The catalogue has none of that name and category.
@@ -123,7 +123,7 @@ class DatasetChoice:
         return None
 
     def _subset(self, dataset: Dataset) -> Dataset:
-        """The samples that count."""
+        """Returns the samples that count."""
         if self.sample_ids is None:
             return dataset
         try:
@@ -133,7 +133,7 @@ class DatasetChoice:
             raise
 
     def open_early(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
-        """Opens the dataset, so that what is wrong with it is known before a model is loaded; see ``open``.
+        """Opens the dataset, so that errors in it are found before a model is loaded; see ``open``.
 
         Returns None where the model is to name it, or may have the names of its arrays, as of an ``.npz``.
         """

@@ -37,7 +37,7 @@ class CifarDataset(Dataset):
 
     Args:
         path: The folder, the archive or one file.
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         checksum: ``sha256:…`` of the archive, where it is known.
         name: The name of the dataset; None means the path.
         version: The manifest's version, where there is one.
@@ -97,12 +97,12 @@ def _reopened(path: Path, identity: DatasetIdentity) -> CifarDataset:
 
 
 def is_batch(name: str) -> bool:
-    """Whether a file of this name is a part of CIFAR-10."""
+    """Returns whether a file of this name is a part of CIFAR-10."""
     return _BATCH.fullmatch(name) is not None
 
 
 def _batches(path: Path) -> Mapping[str, bytes]:
-    """The content of the files that a path stands for, in order, by their paths."""
+    """Returns the content of the files that a path stands for, in order, by their paths."""
     try:
         if path.is_dir():
             return _of_folder(path)
@@ -129,7 +129,7 @@ def _of_folder(folder: Path) -> Mapping[str, bytes]:
 
 
 def _of_archive(archive: Path, member: str | None) -> Mapping[str, bytes]:
-    """The content of the files in an archive: of one, or of those for training."""
+    """Returns the content of the files in an archive: of one, or of those for training."""
     contents: dict[str, bytes] = {}
     with tarfile.open(archive) as tar:
         for entry in tar:
@@ -146,7 +146,7 @@ def _of_archive(archive: Path, member: str | None) -> Mapping[str, bytes]:
 
 
 def _chosen(names: Mapping[str, object], source: str) -> list[str]:
-    """The files for training in order; without any, that for testing."""
+    """Returns the files for training in order; without any, that for testing."""
     numbers = {int(match[2]): name for name in names if (match := _BATCH.fullmatch(name)) and match[2]}
     if not numbers:
         return sorted(names)[:1]
@@ -167,7 +167,7 @@ def _whole(path: Path) -> bytes:
 
 
 def _parsed(source: str, content: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """The classes, int64, and the images, uint8 (samples, 3, 32, 32), of a file."""
+    """Returns the classes, int64, and the images, uint8 (samples, 3, 32, 32), of a file."""
     if not source.endswith(".bin"):
         return _unpickled(source, content)
     whole, rest = divmod(len(content), _RECORD_BYTES)

@@ -81,7 +81,7 @@ def class_indices(dataset: Dataset, manifest_labels: Sequence[str], classes: int
 
 
 def _matched(labels: Sequence[str], manifest_labels: Sequence[str]) -> Mapping[str, int] | None:
-    """The index of each label among the model's; None if one matches none, or several."""
+    """Returns the index of each label among the model's; None if one matches none, or several."""
     if not manifest_labels:
         return None
     index = ClassIndex(manifest_labels)

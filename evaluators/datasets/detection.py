@@ -68,7 +68,7 @@ def backend_of(path: Path) -> str:
 
 
 def may_hold_tensors(path: Path) -> bool:
-    """Whether what lies at a path may have tensors or texts, instead of images.
+    """Returns whether what lies at a path may have tensors or texts, instead of images.
 
     It may not where nothing can be opened.
     """
@@ -103,7 +103,7 @@ _SUFFIXES = {"recordio": SUFFIX, "npz": ".npz", "zip": ".zip"}
 
 
 def _in_folder(path: Path) -> list[str]:
-    """The formats in a folder."""
+    """Returns the formats in a folder."""
     with os.scandir(path) as listed:
         entries = {entry.name: entry.is_dir() for entry in listed if not entry.name.startswith(".")}
     folders = {name for name, is_folder in entries.items() if is_folder}
@@ -136,7 +136,7 @@ def _in_folder(path: Path) -> list[str]:
 
 
 def _of_objects(path: Path, entries: Mapping[str, bool]) -> str:
-    """The format of a folder with images and their objects, whose images are not the dataset alone."""
+    """Returns the format of a folder with images and their objects, not only the dataset's images."""
     if entries.get(voc.ANNOTATIONS) and entries.get(voc.IMAGES):
         return "voc"
     instances = entries.get(coco.FOLDER) and any((path / coco.FOLDER).glob(coco.INSTANCES))
@@ -157,7 +157,7 @@ def _has_folder(path: Path) -> bool:
 
 
 def _is_images(path: Path, name: str, is_folder: bool, *, shallow: bool) -> bool:
-    """Whether a name in a folder is that of an image, or, unless ``shallow``, of a class folder with one."""
+    """Returns whether a name is that of an image or, unless ``shallow``, of a class folder with one."""
     if not is_folder:
         return is_image(name)
     paths = (file for _, _, names in os.walk(path / name) for file in names) if not shallow else ()
@@ -165,7 +165,7 @@ def _is_images(path: Path, name: str, is_folder: bool, *, shallow: bool) -> bool
 
 
 def _of_file(path: Path) -> list[str]:
-    """The formats that a file may have: one by its name or content, or none."""
+    """Returns the formats that a file may have: one by its name or content, or none."""
     return list(islice(_of_name(path), 1)) or list(islice(_of_content(path), 1))
 
 

@@ -44,7 +44,7 @@ class Place:
 
 
 def is_image(path: str) -> bool:
-    """Whether a path inside a dataset names an image, and no part of it is hidden."""
+    """Returns whether a path inside a dataset names an image, and no part of it is hidden."""
     parts = path.split("/")
     return PurePosixPath(path).suffix.casefold() in IMAGE_SUFFIXES and not any(
         part.startswith(".") for part in parts
@@ -61,7 +61,7 @@ def arrange(paths: Iterable[str], source: str) -> list[Place]:
         source: The dataset, for errors.
 
     Raises:
-        DatasetError: There is no image, or only some are in class folders.
+        DatasetError: The folder has no image, or only some are in class folders.
     """
     images = [path for path in paths if is_image(path)]
     if not images:
@@ -155,7 +155,7 @@ class FolderDataset(ImageDataset):
         super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(places)), places)
 
     def files(self) -> Iterator[Path]:
-        """The files of the images."""
+        """Returns the files of the images."""
         return (self._root / place.path for place in self._places)
 
     def read(self, place: Place) -> EncodedImage:
@@ -167,7 +167,7 @@ def read_image(path: Path) -> EncodedImage:
     """Reads the file of one image.
 
     Raises:
-        InputError: It is no file, or larger than an image is.
+        InputError: It is not a file, or larger than an image is.
         OSError: It cannot be read.
     """
     status = path.stat()
@@ -179,7 +179,7 @@ def read_image(path: Path) -> EncodedImage:
 
 
 def _image_paths(root: Path) -> Iterator[str]:
-    """The paths of the images at the top and in the class folders, relative to ``root``."""
+    """Yields the paths of the images at the top and in the class folders, relative to ``root``."""
 
     def refuse(error: OSError) -> None:
         raise DatasetError(f"{error.filename or root}: cannot be read: {error.strerror or error}") from error

@@ -50,7 +50,7 @@ class ValidationDataset(Dataset):
 
     Args:
         path: The folder with the images or with ``ILSVRC2012_img_val.tar``, or the tar.
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         checksum: ``sha256:…`` of the tar, where it is known.
         name: The name of the dataset; None means ``ilsvrc2012_validation``.
         version: The manifest's version, where there is one.
@@ -95,7 +95,7 @@ class ValidationDataset(Dataset):
         return Sample(name, partial(self._read, name), self._labels[index])
 
     def files(self) -> Iterable[Path]:
-        """The files of the images, or the tar."""
+        """Returns the files of the images, or the tar."""
         return (self._folder / name for name in self._names) if self._tar is None else (self._tar.path,)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class ValidationDataset(Dataset):
 
 
 def is_validation(folder: Path, entries: Mapping[str, bool]) -> bool:
-    """Whether a folder has the images and a file with their classes, or the tar.
+    """Returns whether a folder has the images and a file with their classes, or the tar.
 
     Args:
         folder: The folder.
@@ -140,7 +140,7 @@ def _images_of(folder: Path) -> list[str]:
 
 
 def _members(path: Path) -> dict[str, _Member]:
-    """The images of the tar, by name."""
+    """Returns the images of the tar, by name."""
     found: dict[str, _Member] = {}
     try:
         with tarfile.open(path, "r:") as tar:
@@ -159,7 +159,7 @@ def _members(path: Path) -> dict[str, _Member]:
 
 
 def _places(folder: Path) -> tuple[Path, ...]:
-    """Where the files with the classes are looked for, in this order."""
+    """Returns the paths to search for the files with the classes, in order."""
     kits = (base / DEVELOPMENT_KIT / "data" for base in (folder, folder.parent))
     return (folder, *kits, folder.parent)
 
@@ -169,7 +169,7 @@ def _find(places: tuple[Path, ...], name: str) -> Path | None:
 
 
 def _labels(names: list[str], places: tuple[Path, ...], folder: Path) -> list[str]:
-    """The WordNet id of each image."""
+    """Returns the WordNet id of each image."""
     numbers = [int(name[len("ILSVRC2012_val_") : -len(".JPEG")]) for name in names]
     if (values := _find(places, _VALUES)) is not None:
         indices = _of_values(values)
@@ -213,7 +213,7 @@ def _text(path: Path) -> str:
 
 
 def _of_values(path: Path) -> dict[str, int]:
-    """The index of each image in ``val.txt``."""
+    """Returns the index of each image in ``val.txt``."""
     indices: dict[str, int] = {}
     for row, line in enumerate(_text(path).splitlines(), start=1):
         name, _, digits = line.strip().rpartition(" ")
@@ -226,7 +226,7 @@ def _of_values(path: Path) -> dict[str, int]:
 
 
 def _numbers(path: Path, text: str) -> list[int]:
-    """The ``ILSVRC2012_ID`` of each image."""
+    """Returns the ``ILSVRC2012_ID`` of each image."""
     lines = text.split()
     for row, line in enumerate(lines, start=1):
         if not line.isdecimal() or len(line) > 9:
@@ -235,7 +235,7 @@ def _numbers(path: Path, text: str) -> list[int]:
 
 
 def _sorted_ids(places: tuple[Path, ...]) -> tuple[str, ...]:
-    """The WordNet ids in their order: those of ``synsets.txt``, or the 1000 of ILSVRC 2012."""
+    """Returns the WordNet ids in their order: those of ``synsets.txt``, or the 1000 of ILSVRC 2012."""
     if (path := _find(places, _SYNSETS)) is not None:
         return tuple(sorted(_wordnet_ids(path)))
     return tuple(name.split()[0] for name in read_class_names(BUILTIN / "labels" / "imagenet_1k.txt") or ())
@@ -250,7 +250,7 @@ def _wordnet_ids(path: Path) -> tuple[str, ...]:
 
 
 def _kit(places: tuple[Path, ...]) -> tuple[Path, str | None, bytes | None]:
-    """The ground truth with its path, and ``meta.mat``, from files or the archive of the development kit."""
+    """Returns the ground truth with its path, and ``meta.mat``, from files or the kit's archive."""
     truth, meta = _find(places, GROUND_TRUTH), _find(places, _META)
     if truth is not None:
         return truth, _text(truth), None if meta is None else meta.read_bytes()
@@ -273,7 +273,7 @@ def _kit(places: tuple[Path, ...]) -> tuple[Path, str | None, bytes | None]:
 
 
 def _ids_of_numbers(meta: bytes | None, places: tuple[Path, ...], truth: Path) -> tuple[str, ...]:
-    """The WordNet id of each ``ILSVRC2012_ID``, from 1."""
+    """Returns the WordNet id of each ``ILSVRC2012_ID``, from 1."""
     if meta is not None:
         synsets = read_structures(meta, "synsets", _META)
         ids = {each.get("ILSVRC2012_ID"): each.get("WNID") for each in synsets}

@@ -33,7 +33,7 @@ class ArrayInputs(Dataset):
 
     Args:
         array: Samples × the shape of the model's input; floats, whole numbers or strings.
-        tensor: What the model takes.
+        tensor: The tensor that the model takes.
 
     Raises:
         DatasetError: The array is empty, or its shape or dtype do not fit the model.
@@ -64,7 +64,7 @@ class NamedArrayInputs(Dataset):
 
     Args:
         arrays: Samples × the shape of each of the model's inputs, by its name or in the model's order.
-        tensors: What the model takes.
+        tensors: The tensors that the model takes.
 
     Raises:
         DatasetError: An array is empty, or the names, shapes or dtypes do not fit the model.
@@ -100,7 +100,7 @@ class SyntheticDataset(Dataset):
     Where memory bounds their number, or more are asked for than it draws, the same ones follow again.
 
     Args:
-        tensors: What the model takes.
+        tensors: The tensors that the model takes.
         count: The number of samples.
         seed: Draws the tensors.
         size: The size of dynamic axes; None is what each tensor has for them.
@@ -161,7 +161,7 @@ def checked_arrays(
 
 
 def _converts(array: NDArray[Any], tensor: TensorSpec) -> bool:
-    """Whether an array can be what the model takes without loss; strings are checked one by one."""
+    """Returns whether an array can be what the model takes without loss; strings are checked one by one."""
     dtype = dtype_of(tensor)
     if dtype.hasobject:
         return array.dtype.kind in _STRINGS
@@ -171,7 +171,7 @@ def _converts(array: NDArray[Any], tensor: TensorSpec) -> bool:
 
 
 def _content(array: NDArray[Any]) -> memoryview:
-    """The bytes of an array, in C order and in its own byte order; of strings, those of their JSON."""
+    """Returns the bytes of an array, in C order and its own byte order; for strings, those of their JSON."""
     if array.dtype.kind in _STRINGS:
         return memoryview(json.dumps(array.tolist(), default=str).encode())
     return np.ascontiguousarray(array).data

@@ -15,14 +15,14 @@ _IMAGES = re.compile(r"(.*)images([-.])idx3-ubyte(\.gz)?")
 
 
 class IdxDataset(Dataset):
-    """The grey images of an idx file, with the labels of the one beside it, in the order of the files.
+    """The grey images of an idx file, with the labels from the label file, in the order of the files.
 
     Labels are the digits, as text. All images are in memory.
 
     Args:
         path: The file of the images, such as ``t10k-images-idx3-ubyte`` or with ``.gz``, or the folder with
             it, where the images for training are chosen if they are there.
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         checksum: Of nothing: the dataset is in two files.
         name: The name of the dataset; None means the path.
         version: The manifest's version, where there is one.
@@ -72,7 +72,7 @@ def _reopened(path: Path, identity: DatasetIdentity) -> IdxDataset:
 
 
 def is_images_file(name: str) -> bool:
-    """Whether a file of this name has the images of an idx dataset."""
+    """Returns whether a file of this name has the images of an idx dataset."""
     return _IMAGES.fullmatch(name) is not None
 
 

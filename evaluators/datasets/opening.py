@@ -59,10 +59,10 @@ def open_dataset(
     Args:
         manifest: The dataset.
         cache: The cache for downloads; None requires a file beside the manifest.
-        tensors: What the model takes, by whose names an ``.npz`` has its arrays.
+        tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
 
     Raises:
-        DatasetError: It is missing, cannot be downloaded, has another checksum, or is no dataset.
+        DatasetError: It is missing, cannot be downloaded, has another checksum, or is not a dataset.
     """
     if not manifest.path:
         raise DatasetError(
@@ -97,13 +97,13 @@ def open_path(
 
     Args:
         path: A file or a folder.
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         backend: The name of its format, one of ``detection.BACKENDS``; None finds it out.
-        tensors: What the model takes, by whose names an ``.npz`` has its arrays.
+        tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
 
     Raises:
         DatasetError: It is missing, damaged, or is not what a dataset can be.
-        ConfigurationError: There is no such format.
+        ConfigurationError: The format does not exist.
     """
     if backend is not None:
         if backend not in _READERS:

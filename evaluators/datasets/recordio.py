@@ -43,7 +43,7 @@ class RecordDataset(Dataset):
 
     Args:
         path: The ``.rec``.
-        category: Such as ``vision``.
+        category: The category, such as ``vision``.
         checksum: ``sha256:…`` of the file, where it is known.
         name: The name of the dataset; None means the path.
         version: The manifest's version, where there is one.
@@ -91,7 +91,7 @@ class RecordDataset(Dataset):
         return self._unusual(index, offset, int(self._places.ends[index]))
 
     def files(self) -> tuple[Path]:
-        """The file of the records."""
+        """Returns the file of the records."""
         return (self._file.path,)
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class RecordDataset(Dataset):
         return EncodedImage(self._content(index, offset, end)[0])
 
     def _content(self, index: int, offset: int, end: int) -> tuple[bytes, float]:
-        """The image of a record, and its first label."""
+        """Returns the image of a record, and its first label."""
         size = end - offset
         if size > MAX_IMAGE_BYTES:
             raise too_large(self._where(index, "an image"), size)
@@ -153,7 +153,7 @@ class RecordDataset(Dataset):
         return self._split(index, content)
 
     def _split(self, index: int, content: bytes) -> tuple[bytes, float]:
-        """The image after the header and the labels, and the first label."""
+        """Returns the image after the header and the labels, and the first label."""
         if len(content) < IMAGE_HEADER.size:
             raise InputError(
                 self._where(index, f"has {len(content)} bytes, too few for the header of an image")
@@ -167,7 +167,7 @@ class RecordDataset(Dataset):
         return content[begin:], float(label)
 
     def _text(self, label: float) -> str | None:
-        """The label as text; None for none."""
+        """Returns the label as text; None for none."""
         if math.isnan(label) or label == -1:
             return None
         if label != np.floor(label):

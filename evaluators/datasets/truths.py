@@ -1,4 +1,4 @@
-"""Truths of samples other than a class: what the predictions of other tasks are scored against."""
+"""Ground truths other than a class, against which the predictions of other tasks are scored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Objects:
         width: Of the image, in pixels.
         boxes: float64, objects × 4: left, top, width and height in pixels, as in COCO.
         classes: The name of each object's class.
-        areas: float64, objects; in pixels, by which COCO tells small from large ones.
+        areas: float64, objects; in pixels, by which COCO distinguishes small from large objects.
         crowds: bool, objects; whether it is a crowd, which a prediction neither hits nor misses.
         masks: The mask of each object; None where there are boxes only.
         image: COCO's id of the image, by which its evaluation orders images; None keeps the dataset's order.
@@ -80,7 +80,7 @@ class ClassMap:
 
 @dataclass(frozen=True, slots=True)
 class UnreadClassMap:
-    """A class map that is read when it is called, with the names of the classes, which are known before."""
+    """A class map that is read when it is called; the names of the classes are available earlier."""
 
     read: Callable[[], ClassMap]
     classes: tuple[str, ...] = ()

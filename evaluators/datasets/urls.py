@@ -54,7 +54,7 @@ class UrlsDataset(Dataset):
 
 
 def _input_id(number: int, text: str, copy: int) -> str:
-    """The id of an input: line and text; the number of a further pass follows that of the line.
+    """Returns the id of an input: line and text; the number of a further pass follows that of the line.
 
     The id is stored, and omits the credentials of a URL.
     """
@@ -82,7 +82,7 @@ def _content(path: Path) -> bytes:
 
 
 def _lines(content: bytes, path: Path) -> Sequence[tuple[int, str]]:
-    """The lines that name an input by a URL or path, each with its number, from 1."""
+    """Returns the lines that name an input by a URL or path, each with its number, from 1."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -98,6 +98,6 @@ def _lines(content: bytes, path: Path) -> Sequence[tuple[int, str]]:
 
 
 def _shortened(text: str) -> str:
-    """The text, without its middle if it is long; the end contains the file's name."""
+    """Returns the text, without its middle if it is long; the end contains the file's name."""
     half = (_SHOWN_CHARACTERS - 1) // 2
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:half]}…{text[-half:]}"

@@ -1,1 +1,1 @@
-"""Charts: what they show, and how Matplotlib paints them."""
+"""Charts: their content, and how Matplotlib draws them."""

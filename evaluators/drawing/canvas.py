@@ -127,7 +127,7 @@ def _figure(drawing: Drawing, tip: Tip) -> Figure:
 
 
 def _chart_inches(chart: Chart, palette: Palette) -> float:
-    """The height of a chart with its heading and axis labels."""
+    """Returns the height of a chart with its heading and axis labels."""
     legend = _LEGEND_ENTRY * len(palette.legend(groups_of(chart))) if palette.needs_legend else 0
     return _heading_inches(chart) + max(height_of(chart) + BELOW_AXES_INCHES, legend + 0.1)
 
@@ -138,7 +138,7 @@ def _heading_inches(chart: Chart) -> float:
 
 
 def _warning_lines(chart: Chart) -> list[tuple[str, str]]:
-    """The lines of the warning and of the remark, each with its colour."""
+    """Returns the lines of the warning and of the remark, each with its colour."""
     both = ((chart.heading.warning, ALARM), (chart.heading.remark, PALE))
     return [
         (line, colour)

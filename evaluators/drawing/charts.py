@@ -214,11 +214,11 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class MatrixChart:
-    """Shares, 0…1, of rows in columns, each a cell that is darker the more it has.
+    """Shares, 0…1, of rows in columns, each a cell whose darkness grows with its share.
 
     Attributes:
         heading: The chart's name.
-        axis: What the columns are.
+        axis: The meaning of the columns.
         rows: The names of the rows, at least one.
         columns: The names of the columns, which are short, such as the numbers before the names of the rows.
         shares: A row of shares for each row.
@@ -254,7 +254,7 @@ class Drawing:
 
 
 def height_of(chart: Chart) -> float:
-    """The height of a chart's axes."""
+    """Returns the height of a chart's axes."""
     match chart:
         case BarChart():
             return sum(row_inches(row, chart.stacked) for row in chart.rows)
@@ -269,11 +269,11 @@ def height_of(chart: Chart) -> float:
 
 
 def row_inches(row: BarRow, stacked: bool) -> float:
-    """The height of a row of bars."""
+    """Returns the height of a row of bars."""
     return BIG_ROW_INCHES if row.label.detail or (len(row.bars) > 1 and not stacked) else ROW_INCHES
 
 
 def how_many_fit(charts: Iterable[Chart]) -> int:
-    """How many of the charts, from the first on, fit into one picture; at least one."""
+    """Returns how many of the charts, from the first on, fit into one picture; at least one."""
     heights = accumulate(height_of(chart) + HEADING_INCHES + BELOW_AXES_INCHES for chart in charts)
     return max(1, sum(height <= MOST_INCHES for height in heights))

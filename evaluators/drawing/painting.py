@@ -47,7 +47,7 @@ _EDGE = "#FFFFFF"
 
 
 def groups_of(chart: Chart) -> set[str]:
-    """The groups that a chart shows."""
+    """Returns the groups that a chart shows."""
     match chart:
         case BarChart():
             return {bar.group for row in chart.rows for bar in row.bars}
@@ -84,7 +84,7 @@ def paint(axes: Axes, chart: Chart, palette: Palette, tip: Tip) -> None:
 
 
 def _axes_inches(axes: Axes) -> float:
-    """The width of axes in inches."""
+    """Returns the width of axes in inches."""
     figure = axes.get_figure(root=True)
     if figure is None:
         raise ValueError("the axes belong to no figure")

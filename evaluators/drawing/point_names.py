@@ -1,4 +1,4 @@
-"""Names beside points, placed so that none covers another, or a point."""
+"""Names next to points, placed so that no name covers another name or a point."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _points(axes: Axes, every: Sequence[Series]) -> Iterator[_Box]:
 
 
 def _place(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    """A place on the picture in typographic points."""
+    """Returns a place on the picture in typographic points."""
     across, up = axes.transData.transform((x, y))
     scale = _POINTS_PER_INCH / _dots_per_inch(axes)
     return float(across) * scale, float(up) * scale

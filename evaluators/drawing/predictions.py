@@ -41,7 +41,7 @@ Colour = tuple[int, int, int]
 
 
 def can_be_drawn(prediction: Predictions) -> bool:
-    """Whether there is a picture of such a prediction."""
+    """Returns whether there is a picture of such a prediction."""
     return isinstance(prediction, Detections | Instances | ClassMaps | Images)
 
 
@@ -141,7 +141,7 @@ def _spot(
     size: tuple[int, int],
     taken: Iterable[_Box],
 ) -> _Box:
-    """Where the name of an object stands: above its box, below, or in it, within the image."""
+    """Returns the position of an object's name: above, below or inside its box, within the image."""
     width, height = _size_of(draw, font, text)
     left, top, bottom = at
     left = max(0.0, min(left, size[0] - width))
@@ -201,7 +201,7 @@ def _with_classes(prediction: ClassMaps, image: Image.Image, labels: Sequence[st
 
 
 def _with_legend(image: Image.Image, legend: Sequence[tuple[str, Colour]]) -> Image.Image:
-    """The image with names and their colours to its right."""
+    """Returns the image with names and their colours to its right."""
     if not legend:
         return image
     font = _font(image)
@@ -220,7 +220,7 @@ def _with_legend(image: Image.Image, legend: Sequence[tuple[str, Colour]]) -> Im
 
 
 def _side_by_side(given: Image.Image, made: Image.Image) -> Image.Image:
-    """The input and the output, in the same height, with their sizes in pixels below them."""
+    """Returns the input and the output, in the same height, with their sizes in pixels below them."""
     height = max(min(_SIDE, _MOST_SIDE), given.height, made.height)
     titled = []
     for name, image in (("input", given), ("output", made)):
@@ -258,7 +258,7 @@ def _check_size(image: Image.Image, width: int, height: int) -> None:
 
 
 def _scale_of(image: Image.Image) -> float:
-    """By how much an image is enlarged, or made smaller."""
+    """Returns the factor that enlarges or shrinks an image."""
     longer = max(image.size)
     return float(max(1, round(_SIDE / longer))) if longer <= _MOST_SIDE else _MOST_SIDE / longer
 

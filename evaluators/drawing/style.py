@@ -41,7 +41,7 @@ class Palette:
         }
 
     def __getitem__(self, group: str) -> Fill:
-        """The fill of a group."""
+        """Returns the fill of a group."""
         return self._fills.get(group, OTHER)
 
     @property

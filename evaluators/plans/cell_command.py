@@ -1,4 +1,4 @@
-"""How a cell is started, in an interpreter or a container, and whether this machine has what that needs."""
+"""How a cell starts, in an interpreter or a container, and whether this machine meets its requirements."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def container_words(
     name: str = "",
     shared: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Returns the words that run a program in a container, which is removed after it.
+    """Returns the words that run a program in a container and remove the container afterwards.
 
     Args:
         container: The image and its engine.
         words: The program and its arguments, in place of the image's entry point.
-        environment: Its variables.
+        environment: The environment variables of the program.
         cores: The cores that it may use, such as ``0,2-3``; empty for all. Apptainer ignores them: its
-            container is a child of this process, which can be pinned.
+            container is a child of this process, which the caller can pin.
         name: The container's name, for docker and podman.
-        shared: Folders and files of this machine that it has at the same paths, and may write.
+        shared: Folders and files of this machine that the container mounts at the same paths, writable.
     """
     variables, folders = dict(environment), absolute(container.library_path)
     if container.library_path:
@@ -127,7 +127,7 @@ def container_process(words: Sequence[str]) -> int | None:
     """Returns the process id of a container that has started; None while there is none.
 
     Args:
-        words: What prints the id; none without a container.
+        words: The command that prints the id; empty without a container.
     """
     answer = answer_of(words) if words else ""
     if isinstance(answer, str) or answer.returncode or not answer.stdout.strip().isdecimal():
@@ -138,7 +138,7 @@ def container_process(words: Sequence[str]) -> int | None:
 def answer_of(
     words: Sequence[str], environment: Mapping[str, str] | None = None, limit_s: float = _ANSWER_S
 ) -> subprocess.CompletedProcess[str] | str:
-    """Returns what a program answers, or why there is no answer, such as the time limit."""
+    """Returns the output of a program, or the reason why there is none, such as the time limit."""
     try:
         return subprocess.run(  # noqa: S603 - the words come from the user's plan
             list(words),
@@ -157,22 +157,24 @@ def answer_of(
 
 
 def last_line(text: str) -> str:
-    """Returns the last line of what a program wrote, where its error is."""
+    """Returns the last line of a program's output, which holds its error."""
     lines = text.strip().splitlines()
     return one_line(lines[-1]) if lines else "it said nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class CellCommand:
-    """How a cell is started.
+    """The command that starts a cell.
 
     Attributes:
         argv: The program and its arguments.
-        environment: The variables that its process gets beside those of this one, or in place of them.
-        stop: What ends its container, since killing the engine's client does not; empty without one.
-        container_pid: What prints the process id of its container, which is no child of the client; empty
-            without one.
-        slurm: The options of sbatch that its job has beside those of the plan.
+        environment: The variables that the process gets in addition to those of this one. They take
+            precedence.
+        stop: The command that ends the container, since killing the engine's client does not; empty without a
+            container.
+        container_pid: The command that prints the process id of the container, which is not a child of the
+            client; empty without a container.
+        slurm: The sbatch options of the job in addition to those of the plan.
     """
 
     argv: tuple[str, ...]
@@ -192,17 +194,17 @@ def command_of(
     shared: Sequence[str] = (),
     here: bool = True,
 ) -> CellCommand:
-    """Returns how a cell is started.
+    """Returns the command that starts a cell.
 
     Args:
         cell: The cell.
         plan: Its plan.
         agent: The words that start this program with the interpreter of this process; empty for the usual.
-        variables: Further variables, in place of those of the software and the cell.
-        name: The name of its container, which no other has at that time; without one, ``stop`` and
+        variables: Further variables. They take precedence over those of the software and the cell.
+        name: The name of the container, unique among those that run; without one, ``stop`` and
             ``container_pid`` are empty.
-        shared: Folders and files that a container has at the same paths, and may write.
-        here: Whether it runs on this machine; this process may use its cores then.
+        shared: Folders and files that a container mounts at the same paths, writable.
+        here: Whether the cell runs on this machine; its cores are then checked against those of this process.
 
     Raises:
         ConfigurationError: The plan has no such software, or a parameter that begins with ``cell.`` is wrong.
@@ -230,16 +232,16 @@ def check_software(
     on_agents: bool = False,
     limit_s: float = LIMIT_S,
 ) -> Iterator[str]:
-    """Yields one line for each problem with what the cells run in; equal ones are one.
+    """Yields one line for each distinct problem with the software that the cells run in.
 
-    Each interpreter and each image is asked once, in a process of its own, to import the frameworks of its
-    cells. This process imports none: for its own interpreter, it looks up what is installed.
+    Each interpreter and each image imports the frameworks of its cells once, in a separate process. This
+    process imports none: for its own interpreter, it looks up the installed packages.
 
     Args:
         plan: The plan.
         cells: Its cells.
-        here: Whether they run on this machine; this process may use their cores then.
-        on_agents: Whether agents run the models; what is installed here does not matter then.
+        here: Whether they run on this machine; their cores are then checked against those of this process.
+        on_agents: Whether agents run the models; the packages installed here do not matter then.
         limit_s: How long an interpreter may take to answer.
     """
     seen: set[str] = set()
@@ -269,7 +271,7 @@ def check_software(
 
 
 def _missing_programs(cell: Cell, software: Software, *, here: bool) -> list[str]:
-    """The programs before the interpreter or the engine that are not installed; raises ConfigurationError."""
+    """Returns the launcher's programs that are not installed; raises ConfigurationError."""
     launcher, cores = launcher_of(cell), cores_of(cell, here=here)
     variables_of(cell)
     programs = [_PINNING] if cores else []
@@ -305,7 +307,7 @@ def _folder_problems(software: Software) -> list[str]:
 
 
 def _problems(software: Software, frameworks: Iterable[str], limit_s: float) -> list[str]:
-    """Those of an interpreter or a container, after asking it."""
+    """Returns the problems that an interpreter or a container reports."""
     if isinstance(software, Interpreter):
         python = python_of(software)
         if not os.access(python, os.X_OK) or Path(python).is_dir():
@@ -326,7 +328,7 @@ def _problems(software: Software, frameworks: Iterable[str], limit_s: float) -> 
 
 
 def _told(answer: subprocess.CompletedProcess[str] | str, who: str) -> list[str]:
-    """The problems that an interpreter has printed, or why there are none of its own."""
+    """Returns the problems that an interpreter has printed, or the reason why it printed none."""
     if isinstance(answer, str):
         return [f"{who}: {answer}"]
     try:
@@ -358,12 +360,12 @@ def _contained(
 
 
 def _stop(container: Container, name: str) -> tuple[str, ...]:
-    """What ends a container; killing the client of docker or podman leaves it running."""
+    """Returns the command that ends a container; killing the client of docker or podman leaves it running."""
     return () if container.engine is Engine.APPTAINER else (container.engine.value, "kill", name)
 
 
 def _program(python: str) -> tuple[str, ...]:
-    """The words that start this program: its script beside the interpreter, or its main function."""
+    """Returns the words that start this program: its script beside the interpreter, or its main function."""
     script = Path(python).with_name(AGENT)
     return (python, str(script)) if script.is_file() else (python, "-c", _MAIN)
 

@@ -1,4 +1,4 @@
-"""The cells of a plan: every combination of its variables, each a command line with an id of its own."""
+"""The cells of a plan: every combination of its variables, each a command line with its own id."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What tells it from others, for people."""
+        """The label that tells the cell from others, for people."""
         return " ".join(f"{name}={shown(value)}" for name, value in self.options.items())
 
 
@@ -83,13 +83,13 @@ def cells_of(
     variables: Mapping[str, Sequence[Value]] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Cell, ...]:
-    """Returns the cells of a plan, in the order of its variables; equal ones are one.
+    """Returns the distinct cells of a plan, in the order of its variables.
 
     Args:
         plan: The plan.
-        parameters: Replace the values of those of the plan, which keep their types and domains.
-        variables: Replace those of the plan, and parameters of the same name.
-        environment: What a reference may name beside the parameters.
+        parameters: Values that replace those of the plan's parameters, which keep their types and domains.
+        variables: Variables that replace those of the plan, and its parameters of the same name.
+        environment: The environment variables that a reference may name in addition to the parameters.
 
     Raises:
         ConfigurationError: A reference, a condition, a type, a domain or a constraint is wrong, a variable
@@ -110,7 +110,7 @@ def cells_of(
 
 
 def runs_of(plan: Plan, cells: Sequence[Cell]) -> Iterator[Run]:
-    """Yields the runs in their order: each repetition of all cells, in a random order of its own."""
+    """Yields the runs in order: each repetition of all cells, in a random order of its own."""
     for repetition in range(1, plan.repeat + 1):
         order = list(cells)
         random.Random(f"{plan.seed}-{repetition}").shuffle(order)  # noqa: S311 - an order, no secret
@@ -119,13 +119,13 @@ def runs_of(plan: Plan, cells: Sequence[Cell]) -> Iterator[Run]:
 
 
 def value_of(given: Given) -> Value:
-    """Returns the value of a parameter as it is written."""
+    """Returns the value of a parameter, which may be written alone or with its type and description."""
     return given.val if isinstance(given, Parameter) else given
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A cell before its references are replaced: its values, and what is known of its parameters."""
+    """A cell before its references are resolved: its values and its parameters."""
 
     values: dict[str, Value]
     known: Mapping[str, Given]
@@ -137,7 +137,7 @@ class _Draft:
 
 
 def _joined(plan: Mapping[str, Given], replacing: Mapping[str, Given]) -> dict[str, Given]:
-    """Parameters of a plan and those that replace them: a plain value replaces the value alone."""
+    """Merges the parameters of a plan with their replacements; a plain value replaces the value alone."""
     joined = dict(plan)
     for name, each in replacing.items():
         before = joined.get(name)
@@ -149,7 +149,7 @@ def _joined(plan: Mapping[str, Given], replacing: Mapping[str, Given]) -> dict[s
 
 
 def _check_size(plan: Plan, varied: Mapping[str, Sequence[Value]]) -> None:
-    """Refuses a grid that is empty, or too large to be meant."""
+    """Raises ConfigurationError for a grid that is empty or has too many cells."""
     for name, values in varied.items():
         if not values:
             raise ConfigurationError(
@@ -167,7 +167,7 @@ def _check_size(plan: Plan, varied: Mapping[str, Sequence[Value]]) -> None:
 def _combinations(
     plan: Plan, given: Mapping[str, Given], varied: Mapping[str, Sequence[Value]], order: Sequence[str]
 ) -> Iterator[_Draft]:
-    """Each cell of the grid that is not excluded, and those beside it."""
+    """Yields each cell of the grid that is not excluded, and then the included cells."""
     plain = _Draft({name: value_of(each) for name, each in given.items()}, given)
     for combination in itertools.product(*(varied[name] for name in order)):
         values = {**plain.values, **dict(zip(order, combination, strict=True))}
@@ -198,7 +198,7 @@ def _extended(draft: _Draft, plan: Plan) -> list[_Draft]:
 
 
 def _of_extension(value: Value, prefix: str) -> Value:
-    """A value whose references to what fitted name that of this extension."""
+    """Returns a value whose references to what fitted name that of this extension."""
 
     def replaced(item: Scalar) -> Scalar:
         return item.replace(_CONDITION, "${" + prefix) if isinstance(item, str) else item
@@ -222,7 +222,7 @@ def _cell(plan: Plan, draft: _Draft, environment: Mapping[str, str]) -> Cell:
 
 
 def _written(values: Mapping[str, Value]) -> dict[str, list[str]]:
-    """Values as a command line has them, where 16 and "16" are equal, and null is as good as left out."""
+    """Returns values as a command line has them, where 16 and "16" are equal, and null counts as absent."""
     written = {
         name: [shown(each) for each in (value if isinstance(value, list) else [value]) if each is not None]
         for name, value in values.items()
@@ -231,7 +231,7 @@ def _written(values: Mapping[str, Value]) -> dict[str, list[str]]:
 
 
 def _checked(name: str, value: Value, given: Given) -> Value:
-    """A value in the type of its parameter, if that is in its domain."""
+    """Returns a value converted to the type of its parameter, if it is in the parameter's domain."""
     if not isinstance(given, Parameter):
         return value
     typed: Value = value

@@ -1,15 +1,15 @@
-"""Reads a configuration of DLBS 0.4 and makes it a plan of ``agent bench``.
+"""Converts a configuration of DLBS 0.4 to a plan of ``agent bench``.
 
-It refuses, with a ``ConfigurationError``:
+It rejects, with a ``ConfigurationError``:
 
 - text that is not JSON, or lacks the sections of a configuration;
 - the name of a parameter that differs from one of DLBS in one character, if it is only set or only named;
 - a first phase other than training and inference;
-- a framework that is Python, or refers to what is not there;
+- a framework whose value is a Python expression, or refers to a parameter that does not exist;
 - a configuration in which no cell has an equal, or whose plan does not expand.
 
-It leaves out, with a reason, each parameter and value without an equal, Python in ``$( )$``, values that
-refer to what is left out, and the cells of other frameworks, other precisions and phases but the first.
+It omits, with a reason, each parameter and value without an equal, Python in ``$( )$``, values that refer
+to an omitted parameter, and the cells of other frameworks, other precisions and phases after the first.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _SHOWN_CHARACTERS = 120
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A plan that was a configuration of DLBS.
+    """A plan that was imported from a configuration of DLBS.
 
     Attributes:
         plan: The plan, as its file has it.
-        without_equal: What the plan lacks, each with its reason.
+        without_equal: The parts of the configuration that the plan lacks, each with its reason.
     """
 
     plan: dict[str, Any]
@@ -57,8 +57,8 @@ def import_dlbs(text: str, name: str, environment: Mapping[str, str] | None = No
     """Returns the plan of a configuration of DLBS.
 
     Conditions, cases and references keep their meaning: a parameter without an equal that one of them names
-    stays as the plan's own. The plan states the defaults of DLBS that differ from those of ``agent bench``,
-    and its constraints leave out the cells without an equal.
+    remains a parameter of the plan. The plan states the defaults of DLBS that differ from those of
+    ``agent bench``, and its constraints exclude the cells without an equal.
 
     Args:
         text: The configuration, in JSON, which has no comments in DLBS either.
@@ -66,8 +66,8 @@ def import_dlbs(text: str, name: str, environment: Mapping[str, str] | None = No
         environment: The variables that references may name beside parameters.
 
     Raises:
-        ConfigurationError: The configuration is refused, as the module describes, or ``name`` is no name of
-            a plan.
+        ConfigurationError: The configuration is refused, as the module describes, or ``name`` is not a valid
+            name of a plan.
     """
     content = _parsed(text)
     given = {each for part in _parts(content) for each in part}
@@ -78,7 +78,7 @@ def import_dlbs(text: str, name: str, environment: Mapping[str, str] | None = No
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """The sections of a configuration and the parts of its extensions, complete and of the right types."""
+    """Returns the sections of a configuration and the parts of its extensions, after a type check."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -109,13 +109,13 @@ def _complete(content: dict[str, Any], kinds: Mapping[str, type], where: str) ->
 
 
 def _parts(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The parts of a configuration that set parameters."""
+    """Returns the parts of a configuration that set parameters."""
     extended = (part for each in content["extensions"] for part in (each["parameters"], *each["cases"]))
     return [content["parameters"], content["variables"], *extended]
 
 
 class _Import:
-    """One import: the parts of the configuration, and what the plan lacks of it."""
+    """One import: the parts of the configuration, and those of them that the plan lacks."""
 
     def __init__(self, content: dict[str, Any], name: str, environment: Mapping[str, str]) -> None:
         self._name, self._environment = name, environment
@@ -159,7 +159,7 @@ class _Import:
         return Imported(plan, tuple(f"{name}: {reason}" for name, reason in self._lost.items()))
 
     def _find_mentioned(self) -> set[str]:
-        """The names in conditions, and in references of values that are read."""
+        """Finds the names in conditions, and in references of values that are read."""
         mentioned = {name for extension in self._extensions for name in extension["condition"]}
         read = [*(name for part in self._parts for name in part if names.is_read(name)), *mentioned]
         while read:
@@ -174,7 +174,7 @@ class _Import:
         return mentioned
 
     def _add_defaults(self) -> None:
-        """Adds DLBS's values of what is named or changed: what a cell lacks would fit every condition."""
+        """Adds DLBS's defaults of named or changed parameters: an absent one would fit every condition."""
         needed = {*self._mentioned, *(each for part in self._parts for each in part)}
         present = {*self._parameters, *self._variables}
         for name, value in names.DEFAULTS.items():
@@ -183,7 +183,7 @@ class _Import:
                 self._mentioned.update(_REFERENCE.findall(str(value)))
 
     def _check_names(self) -> None:
-        """Refuses a name with a typing error, and notes the names that nothing reads."""
+        """Raises for a misspelled name, and records the names that nothing reads."""
         for name in sorted(self._set ^ self._mentioned):
             if nearest := names.typing_error(name):
                 raise _refused(f'unknown parameter "{name}"; did you mean "{nearest}"?')
@@ -191,7 +191,7 @@ class _Import:
                 self._lost[name] = "DLBS has no such parameter, and nothing refers to it"
 
     def _values_of(self, name: str) -> list[Any]:
-        """The values that a parameter has, the first of the grid first."""
+        """Returns the values that a parameter has, the first of the grid first."""
         found = list(self._variables.get(name, ()))
         if not found and name in self._parameters:
             found.append(_value(self._parameters[name]))
@@ -199,7 +199,7 @@ class _Import:
         return list(dict.fromkeys(each for each in found if not isinstance(each, list)))
 
     def _find_command(self) -> str:
-        """The command, by the first phase; a plan has one, and cells of another phase are left out."""
+        """Returns the command of the first phase; a plan has one, so cells of other phases are omitted."""
         first = self._phases[0]
         if first not in ("training", "inference"):
             raise _refused(f'{names.PHASE}: unknown phase "{first}"; known: training, inference')
@@ -211,7 +211,7 @@ class _Import:
         return f"bench {first}"
 
     def _settings(self) -> dict[str, Any]:
-        """The settings of the plan as a whole."""
+        """Returns the settings of the plan as a whole."""
         settings: dict[str, Any] = {}
         order = _value(self._parameters.pop(names.VAR_ORDER, []))
         if isinstance(order, list):
@@ -229,7 +229,7 @@ class _Import:
         return self._names.get(name, name)
 
     def _rewritten(self, value: Any) -> Any:
-        """A value whose references have our names."""
+        """Returns a value whose references use the names of the plan."""
 
         def ours(name: str) -> str:
             found = _OF_CONDITION.fullmatch(name)
@@ -240,12 +240,12 @@ class _Import:
         return with_references(value, ours)
 
     def _is_mentioned(self, name: str) -> bool:
-        """Whether a condition or a reference names it; a nested reference may name any framework's."""
+        """Returns whether a condition or reference names it; a nested reference may name any framework's."""
         of_framework = name.partition(".")[0] not in ("exp", "monitor", "runtime")
         return name in self._mentioned or (self._has_nested and of_framework)
 
     def _is_lost(self, name: str, value: Any) -> bool:
-        """Whether a parameter is left out; notes the reason."""
+        """Returns whether a parameter is omitted, and records the reason."""
         if name == "exp.num_nodes" and value == 1:
             return name not in self._mentioned
         is_option, is_mentioned = name in self._options, self._is_mentioned(name)
@@ -264,7 +264,7 @@ class _Import:
         return False
 
     def _lose(self, name: str, reason: str) -> None:
-        """Leaves out a parameter, but not the framework: its cells would run in the default one."""
+        """Omits a parameter, but not the framework: its cells would run in the default one."""
         if name in (names.FRAMEWORK, self._named(names.FRAMEWORK)):
             raise _refused(f"{names.FRAMEWORK}: {reason}")
         self._lost[name] = reason
@@ -312,7 +312,7 @@ class _Import:
                 yield {name: value for name, value in written.items() if value}
 
     def _of_frameworks(self, parameters: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """An extension for each framework, which gives its cells the options that only it has."""
+        """Yields an extension for each framework, which gives its cells the options that only it has."""
         if names.FRAMEWORK not in self._names:
             return
         general = {names.NAMES[name] for name in self._set if name in names.NAMES}
@@ -332,7 +332,7 @@ class _Import:
                 yield {"condition": {self._named(names.FRAMEWORK): same}, "parameters": given}
 
     def _variables_of(self, framework: str) -> dict[str, Any]:
-        """The environment variables of a framework, which DLBS writes as NAME=VALUE."""
+        """Returns the environment variables of a framework, which DLBS writes as NAME=VALUE."""
         name = f"{framework}.env"
         written = _value(self._parameters.get(name, []))
         found = {}
@@ -347,14 +347,14 @@ class _Import:
         return found
 
     def _complete_nested(self, parameters: dict[str, Any]) -> None:
-        """Gives each framework what a nested reference names: those that lack it run without the option."""
+        """Gives each framework the parameters that a nested reference names; absent ones become None."""
         for name, rest in dict(_OF_FRAMEWORK.findall(json.dumps(self._parts))).items():
             for framework in {*self._values_of(names.FRAMEWORK), *self._values_of(name)}:
                 if framework and f"{framework}.{rest}" not in self._set:
                     parameters[f"{framework}.{rest}"] = None
 
     def _drop_unknown(self, plan: dict[str, Any]) -> None:
-        """Leaves out what refers to what is not there, and then what refers to that."""
+        """Omits values that refer to a parameter that does not exist, and then those that refer to them."""
         extended = (part for each in plan["extensions"] for part in _of_extension(each))
         parts = [plan["parameters"], plan["variables"], *extended]
         dropped = True
@@ -373,7 +373,7 @@ class _Import:
                 self._lose(name, f"it refers to {reference}, which the plan lacks; write its value")
 
     def _references(self, value: Any) -> Iterator[str]:
-        """The references of a value; those of a nested reference, for each framework of the plan."""
+        """Returns the references of a value; a nested reference counts for each framework of the plan."""
         text = json.dumps(value)
         yield from _REFERENCE.findall(text)
         for framework in self._values_of(names.FRAMEWORK) or [""]:
@@ -383,7 +383,7 @@ class _Import:
             yield from _REFERENCE.findall(filled)
 
     def _leave_out(self, plan: dict[str, Any]) -> None:
-        """Adds the constraints that leave out the cells without an equal, and counts those cells."""
+        """Adds the constraints that exclude the cells without an equal, and counts those cells."""
         constraints = list(plan.get("constraints", ()))
         for phase in self._phases[1:]:  # an option it is not: equal cells of two phases have one id
             count = len(self._cells(plan, [*constraints, f"${{{names.PHASE}}} == {phase}"]))
@@ -421,7 +421,7 @@ def _refused(reason: str) -> ConfigurationError:
 
 
 def _value(written: Any) -> Any:
-    """The value of a parameter, which may be written with its type and description."""
+    """Returns the value of a parameter, which may be written with its type and description."""
     return written.get("val") if isinstance(written, dict) else written
 
 
@@ -430,7 +430,7 @@ def _of_extension(extension: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _why_python(value: Any) -> str:
-    """Why a value with an expression in Python has no equal; empty for one without."""
+    """Returns the reason why a value with a Python expression has no equal; empty for one without."""
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and (found := _PYTHON.search(text)):
             whole = found[0]

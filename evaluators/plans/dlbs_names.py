@@ -1,4 +1,4 @@
-"""The names of DLBS 0.4 and what a plan calls them, in configurations and for ``-P``, ``-V`` and ``-E``."""
+"""The names of DLBS 0.4 and their names in a plan, in configurations and for ``-P``, ``-V`` and ``-E``."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ DECIDING = (FRAMEWORK, PHASE, "exp.dtype", "exp.gpus")
 
 
 class Name(NamedTuple):
-    """What a plan makes of a parameter of DLBS.
+    """The equal of a parameter of DLBS in a plan.
 
     Attributes:
         ours: The parameter of the plan that it becomes; empty for none.
         reason: Why it has no equal; empty for a parameter that an imported plan keeps under DLBS's name.
-        default: The value that DLBS gives where a configuration does not; None for none.
-        instead: What says the same in a plan, for ``-P``, ``-V`` and ``-E``, which refuse it; empty for none.
+        default: DLBS's default, for a configuration that does not set the parameter; None for none.
+        instead: What to write in a plan, since ``-P``, ``-V`` and ``-E`` refuse the parameter; empty for
+            none.
     """
 
     ours: str = ""
@@ -141,13 +142,13 @@ DEFAULTS = {name: each.default for name, each in TABLE.items() if each.default i
 
 
 def options_of(command: str) -> Mapping[str, str]:
-    """Returns our options by the parameters of one framework, such as ``mxnet.workspace``, for a command."""
+    """Returns the options of a command by the parameters of one framework, such as ``mxnet.workspace``."""
     found = {name: each.ours for name, each in TABLE.items() if each.ours and name not in NAMES}
     return {n: ours for n, ours in found.items() if ours != "kv_store" or command == "bench training"}
 
 
 def why_no_equal(name: str) -> str | None:
-    """Returns why a parameter has no equal; None for one that a plan keeps as its own."""
+    """Returns why a parameter has no equal; None for one that a plan keeps under DLBS's name."""
     namespace = name.partition(".")[0]
     if namespace in FOREIGN:
         return f"there is no {namespace} here; the frameworks of DLBS that are: {', '.join(FRAMEWORKS)}"
@@ -166,21 +167,21 @@ def why_not(name: str, value: Any) -> str | None:
 
 
 def is_known(name: str) -> bool:
-    """Returns whether DLBS has a parameter; those of foreign frameworks, and private ones, count as such."""
+    """Returns whether DLBS has a parameter, including private ones and those of frameworks of DLBS alone."""
     namespace, _, rest = name.partition(".")
     is_listed = name in TABLE or namespace in FOREIGN
     return is_listed or rest.startswith("__") or name.startswith(RUNTIME_VARIABLE)
 
 
 def is_read(name: str) -> bool:
-    """Returns whether a plan reads a parameter: as an option, or for how its cells run."""
+    """Returns whether a plan reads a parameter, as an option or to decide how its cells run."""
     known = TABLE.get(name, Name())
     is_used = bool(known.ours or known.instead) or name in (STATUS, *ENVIRONMENTS)
     return is_used or name.startswith(RUNTIME_VARIABLE)
 
 
 def typing_error(name: str) -> str | None:
-    """Returns the parameter of DLBS that differs from a name in one character, or in the order of two."""
+    """Returns the parameter of DLBS that differs from a name in one character, or in two that are swapped."""
     return None if is_known(name) else next((each for each in TABLE if _is_near(name, each)), None)
 
 
@@ -195,13 +196,13 @@ def _is_near(one: str, other: str) -> bool:
 class GivenNames:
     """Translates the names that ``-P``, ``-V`` and ``-E`` give: options, the plan's own names, or DLBS's.
 
-    A name without a dot is an option, which the command checks. A name with a dot is refused unless the plan,
-    or an extension that is given too, sets it, tests it or refers to it.
+    A name without a dot is an option, which the command checks. A name with a dot is refused unless the plan
+    or one of the extensions sets it, tests it or refers to it.
 
     Args:
         plan: The plan.
-        given: The names that ``-P`` and ``-V`` give.
-        extensions: What ``-E`` gives. The check of the plan refuses what is no extension.
+        given: The names in ``-P`` and ``-V``.
+        extensions: The values of ``-E``. The check of the plan refuses values that are not extensions.
     """
 
     def __init__(self, plan: Plan, given: Iterable[str], extensions: Sequence[Any]) -> None:
@@ -224,7 +225,7 @@ class GivenNames:
         return self._renamed(given, self._used)
 
     def extensions(self) -> list[Any]:
-        """Returns the extensions with the names of the plan; what is no extension is unchanged.
+        """Returns the extensions with the names of the plan; a value that is not an extension is unchanged.
 
         Raises:
             ConfigurationError: As for ``renamed``.
@@ -268,10 +269,10 @@ class GivenNames:
 
 
 def _ours(name: str, command: str) -> str:
-    """The name that a plan with a command has for a parameter of DLBS; any other name as it is.
+    """Returns the name of a parameter of DLBS in a plan with a command; any other name is unchanged.
 
     Raises:
-        ConfigurationError: DLBS has it and a plan has no equal, or not for all frameworks alike.
+        ConfigurationError: A plan has no equal of the parameter, or a different one for each framework.
     """
     if name.startswith(RUNTIME_VARIABLE):
         return VARIABLE + name.removeprefix(RUNTIME_VARIABLE)
@@ -288,7 +289,7 @@ def _ours(name: str, command: str) -> str:
 
 
 def _parts(extension: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The parts of an extension that have names, each with the key that it has there."""
+    """Yields the parts of an extension that have names, each with its key in the extension."""
     if isinstance(extension, Mapping):
         cases = extension.get("cases")
         listed = [("cases", each) for each in cases] if isinstance(cases, list) else []

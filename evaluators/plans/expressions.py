@@ -1,4 +1,4 @@
-"""References between parameters, conditions on them by DLBS's rules, and comparisons, without any eval.
+"""References between parameters, conditions on them by DLBS's rules, and comparisons, all without ``eval``.
 
 A reference is ``${name}``, nested as ``${${exp.framework}.backend}``.
 """
@@ -30,7 +30,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def is_constant(value: Any) -> bool:
-    """Whether a value has no references."""
+    """Returns whether a value has no references."""
     texts = value if isinstance(value, list) else [value]
     return not any(isinstance(text, str) and "${" in text for text in texts)
 
@@ -45,7 +45,7 @@ def referred_in(text: str) -> set[str]:
 
 
 def with_references(value: Any, rename: Callable[[str], str]) -> Any:
-    """Returns a value, or a list of values, whose references have other names."""
+    """Renames the references in a value, or in a list of values, and returns the result."""
     if isinstance(value, list):
         return [with_references(each, rename) for each in value]
     if not isinstance(value, str):
@@ -56,12 +56,13 @@ def with_references(value: Any, rename: Callable[[str], str]) -> Any:
 def resolved(values: Mapping[str, Value], environment: Mapping[str, str]) -> dict[str, Value]:
     """Returns values without references.
 
-    A reference to a parameter comes before one to an environment variable. A text that is one reference alone
-    has the type of what it names; in a longer text, a list is its items with spaces between, as in DLBS.
+    A parameter takes precedence over an environment variable of the same name. A text that consists of one
+    reference has the type of the value that it names; in a longer text, a list becomes its items separated by
+    spaces, as in DLBS.
 
     Raises:
-        ConfigurationError: A reference names nothing, has no end, or leads back to itself; or a value becomes
-            very long.
+        ConfigurationError: A reference names an unknown parameter, is not closed, or is circular; or a value
+            becomes too long.
     """
     done: dict[str, Value] = {}
     for name in values:
@@ -70,10 +71,11 @@ def resolved(values: Mapping[str, Value], environment: Mapping[str, str]) -> dic
 
 
 def filled(text: str, values: Mapping[str, Value], where: str) -> Value:
-    """Returns a text with its references to values that have none themselves replaced.
+    """Returns a text in which references are replaced by values that have no references themselves.
 
     Raises:
-        ConfigurationError: A reference names nothing, or has no end; ``where`` begins the message.
+        ConfigurationError: A reference names an unknown parameter, or is not closed; the message begins with
+            ``where``.
     """
 
     def looked_up(wanted: str) -> Value:
@@ -120,7 +122,7 @@ def _resolve(
 
 
 def _unknown(where: str, wanted: str, values: Mapping[str, Value]) -> ConfigurationError:
-    """The error for a reference; what fitted a condition has the name that extensions write."""
+    """Returns the error for an unknown reference; a captured value has the name that extensions write."""
     written = _CONDITION.sub("__condition.", wanted)
     known = dict.fromkeys(_CONDITION.sub("__condition.", name) for name in values)
     return ConfigurationError(f'{where}: unknown reference "{written}"; {suggestion(written, known)}')
@@ -153,7 +155,7 @@ def _replaced(value: Scalar, looked_up: Callable[[str], Value], where: str) -> V
 
 
 def shown(value: Value) -> str:
-    """Returns a value as an option takes it; a list is its items with spaces between."""
+    """Returns a value as an option takes it; a list becomes its items separated by spaces."""
     if isinstance(value, list):
         return " ".join(shown(each) for each in value)
     if isinstance(value, bool):
@@ -164,17 +166,17 @@ def shown(value: Value) -> str:
 def fits(
     values: Mapping[str, Value], condition: Mapping[str, Value], *, strict: bool
 ) -> dict[str, Value] | None:
-    """Returns what fitted, as ``NAME_0`` whole and ``NAME_1`` … by group; None where the values do not fit.
+    """Returns the matched texts, ``NAME_0`` whole and ``NAME_1`` … by group; None if the values do not match.
 
     Args:
         values: Parameters, which may have references.
-        condition: The value of each parameter: equal to it; one of a list; or, for a text, a regular
-            expression that the value begins with. An empty text fits an empty text alone.
-        strict: Whether a parameter that is not among the values does not fit, instead of fitting.
+        condition: For each parameter, an equal value, a list of values, or, for a text, a regular expression
+            that matches at the start of the value. An empty text matches only an empty text.
+        strict: Whether a parameter that is not among the values fails the condition, instead of meeting it.
 
     Raises:
-        ConfigurationError: A parameter that the condition names has references, or the text is no regular
-            expression.
+        ConfigurationError: A parameter that the condition names has references, or the text is not a valid
+            regular expression.
     """
     found: dict[str, Value] = {}
     for name, wanted in condition.items():
@@ -205,17 +207,17 @@ def fits(
 
 
 def is_one_of(value: Value, wanted: list[Any]) -> bool:
-    """Returns whether a value is among others; true is not 1, as it is in Python."""
+    """Returns whether a value is among others; true does not equal 1, unlike in Python."""
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in wanted)
 
 
 def holds(comparison: str, values: Mapping[str, Value]) -> bool:
-    """Whether a comparison such as ``${a} * ${b} <= 256`` holds for values without references.
+    """Returns whether a comparison such as ``${a} * ${b} <= 256`` holds for values without references.
 
-    Both sides are a text, a number or a product of numbers. Texts compare with == and != alone.
+    Both sides are a text, a number or a product of numbers. Texts support only == and !=.
 
     Raises:
-        ConfigurationError: It is no comparison, or its sides do not compare.
+        ConfigurationError: The text is not a comparison, or its sides are not comparable.
     """
     parts = _COMPARISON.fullmatch(comparison.strip())
     if parts is None:
@@ -246,7 +248,7 @@ def _side(text: str, values: Mapping[str, Value], comparison: str) -> str | int 
 
 
 def _number(value: Value) -> str | int | float:
-    """The number that a value is or writes, else its text."""
+    """Returns a value as a number where it is one or can be parsed as one, else its text."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     text = shown(value)

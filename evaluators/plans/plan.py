@@ -1,4 +1,4 @@
-"""The file of a plan: what varies, what a cell runs, and where.
+"""The file of a plan: its variables, the command of its cells, and where they run.
 
 ::
 
@@ -12,7 +12,7 @@
       batch_size: [1, "${exp.most}"]
     repeat: 3
 
-A name without a dot is an option of the command. A name with a dot is the plan's own, for references. The
+A name without a dot is an option of the command. A name with a dot serves only references. The
 section ``software`` names the interpreters and container images in which cells can run.
 """
 
@@ -41,17 +41,17 @@ from inferometer.manifests.strict_yaml import parse_yaml
 
 
 def _words(written: Any) -> Any:
-    """Words that are written as in a shell, or one by one."""
+    """Splits words as a shell does; a list of words is unchanged."""
     return shlex.split(written) if isinstance(written, str) else written
 
 
 def _folders(written: Any) -> Any:
-    """Folders that are written as in LD_LIBRARY_PATH, or one by one."""
+    """Splits folders as in LD_LIBRARY_PATH; a list of folders is unchanged."""
     return [each for each in written.split(":") if each] if isinstance(written, str) else written
 
 
 def _texts(written: Any) -> Any:
-    """Values of variables; YAML reads 1 as a number and true as a truth value."""
+    """Converts the values of variables to texts; YAML reads 1 as a number and true as a truth value."""
     if not isinstance(written, Mapping):
         return written
     return {
@@ -72,7 +72,7 @@ class _Strict(BaseModel):
 
 
 class Engine(str, Enum):
-    """What runs containers."""
+    """The container engines."""
 
     DOCKER = "docker"
     PODMAN = "podman"
@@ -101,7 +101,7 @@ class Container(_Strict):
     """A container image with this program and its frameworks.
 
     Attributes:
-        engine: What runs it.
+        engine: The engine that runs it.
         image: Its name; for apptainer a file, a folder, or an address such as ``docker://NAME``.
         arguments: Words for the engine before the image, such as ``--gpus all`` or ``-v FOLDER:/data``.
         library_path: Folders of this machine that are mounted read-only at the same place; they are the
@@ -150,12 +150,12 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 
 class Parameter(_Strict):
-    """A parameter with what is known of it.
+    """A parameter with its type, description and domain.
 
     Attributes:
         val: Its value.
-        type: What the value is, after references are replaced.
-        desc: What it is, for people.
+        type: The type of the value, after references are resolved.
+        desc: A description for people.
         val_domain: The values that it may have; empty for any.
     """
 
@@ -175,7 +175,7 @@ class Extension(_Strict):
     Attributes:
         condition: Values by parameter. A cell fits where each that it has is equal, or one of a list; a text
             is a regular expression that the value begins with. What a cell lacks fits.
-        parameters: What the cells get; ``${__condition.NAME_0}`` is what fitted, ``_1`` its first group.
+        parameters: Parameters for the cells; ``${__condition.NAME_0}`` is the match, ``_1`` its first group.
         cases: The parameters of each of the cells that take its place; empty for one cell.
     """
 
@@ -219,13 +219,13 @@ class Plan(_Strict):
 
     Attributes:
         name: Its name, that of its folder.
-        description: What it is for.
+        description: The purpose of the plan.
         command: The words of the command that a cell runs, such as ``predict dataset``.
         arguments: Words that follow the command, such as the operators of ``op run``.
         parameters: The parameters of all cells.
         variables: Values by parameter, whose product is the grid.
         var_order: The variables that vary slowest first; the others follow in their order.
-        include: Cells beside the grid, as parameters that differ.
+        include: Cells in addition to the grid, as parameters that differ.
         exclude: Conditions; a cell that has all their parameters and fits one is left out.
         constraints: Comparisons such as ``${batch_size} * ${replicas} <= 256``, which each cell fulfils.
         extensions: Applied to each cell, in their order.
@@ -265,7 +265,7 @@ class Plan(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _listed(cls, content: Any) -> Any:
-        """A variable with one value may be written without a list, as in DLBS."""
+        """Wraps a variable with one value in a list; DLBS also accepts one without a list."""
         if isinstance(content, Mapping) and isinstance(content.get("variables"), Mapping):
             variables = {n: v if isinstance(v, list) else [v] for n, v in content["variables"].items()}
             return {**content, "variables": variables}
@@ -284,7 +284,7 @@ def read_plan(path: Path) -> Plan:
     """Reads a plan.
 
     Raises:
-        ConfigurationError: The file cannot be read, or is no plan; the message names the field.
+        ConfigurationError: The file cannot be read, or is not a plan; the message names the field.
     """
     try:
         if not path.is_file():  # reading a pipe or a device may never end
@@ -302,7 +302,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def plan_of(content: Mapping[str, Any], where: str) -> Plan:
-    """Returns the plan that a mapping describes; ``where`` begins the message of an error."""
+    """Returns the plan that a mapping describes; the message of an error begins with ``where``."""
     try:
         return Plan.model_validate(content)
     except ValidationError as error:
@@ -310,7 +310,7 @@ def plan_of(content: Mapping[str, Any], where: str) -> Plan:
 
 
 def _first(error: ValidationError) -> str:
-    """The field of the first error, without the kinds that pydantic tried for a value, and what it says."""
+    """Returns the field of the first error, without the union members that pydantic tried, and its text."""
     first = error.errors()[0]
     place = [str(each) for each in first["loc"]]
     told = one_line(first["msg"])

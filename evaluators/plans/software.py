@@ -1,8 +1,8 @@
-"""What a cell says of how it runs, and what that means on this machine.
+"""The parameters of a cell that decide how it runs, and their meaning on this machine.
 
-``cell.software`` names one of the plan's, ``cell.container`` an image for Docker. ``cell.env.NAME`` adds a
-variable, ``cell.launcher`` adds words before the program, and ``cell.cores`` pins it, as ``0,2-3``.
-``cell.slurm`` adds options of sbatch, such as ``--gres=gpu:1``.
+``cell.software`` names one of the plan's interpreters and containers, ``cell.container`` an image for Docker.
+``cell.env.NAME`` adds a variable, ``cell.launcher`` adds words before the program, and ``cell.cores`` pins
+it, as ``0,2-3``. ``cell.slurm`` adds sbatch options, such as ``--gres=gpu:1``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _THIS = Interpreter()
 
 
 def software_of(cell: Cell, plan: Plan) -> Software:
-    """Returns what a cell runs in.
+    """Returns the interpreter or container that a cell runs in.
 
     Without ``cell.software``, that is the image of ``cell.container``, or the interpreter of the plan's jobs,
-    or of this process.
+    or the one of this process.
 
     Raises:
         ConfigurationError: The plan has no software of this name.
@@ -47,7 +47,7 @@ def software_of(cell: Cell, plan: Plan) -> Software:
 
 
 def python_of(software: Interpreter) -> str:
-    """Returns the path of an interpreter: of this one, in a virtual environment, or on PATH."""
+    """Returns the path of an interpreter: that of this process, in a virtual environment, or on PATH."""
     if not software.python:
         return sys.executable
     path = Path(software.python).expanduser()
@@ -59,12 +59,12 @@ def python_of(software: Interpreter) -> str:
 
 
 def absolute(folders: Sequence[str]) -> list[str]:
-    """Returns folders as they are named from every working folder."""
+    """Returns absolute paths of folders."""
     return [str(Path(each).expanduser().absolute()) for each in folders]
 
 
 def environment_of(software: Interpreter, environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns variables with an interpreter's folders before those that are set for libraries and modules."""
+    """Returns variables with an interpreter's folders prepended to those set for libraries and modules."""
     found = dict(environment)
     paths = {"LD_LIBRARY_PATH": software.library_path, "PYTHONPATH": software.python_path}
     for name, folders in paths.items():
@@ -75,10 +75,10 @@ def environment_of(software: Interpreter, environment: Mapping[str, str]) -> dic
 
 
 def variables_of(cell: Cell) -> dict[str, str]:
-    """Returns the variables that a cell adds; one without a value adds none.
+    """Returns the variables that a cell adds; a parameter without a value adds none.
 
     Raises:
-        ConfigurationError: A name is none of a variable.
+        ConfigurationError: A name is not a valid name of a variable.
     """
     found = {}
     for parameter, value in cell.parameters.items():
@@ -93,19 +93,19 @@ def variables_of(cell: Cell) -> dict[str, str]:
 
 
 def launcher_of(cell: Cell) -> tuple[str, ...]:
-    """Returns the words that a cell puts before its program.
+    """Returns the words that a cell adds before its program.
 
     Raises:
-        ConfigurationError: A quotation has no end.
+        ConfigurationError: A quotation is not closed.
     """
     return _words_of(cell, LAUNCHER)
 
 
 def sbatch_options_of(cell: Cell, plan: Plan) -> tuple[str, ...]:
-    """Returns the options of sbatch that a cell adds to those of its plan.
+    """Returns the sbatch options that a cell adds to those of its plan.
 
     Raises:
-        ConfigurationError: One is no option in one line, or the plan does not run on Slurm.
+        ConfigurationError: An option is not valid on one line, or the plan does not run on Slurm.
     """
     options = tuple(word for word in _words_of(cell, SLURM) if word)
     if options and plan.slurm is None:
@@ -121,7 +121,7 @@ def sbatch_options_of(cell: Cell, plan: Plan) -> tuple[str, ...]:
 
 
 def _words_of(cell: Cell, parameter: str) -> tuple[str, ...]:
-    """The words of a parameter: a list of them, or a text that is split as in a shell."""
+    """Returns the words of a parameter: a list of them, or a text that is split as in a shell."""
     given = cell.parameters.get(parameter)
     if isinstance(given, list):
         return tuple(shown(each) for each in given)
@@ -136,10 +136,10 @@ def cores_of(cell: Cell, *, here: bool = True) -> str:
 
     Args:
         cell: The cell.
-        here: Whether it runs on this machine; this process may use the cores then.
+        here: Whether the cell runs on this machine; its cores are then checked against those of this process.
 
     Raises:
-        ConfigurationError: They are no list of cores, or this process may not use one of them.
+        ConfigurationError: The value is not a list of cores, or this process may not use one of them.
     """
     given = cell.parameters.get(CORES)
     written = ",".join(shown(each) for each in given) if isinstance(given, list) else shown(given)

@@ -1,4 +1,4 @@
-"""Pictures of reports: their interface, their names, and what they share."""
+"""Pictures of reports: their interface, their names, and their common parts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Plot(ABC, Generic[M]):
         return self.drawing(*by_evaluation(evaluations, shown, fitting))
 
     def shows(self, row: Row) -> bool:
-        """Whether a row has something to draw."""
+        """Returns whether a row has something to draw."""
         return True
 
     @abstractmethod

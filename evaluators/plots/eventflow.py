@@ -99,7 +99,7 @@ def _end(row: Row) -> int:
 
 
 def _window(rows: Sequence[Row]) -> tuple[int, int, str]:
-    """The window of a trace that is drawn: its ends in nanoseconds since 1970, and what happens at its start.
+    """Returns the drawn window of a trace: its ends in nanoseconds since 1970, and the event at its start.
 
     It reaches from the first measured batch to where there would be too many spans. Inputs are read ahead;
     where that alone would fill the picture, the window starts with the first predict step.
@@ -132,7 +132,7 @@ def _stacked(rows: Iterator[Row]) -> Iterator[tuple[int, Row]]:
 
 
 def _group(row: Row) -> str:
-    """The group that colours a span: the type of a layer, else its name."""
+    """Returns the group that colours a span: the type of a layer, else its name."""
     if row["level"] == TraceLevel.FRAMEWORK_TRACE.name:
         type_ = json.loads(str(row["attributes"])).get("inferometer.layer_type")
         if type_:

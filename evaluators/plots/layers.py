@@ -111,7 +111,7 @@ def _heaviest(chosen: Chosen, key: str) -> tuple[str, ...]:
 
 
 def _others(count: str, sum_us: float, scale: float, unit: str, share: str = "") -> BarRow:
-    """The row without a bar that sums the layers or kernels beyond ``MOST_BARS``."""
+    """Returns the row without a bar that sums the layers or kernels beyond ``MOST_BARS``."""
     text = f"{readable(sum_us / scale)} {unit}{share} together"
     return BarRow(Label(count), (Bar(0, "", text),))
 
@@ -139,7 +139,7 @@ def _type(row: Row) -> str:
 
 
 def _phase(row: Row) -> str:
-    """The phase of a layer of training where the type does not tell it: behind the name."""
+    """Returns the phase of a layer of training where the type does not tell it: behind the name."""
     return f" ({row['phase']})" if row["phase"] else ""
 
 

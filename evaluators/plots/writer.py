@@ -32,7 +32,7 @@ class PictureFile:
         overwrite: Whether an existing file is replaced.
 
     Raises:
-        ConfigurationError: The ending is of no format, or Matplotlib is not installed.
+        ConfigurationError: The suffix matches no format, or Matplotlib is not installed.
         OutputError: The file exists and is not to be replaced, or cannot be written.
     """
 
@@ -98,7 +98,7 @@ class PictureFile:
             drawing: The picture.
             columns: The columns of the table that an HTML page shows below it.
             rows: The rows of that table.
-            source: What the picture shows, in a line that the page has.
+            source: The subject of the picture, in a line that the page shows.
             drawn_at: The time that the page shows.
 
         Raises:

@@ -54,7 +54,7 @@ class Table:
     """Rows with columns of their own.
 
     Attributes:
-        title: What stands above it where there are several.
+        title: The heading above the table, if there are several tables.
         columns: The columns.
         rows: The rows, once.
     """
@@ -92,7 +92,7 @@ class Report(ABC, Generic[M]):
         return (Table(self.name, self.columns, self.rows(evaluations)),)
 
     def on_a_page(self) -> Report[M]:
-        """Returns the report as Markdown has it, which may have other columns and rows."""
+        """Returns the report for Markdown, which may have other columns and rows."""
         return self
 
 

@@ -38,7 +38,7 @@ _TOTAL_COLUMNS = (
 def _figures(
     durations_ns: NDArray[np.int64], total_ns: int, whole_ns: int, percents: Sequence[int] = ()
 ) -> dict[str, Value]:
-    """The values of ``_MEAN_COLUMNS``, of columns of percentiles, and of ``_TOTAL_COLUMNS``."""
+    """Returns the values of ``_MEAN_COLUMNS``, of columns of percentiles, and of ``_TOTAL_COLUMNS``."""
     return {
         "occurrences": len(durations_ns),
         "duration_us_trimmed_mean": trimmed_mean(durations_ns) / _NS_PER_US,
@@ -246,7 +246,7 @@ class KernelsReport(TraceReport[Traced]):
 
 
 def _kernels(chunks: Iterator[SpanChunk], batches: NDArray[np.bool_]) -> dict[tuple[str, str], _Kernel]:
-    """The spans of SYSTEM_LIBRARY_TRACE by the name of their layer and their own.
+    """Returns the spans of SYSTEM_LIBRARY_TRACE by the name of their layer and their own.
 
     A layer's span precedes the spans below it, and batches follow one another: the names of a batch's layers
     are dropped with the batch.

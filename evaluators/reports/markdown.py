@@ -1,4 +1,4 @@
-"""Rendering of rows as a table of Markdown, as GitHub has it."""
+"""Rendering of rows as a Markdown table in GitHub's syntax."""
 
 from __future__ import annotations
 

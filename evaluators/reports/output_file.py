@@ -35,10 +35,10 @@ class OutputFile:
         return str(self._path)
 
     def exists(self) -> bool:
-        """Whether the file exists.
+        """Returns whether the file exists.
 
         Raises:
-            OutputError: The path is no regular file, or is read-only.
+            OutputError: The path is not a regular file, or is read-only.
         """
         with self._refusing():
             if not self._path.exists():
@@ -55,7 +55,7 @@ class OutputFile:
         """Returns the text of the file.
 
         Raises:
-            OutputError: It cannot be read, or is no text.
+            OutputError: The file cannot be read, or is not text.
         """
         try:
             return self._path.read_bytes().decode("utf-8-sig")

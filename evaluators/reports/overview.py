@@ -1,4 +1,4 @@
-"""The report on every evaluation in one line: what ran, its main figures, and whether they can be trusted."""
+"""The report on every evaluation in one line: the model, its main figures, and whether to trust them."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def find_report(name: str) -> Report[Any]:
     """Returns the report of a name or an alias; case does not matter.
 
     Raises:
-        ConfigurationError: There is none, or a plug-in's report cannot be imported.
+        ConfigurationError: No such report exists, or a plug-in's report cannot be imported.
     """
     key = name.strip().casefold()
     known = known_reports()

@@ -24,7 +24,7 @@ def choose_columns(columns: Sequence[Column], names: str) -> tuple[Column, ...]:
         names: Names, with commas between.
 
     Raises:
-        ConfigurationError: There is no such column, or no name is given.
+        ConfigurationError: A column does not exist, or no name is given.
     """
     known = known_columns(columns)
     return tuple(dict.fromkeys(_find(known, name) for name in _split(names, "columns")))
@@ -41,7 +41,7 @@ def sort_rows(columns: Sequence[Column], rows: Iterable[Row], names: str) -> lis
         names: As for ``choose_columns``; one that begins with ``-`` sorts from the highest value down.
 
     Raises:
-        ConfigurationError: There is no such column, or no name is given.
+        ConfigurationError: A column does not exist, or no name is given.
     """
     known = known_columns(columns)
     keys = [

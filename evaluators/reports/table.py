@@ -81,7 +81,7 @@ class Cells:
         self._file.close()
 
     def _line(self, columns: Sequence[Column], row: Row) -> str:
-        """The cells of a row as one line; also updates the widths and kinds of the columns."""
+        """Returns the cells of a row as one line; also updates the widths and kinds of the columns."""
         cells = []
         for place, column in enumerate(columns):
             value = row[column.key]
@@ -122,7 +122,7 @@ def width(text: str) -> int:
 
 
 def cell_text(value: Value, column: Column) -> str:
-    """Returns a value as a table shows it: floats rounded, and in one line, whatever characters it has."""
+    """Returns a value as a table shows it: floats rounded, and always on one line."""
     match value:
         case None:
             return _NOTHING
@@ -186,7 +186,7 @@ def terminal_table(
 
 
 def _fitted(console: Console, columns: Sequence[Column], cells: Cells, every_column: bool) -> Iterator[str]:
-    """Yields the table without what is wider than the terminal."""
+    """Yields the table, fitted to the width of the terminal."""
     room = _Room(columns, cells, console.width)
     places, above = list(range(len(columns))), []
     if not every_column:
@@ -208,7 +208,7 @@ def _fitted(console: Console, columns: Sequence[Column], cells: Cells, every_col
 
 
 def _is_known_once(column: Column, cells: Cells, place: int) -> bool:
-    """Whether a column goes above the table, or is empty: it is the same in every row, or tells little."""
+    """Returns whether a column is empty or moves above the table, being constant or of little use."""
     if cells.count > 1:
         return cells.same[place] and not column.stays
     return bool(column.detail) or cells.first[place] == _NOTHING
@@ -238,14 +238,14 @@ class _Room:
         ]
 
     def _own_width(self, place: int) -> int:
-        """The width of a column's cells."""
+        """Returns the width of a column's cells."""
         most = _ID_LENGTH if self._cells.short[place] else self._cells.widths[place]
         return min(most, _TIME_LENGTH) if self._columns[place].is_time else most
 
     def fit(self, places: list[int]) -> list[int]:
         """Takes the last of the ``places`` out until the others have room; returns those it took out.
 
-        Texts are narrowed before a column that tells much is left out.
+        Texts are narrowed before an informative column is omitted.
         """
         left_out: list[int] = []
         while (too_wide := self._needed(places) - self.wide) > 0:
@@ -268,26 +268,26 @@ class _Room:
         return []
 
     def heading(self, places: Sequence[int]) -> Iterator[str]:
-        """The lines of the heading, in which long ones are folded and end in the last line."""
+        """Yields the lines of the heading, in which long ones are folded and end in the last line."""
         headings = [folded(self._columns[place].header, self.widths[place]) for place in places]
         most = max(map(len, headings))
         for line in zip(*([""] * (most - len(each)) + each for each in headings), strict=True):
             yield self._joined(places, line)
 
     def lines(self, places: Sequence[int], row: Sequence[Sequence[str]]) -> Iterator[str]:
-        """The lines of a row, whose cells may have several."""
+        """Yields the lines of a row, whose cells may have several."""
         for line in itertools.zip_longest(*row, fillvalue=""):
             yield f"{self._joined(places, line)}\n"
 
     def cell(self, place: int, text: str) -> list[str]:
-        """The lines of a cell."""
+        """Returns the lines of a cell."""
         if self._cells.short[place]:
             return [text[:_ID_LENGTH]]
         text, wide = self.shortened(place, text), self.widths[place]
         return folded(text, wide) if self._columns[place].wraps else [_cut(text, wide)]
 
     def shortened(self, place: int, text: str) -> str:
-        """A time to the minute; any other text."""
+        """Returns a time to the minute; any other text."""
         return text[:_TIME_LENGTH].replace("T", " ") if self._columns[place].is_time else text
 
     def _joined(self, places: Sequence[int], line: Sequence[str]) -> str:
@@ -299,13 +299,13 @@ class _Room:
         return sum(self.widths[place] for place in places) + len(_GAP) * (len(places) - 1)
 
     def _spare(self, place: int) -> int:
-        """By how much a column can be narrowed."""
+        """Returns by how much a column can be narrowed."""
         least = max(self._columns[place].least, *map(width, self._columns[place].header.split(" ")))
         return max(0, self.widths[place] - least) if self._is_text[place] else 0
 
 
 def _cut(cell: str, wide: int) -> str:
-    """A cell that is no wider; an ellipsis stands for what is cut off its end."""
+    """Returns a cell of at most this width; an ellipsis replaces the part that is cut off."""
     if width(cell) <= wide:
         return cell
     while width(cell) >= wide:
@@ -326,7 +326,7 @@ def wrapped(items: Sequence[str], wide: int, gap: str = _GAP) -> Iterator[str]:
 
 
 def folded(text: str, wide: int) -> list[str]:
-    """Returns the lines of a text that are no wider.
+    """Returns the lines of a text, each of at most this width.
 
     It is split between words, where there are two blanks first; a word that is wider than a line is split.
     """
@@ -354,7 +354,7 @@ def _add(lines: list[str], word: str, wide: int) -> None:
 
 
 def _bold(console: Console, text: str) -> str:
-    """The text with the terminal's control characters for bold, if any."""
+    """Returns the text with the terminal's control characters for bold, if any."""
     from rich.text import Text
 
     with console.capture() as captured:

@@ -16,7 +16,7 @@ def time_columns(
         key: The beginning of the keys, with the unit: ``latency_ms``.
         heading: The beginning of the headings; empty for none.
         details: The ``detail`` of each figure's column, by the figure's name.
-        intervals: The names of those that have an interval.
+        intervals: The names of the times that have an interval.
     """
     for name, detail in details.items():
         shown = " ".join(filter(None, (heading, name.replace("_", " "))))

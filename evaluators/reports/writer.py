@@ -89,7 +89,7 @@ def write(
 
 
 def _counted(rows: Iterable[Row]) -> tuple[Iterator[Row], Iterator[int]]:
-    """The rows, and an iterator whose next number is how many of them were read once all are."""
+    """Returns the rows, and an iterator whose next number is how many of them were read once all are."""
     count = itertools.count()
     return (row for row, _ in zip(rows, count)), count  # noqa: B905 - the count has no end
 
@@ -130,7 +130,7 @@ def _put(stream: TextIO, text: str) -> None:
 def _pieces(
     columns: Sequence[Column], rows: Iterable[Row], output_format: Format, header: bool
 ) -> Iterator[str]:
-    """The text of rows, piece by piece."""
+    """Yields the text of rows, piece by piece."""
     match output_format:
         case Format.TABLE:
             yield from plain_table(columns, rows, header=header)
@@ -152,7 +152,7 @@ def _appended(
     file: OutputFile,
     header: bool,
 ) -> Iterator[str]:
-    """The text ``present`` with the rows added."""
+    """Yields the text ``present`` with the rows added."""
     if output_format is Format.JSON:
         yield from _json_pieces(itertools.chain(_json_array(present, file), _objects(columns, rows)))
         return
@@ -193,12 +193,12 @@ def _objects(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator[dict[st
 
 
 def finite(value: Value) -> Value:
-    """Returns a value as JSON has it: None for an infinity and for not-a-number."""
+    """Returns a value that JSON can represent: None for an infinity and for not-a-number."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _json_pieces(objects: Iterable[Any]) -> Iterator[str]:
-    """An array as ``json.dumps`` writes it with an indent of 2, element by element."""
+    """Yields an array as ``json.dumps`` writes it with an indent of 2, element by element."""
     elements = (json.dumps([each], indent=2, ensure_ascii=False, allow_nan=False)[1:-2] for each in objects)
     first = next(elements, None)
     if first is None:

@@ -1,1 +1,1 @@
-"""Where evaluations are kept: MongoDB, or one SQLite file with the same collections."""
+"""The storage of evaluations: MongoDB, or one SQLite file with the same collections."""

@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AgentRecord:
-    """An agent as it was at its last heartbeat.
+    """The state of an agent at its last heartbeat.
 
     Attributes:
         id: Unique to one run of the server.
         address: The address for clients, as ``host:port``.
-        agent_info: The agent and what it can run.
+        agent_info: The agent and the models that it can run.
         open_sessions: The number of open models.
         published_at: The time of the heartbeat by the agent's clock, in UTC, to the millisecond.
         expires_at: When the record expires without another heartbeat.

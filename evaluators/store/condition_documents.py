@@ -12,7 +12,7 @@ _SPREADS = ("frequency_mhz", "gpu_clock_mhz")
 
 
 def conditions_document(conditions: Conditions | None) -> dict[str, Any] | None:
-    """Returns the document of conditions; None for none."""
+    """Returns the document of conditions; None if there are none."""
     if conditions is None:
         return None
     return fields_of(conditions) | {"hosts": [_host_document(host) for host in conditions.hosts]}
@@ -22,7 +22,7 @@ def conditions_from_document(document: Any) -> Conditions | None:
     """Returns the conditions of a document; None for one of an earlier version, which has none.
 
     Raises:
-        KeyError, TypeError, ValueError: It is damaged.
+        KeyError, TypeError, ValueError: The document is damaged.
     """
     if document is None:
         return None

@@ -68,7 +68,7 @@ _REMEDY = 'delete its document from the collection "evaluation" and evaluate aga
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """One evaluation's documents: its own, and its parts by collection, made as they are read."""
+    """One evaluation's documents: its own, and its parts by collection, generated lazily."""
 
     evaluation: Document
     parts: Mapping[str, Iterable[Document]]
@@ -139,7 +139,7 @@ def part_ids(head: Stored, but: Collection[str] = ()) -> Mapping[str, Sequence[s
 
 
 def _check_frame(head: Stored) -> None:
-    """Raises TypeError or ValueError where ids, the measurement or the numbers of parts are no such."""
+    """Raises TypeError or ValueError if ids, the measurement or the numbers of parts are invalid."""
     if not all(isinstance(head[name], str) for name in ("_id", "save_id")):
         raise TypeError("its id is no text")
     if not isinstance(head.get("group_id"), str | None):
@@ -156,7 +156,7 @@ def _check_frame(head: Stored) -> None:
 
 
 def on_demand(head: Stored) -> tuple[str, ...]:
-    """Returns the collections of an evaluation that are read on demand only."""
+    """Returns the collections of an evaluation that are read only on demand."""
     return SPANS, *find_kind(head["kind"]).on_demand
 
 
@@ -165,10 +165,10 @@ def from_documents(documents: Documents, *, partial: bool = False) -> Evaluation
 
     Args:
         documents: Its own document, and its parts.
-        partial: Whether the parts on demand are left out.
+        partial: Whether the parts on demand are omitted.
 
     Raises:
-        StoreError: It is of a newer version of the program, incomplete, or no evaluation.
+        StoreError: The documents are from a newer version, incomplete, or not an evaluation.
     """
     head = present_head(documents.evaluation)
     try:
@@ -202,7 +202,7 @@ def _damaged(name: str, error: Exception) -> StoreError:
 def lookup_key(name: str) -> str:
     """Returns the key of a name in queries, which ignores case.
 
-    The leading ``=`` keeps neosqlite from reading a text that begins like a date as a time.
+    The leading ``=`` prevents neosqlite from parsing a text that begins like a date as a time.
     """
     return "=" + storable_text(name.strip().casefold())
 
@@ -305,7 +305,7 @@ def _dataset(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> DatasetIden
 
 
 def _precision(system: Stored, manifest: ModelManifest) -> Precision | None:
-    """What a model computed with; before it was kept, one in code always computed in float32."""
+    """Returns a model's precision; old records lack it, and models in code then used float32."""
     if "precision" not in system:
         served_by_others = "://" in system.get("agent", "")
         return None if served_by_others or has_own_precision(manifest) else Precision.FLOAT32

@@ -33,10 +33,10 @@ def present_key(attribute: str) -> str:
 
 
 def upgraded(head: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the document of an evaluation as the present version has it, with ``PART_IDS``.
+    """Returns the document of an evaluation in the present schema, with ``PART_IDS``.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: It is damaged.
+        KeyError, TypeError, ValueError, AttributeError: The document is damaged.
     """
     load, save_id = head.get("load"), head["save_id"]
     options = {name: value for name, value in head["options"].items() if name != "trace_level"}

@@ -76,7 +76,7 @@ class Connection(Protocol):
         location: The file or address, for messages; without credentials.
         database: Its collections.
         errors: The exceptions that its methods raise.
-        duplicate_error: The one of them for a duplicate id.
+        duplicate_error: The exception for a duplicate id, one of ``errors``.
     """
 
     location: str
@@ -140,7 +140,7 @@ class EvaluationFilter:
         framework_version: Without a local part such as ``+cpu``, it matches any local part.
         weights: The origin of the weights.
         limit: The maximum number of evaluations, the newest first; None means all.
-        offset: How many of the newest are passed over.
+        offset: How many of the newest to skip.
         include_interrupted: Whether interrupted and failed evaluations match.
         evaluation_id: The id of an evaluation or of a group.
         kinds: The kinds of measurement.
@@ -221,7 +221,7 @@ class EvaluationStore(Collections):
             return self._with_parts(heads, on_unreadable)
 
     def count(self, wanted: EvaluationFilter) -> int:
-        """Returns how many evaluations match, whatever the filter's limit and offset; reads none of them.
+        """Returns how many evaluations match, ignoring the filter's limit and offset; reads none of them.
 
         Raises:
             StoreError: The database cannot be reached.
@@ -295,7 +295,7 @@ class EvaluationStore(Collections):
                 yield self._read(partial(chunk_from_document, document), evaluation_id, "spans")
 
     def _head(self, evaluation_id: str) -> Document:
-        """The evaluation's own document, in the present schema."""
+        """Returns the evaluation's own document, in the present schema."""
         head = self._connection.database["evaluation"].find_one({"_id": evaluation_id})
         if head is None:
             raise StoreError(f"{self.location}: holds no evaluation {evaluation_id}")
@@ -311,7 +311,7 @@ class EvaluationStore(Collections):
         self._connection.database["evaluation"].insert_one(documents.evaluation)
 
     def _is_kept(self, head: Document) -> bool:
-        """Whether this evaluation is stored; raises if another one has its id."""
+        """Returns whether this evaluation is stored; raises if another one has its id."""
         found = self._connection.database["evaluation"].find_one({"_id": head["_id"]})
         if found is None:
             return False
@@ -326,7 +326,7 @@ class EvaluationStore(Collections):
     def _with_parts(
         self, heads: Sequence[Document], on_unreadable: Callable[[StoreError], None] | None
     ) -> list[Evaluation]:
-        """The evaluations of these documents; the parts of all are fetched together."""
+        """Returns the evaluations of these documents; the parts of all are fetched together."""
 
         def report(error: StoreError) -> None:
             if on_unreadable is None:
@@ -383,13 +383,13 @@ class EvaluationStore(Collections):
 
 
 def _in_order(found: list[Document]) -> list[InputPrediction]:
-    """The predictions of documents; of version 1 none has a sequence, and each is a document of its own."""
+    """Returns the predictions of documents; in version 1, each is one document, without a sequence number."""
     found.sort(key=lambda each: (int(each["input_index"]), int(each.get("sequence", 0))))
     return list(predictions_from_documents(found))
 
 
 def _few(documents: Iterator[Document], most: int) -> Iterator[Document]:
-    """The next documents, fewer where they hold pieces of large columns."""
+    """Yields the next documents, fewer if they hold pieces of large columns."""
     characters = 0
     for document in itertools.islice(documents, most):
         yield document
@@ -399,7 +399,7 @@ def _few(documents: Iterator[Document], most: int) -> Iterator[Document]:
 
 
 def _query(wanted: EvaluationFilter) -> Document:
-    """The query of a filter, without its limit; raises TypeError for a value that is no plain one."""
+    """Returns the query of a filter, without its limit; raises TypeError for a value that is not plain."""
     checked(wanted)
     version = wanted.framework_version
     local = version is not None and release_of(version) != version
@@ -430,5 +430,5 @@ def _query(wanted: EvaluationFilter) -> Document:
 
 
 def _counts(head: Document) -> Document:
-    """The integers of a measurement's document, which are its counts."""
+    """Returns the integers of a measurement's document, which are its counts."""
     return {name: value for name, value in head["measurement"].items() if isinstance(value, int)}

@@ -1,4 +1,4 @@
-"""A whole evaluation as JSON text: for the wire, and for the spool, which keeps what no database accepted."""
+"""A whole evaluation as JSON text: for the wire, and for the spool of evaluations not stored yet."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def evaluation_from_json(text: str) -> Evaluation:
     """Returns the evaluation that ``evaluation_to_json`` of this version or the first version wrote.
 
     Raises:
-        StoreError: The text is truncated, is no evaluation, or is of a newer version of the program.
+        StoreError: The text is truncated, not an evaluation, or from a newer version of the program.
     """
     try:
         content = json.loads(text)

@@ -23,11 +23,11 @@ Stored: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The documents of one collection that belong to an evaluation, made as they are read.
+    """The documents of one collection that belong to an evaluation, generated lazily.
 
     Attributes:
-        count: How many there are.
-        documents: Their content, without the id and the owner.
+        count: The number of documents.
+        documents: The content of the documents, without the id and the owner.
     """
 
     count: int
@@ -38,10 +38,10 @@ class MeasurementDocuments(Protocol):
     """Writes one kind of measurement as documents and reads it back."""
 
     def write(self, evaluation: Evaluation[Any], save_id: str) -> tuple[Document, Mapping[str, Part]]:
-        """Returns what the evaluation's own document holds, and the parts by collection.
+        """Returns the measurement in the evaluation's own document, and the parts by collection.
 
         Args:
-            evaluation: What is written.
+            evaluation: The evaluation to write.
             save_id: The attempt to save; the first part of a collection has the id ``save_id/0``.
         """
         ...
@@ -66,5 +66,5 @@ SAMPLE_IDS = "dataset_sample"
 
 
 def joined(parts: Iterable[Sequence[int]]) -> NDArray[np.int64]:
-    """Returns a column that was cut into pieces."""
+    """Returns a column that was split into pieces."""
     return np.concatenate([np.empty(0, np.int64), *(np.array(part, np.int64) for part in parts)])

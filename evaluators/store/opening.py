@@ -85,7 +85,7 @@ def _connect(address: str | None, name: str, data_dir: Path, otherwise: str = ""
 
 
 def _database_name(name: str) -> str:
-    """The name in the form that both a file and MongoDB accept."""
+    """Returns the name in the form that both a file and MongoDB accept."""
     sanitised = name.strip().replace(".", "_")
     if not _NAME.fullmatch(sanitised):
         raise ConfigurationError(

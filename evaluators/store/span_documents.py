@@ -84,7 +84,7 @@ def _pairs(attributes: Attributes) -> list[Document]:
 
 
 def _attributes(stored: Sequence[Any]) -> Attributes:
-    """Attributes, each by MongoDB's attribute pattern, or a pair as it was before."""
+    """Returns attributes, each by MongoDB's attribute pattern, or as a pair in earlier versions."""
     pairs = ((each["k"], each["v"]) if isinstance(each, dict) else each for each in stored)
     return tuple((present_key(key), _attribute(value)) for key, value in pairs)
 

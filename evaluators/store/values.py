@@ -77,12 +77,12 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def checked(record: _Record) -> _Record:
-    """Returns an instance of a dataclass whose fields hold what their annotations say.
+    """Returns an instance of a dataclass after checking that its fields match their annotations.
 
-    Members of mappings and sequences are checked likewise; an array, or another record, only for being one.
+    Members of mappings and sequences are checked too; an array, or another record, only for its type.
 
     Raises:
-        TypeError: One does not; the message names it.
+        TypeError: A field does not match; the message names it.
     """
     names, types = _fields(type(record))
     try:
@@ -97,7 +97,7 @@ def checked(record: _Record) -> _Record:
 
 @cache
 def _fields(kind: type[DataclassInstance]) -> tuple[Sequence[str], TypeAdapter[Any]]:
-    """The names of a dataclass's fields, and the tuple of their types, which nothing is converted to."""
+    """Returns the names of a dataclass's fields, and a strict adapter for the tuple of their types."""
     names, hints = [field.name for field in fields(kind)], get_type_hints(kind)
     types: Any = GenericAlias(tuple, tuple(hints[name] for name in names))
     return names, TypeAdapter(types, config=_STRICT)

@@ -119,7 +119,7 @@ def ratio_interval(parts: _Numbers, wholes: _Numbers, power: float = 1.0) -> Sco
 
 
 def _studied(weights: _Numbers, parts: _Numbers, wholes: _Numbers, power: float) -> tuple[_Numbers, _Numbers]:
-    """The figure of each draw and its standard error; ``weights`` are draws × samples."""
+    """Returns the figure of each draw and its standard error; ``weights`` are draws × samples."""
     part, whole = weights @ parts, weights @ wholes  # draws × columns
     there = whole > 0
     ratios = np.divide(part, whole, out=np.zeros_like(part), where=there)
@@ -143,8 +143,8 @@ def mean_score(
         name: The name of the score.
         values: float64, samples.
         unit: The unit of the values.
-        least: What no mean can be below.
-        most: What no mean can be above.
+        least: The lower bound of means.
+        most: The upper bound of means.
     """
     if not len(values):
         return Score(name, None, None, unit)

@@ -118,13 +118,13 @@ class _Calibration:
         self._right += np.bincount(bins[right], minlength=_BINS)
 
     def error(self, samples: int) -> float | None:
-        """The expected calibration error; None where the outputs are no probabilities."""
+        """Returns the expected calibration error; None where the outputs are no probabilities."""
         if not self._are_probabilities or not samples:
             return None
         return float(np.abs(self._right - self._confidence).sum() / samples)
 
     def bins(self) -> list[dict[str, float | int]]:
-        """Each bin with its samples, the mean confidence and the share that is right."""
+        """Returns each bin with its samples, the mean confidence and the fraction of correct predictions."""
         return [
             {
                 "samples": int(count),

@@ -34,7 +34,7 @@ _HALF, _THREE_QUARTERS = 0, 5  # the places of 0.5 and 0.75 among the thresholds
 
 @dataclass(frozen=True, slots=True)
 class CocoFigures:
-    """What COCO's evaluation gives.
+    """The figures of COCO's evaluation.
 
     Attributes:
         scores: The figures, AP first.
@@ -125,13 +125,13 @@ _NAMES = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large", "AR100")
 
 
 def _mean(values: NDArray[np.float64]) -> float | None:
-    """The mean of the figures that are defined; COCO writes -1 for those that are not."""
+    """Returns the mean of the figures that are defined; COCO writes -1 for those that are not."""
     defined = values[values > -1]
     return float(defined.mean()) if defined.size else None
 
 
 def _intervals(evaluation: COCOeval, images: int) -> list[ScoreInterval | None]:
-    """The intervals of AP, AP50 and AP75, from the matches in each image.
+    """Returns the intervals of AP, AP50 and AP75, from the matches in each image.
 
     Drawing images repeatedly raises AP where a class has few objects: precision at a recall is the highest
     from there on, and a class is left out of a draw that has none of it; so do few images.
@@ -214,7 +214,7 @@ class ResampledPrecision:
     def _precision(
         self, hits: NDArray[np.float64], misses: NDArray[np.float64], objects: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """The average precision of each class at one threshold.
+        """Returns the average precision of each class at one threshold.
 
         All classes go through each step at once: what must not cross from one to the next is kept apart by
         twice the number of the class, which is more than a precision or a recall can be.
@@ -233,7 +233,7 @@ class ResampledPrecision:
         return of_class
 
     def _within_class(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sums of values up to each detection of its class."""
+        """Returns the sums of values up to each detection of its class."""
         sums = np.concatenate([[0.0], np.cumsum(values)])
         within: NDArray[np.float64] = sums[1:] - sums[self._begins][self._of_class]
         return within

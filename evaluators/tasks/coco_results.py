@@ -155,7 +155,7 @@ def _entries(path: Path) -> list[Any]:
 
 
 def _has(entry: Mapping[str, Any], name: str) -> bool:
-    """Whether a result has a value; pycocotools takes an empty list for none."""
+    """Returns whether a result has a value; pycocotools takes an empty list for none."""
     return entry.get(name) not in (None, [])
 
 
@@ -214,5 +214,5 @@ def run_lengths(written: Any) -> RunLengths:
 
 
 def _whole(given: Any, most: int) -> TypeGuard[list[int]]:
-    """Whether something is a list of whole numbers from 0 to ``most``."""
+    """Returns whether something is a list of whole numbers from 0 to ``most``."""
     return isinstance(given, list) and all(type(each) is int and 0 <= each <= most for each in given)

@@ -34,7 +34,7 @@ class EmbeddingMetric(TaskMetric):
     Feature Embedding", 2016). A sample whose label no other has is a neighbour, but not asked for. Of
     neighbours with the same similarity, to six decimals, the one that was added first is nearer.
 
-    A vector of zeros has no direction, and is no prediction.
+    A vector of zeros has no direction, and is not a prediction.
     """
 
     task: ClassVar[str] = "embedding"
@@ -134,7 +134,7 @@ def _details(ranks: NDArray[np.int64], labelled: int) -> Mapping[str, Any]:
 
 
 def _direction(vector: NDArray[Any]) -> NDArray[np.float64] | None:
-    """A vector of length 1, float64, k; None for zeros, and for what is not finite."""
+    """Returns a vector of length 1, float64, k; None for zeros, and for what is not finite."""
     largest = float(np.abs(vector).max()) if vector.size else 0.0
     if not largest or not np.isfinite(largest):
         return None
@@ -145,7 +145,7 @@ def _direction(vector: NDArray[Any]) -> NDArray[np.float64] | None:
 
 
 def _reference(sample: Sample) -> NDArray[np.float64] | None:
-    """The direction of a sample's reference vector; None without one."""
+    """Returns the direction of a sample's reference vector; None without one."""
     truth = sample.read_truth()
     if truth is None:
         return None

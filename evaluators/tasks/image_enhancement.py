@@ -59,7 +59,7 @@ class ImageEnhancementMetric(TaskMetric):
     def _compared(
         self, pixels: NDArray[np.floating[Any]], truth: NDArray[np.uint8]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The parts of the image and of its target that are compared."""
+        """Returns the parts of the image and of its target that are compared."""
         if pixels.shape[:2] != truth.shape[:2]:
             raise PredictionError(
                 f"the predicted image has {pixels.shape[1]} × {pixels.shape[0]} pixels, its target "

@@ -1,4 +1,4 @@
-"""How much two images are alike: the peak signal-to-noise ratio and the structural similarity."""
+"""The similarity of two images: the peak signal-to-noise ratio and the structural similarity."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _of_channel(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 
 
 def _blurred(plane: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The weighted mean in the window, where it is in the plane; rows first, then columns."""
+    """Returns the weighted mean in the window, where it is in the plane; rows first, then columns."""
     offsets = np.arange(WINDOW) - WINDOW // 2
     weights = np.exp(-(offsets**2) / (2 * _SIGMA**2))
     weights /= weights.sum()

@@ -133,7 +133,7 @@ class DetectionMetric(TaskMetric):
         )
 
     def _places(self) -> list[int]:
-        """The place of each image in pycocotools' order, that of the ids; numbers come before texts.
+        """Returns the place of each image in pycocotools' order, that of the ids; numbers come before texts.
 
         It decides among equal scores. Without ids, it is the order in which the images were added.
         """
@@ -147,7 +147,7 @@ class DetectionMetric(TaskMetric):
         return places
 
     def _objects(self, prediction: Predictions, truth: Objects) -> Detections | Instances | CocoResults:
-        """The objects of a prediction, if they can be compared with the truth."""
+        """Returns the objects of a prediction, if they can be compared with the truth."""
         del truth
         if isinstance(prediction, Instances):
             return prediction.detections
@@ -168,5 +168,5 @@ class DetectionMetric(TaskMetric):
 
 
 def _tally(annotations: Iterable[Annotation]) -> Counter[int]:
-    """How many objects each class has; crowds are none."""
+    """Returns how many objects each class has; crowds are none."""
     return Counter(each.category for each in annotations if not each.crowd)

@@ -84,7 +84,7 @@ class RegressionMetric(TaskMetric):
 
 @np.errstate(over="ignore", invalid="ignore")
 def _intervals(predicted: _Numbers, targets: _Numbers) -> dict[str, ScoreInterval | None]:
-    """The intervals of the scores over other samples of the kind."""
+    """Returns the intervals of the scores over other samples of the kind."""
     errors, ones = np.abs(predicted - targets), np.ones_like(targets)
     spread = np.where(np.ptp(targets, axis=0) > 0, np.square(targets - targets.mean(axis=0)), 0.0)
     missed = ratio_interval(np.square(errors), spread)
@@ -138,6 +138,6 @@ def _scaled(values: _Numbers) -> tuple[_Numbers, NDArray[np.int32]]:
 
 
 def _mean(each: _Numbers) -> float:
-    """The mean of what is defined; NaN if nothing is, and -inf if that of one number is."""
+    """Returns the mean of what is defined; NaN if nothing is, and -inf if that of one number is."""
     defined = each[~np.isnan(each)]
     return float((defined / len(defined)).sum()) if len(defined) else np.nan

@@ -52,10 +52,10 @@ class TaskResult:
 
     Attributes:
         task: The ``output.type``.
-        definition: What defines the figures, with its version, such as ``COCO AP (pycocotools 2.0.11)``.
+        definition: The definition of the figures, with its version, such as ``COCO AP (pycocotools 2.0.11)``.
         samples: The number of samples that have a truth and a prediction.
         scores: The figures, the most important one first.
-        details: What pictures are drawn of, such as a confusion matrix; plain JSON.
+        details: The data for pictures, such as a confusion matrix; plain JSON.
     """
 
     task: str
@@ -66,7 +66,7 @@ class TaskResult:
 
     @property
     def first(self) -> Score | None:
-        """The most important score that is known; None without any."""
+        """The most important known score; None without any."""
         return next((each for each in self.scores if each.value is not None), None)
 
     def score(self, name: str) -> float | None:

@@ -168,7 +168,7 @@ class SemanticSegmentationMetric(TaskMetric):
         return TaskResult(self.task, DEFINITION, self._samples, shown, self._details(ious))
 
     def _scores(self, mean_iou: float | None, accuracy: float | None) -> tuple[Score, Score]:
-        """The scores with intervals over the images, of which each has counts of its classes."""
+        """Returns the scores with intervals over the images, of which each has counts of its classes."""
         if self._counts is None or mean_iou is None or accuracy is None:
             return Score("mean_IoU", mean_iou), Score("pixel_accuracy", accuracy)
         counts = np.zeros((3, len(self._counts), self._size))
@@ -206,7 +206,7 @@ def _of_classes(matrix: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _ious(counts: NDArray[Any]) -> NDArray[np.float64]:
-    """The intersection over union of each class; NaN where it does not occur."""
+    """Returns the intersection over union of each class; NaN where it does not occur."""
     recognised, true, predicted = counts
     union = true + predicted - recognised
     ious: NDArray[np.float64] = np.divide(recognised, union, out=np.full(len(union), np.nan), where=union > 0)

@@ -97,7 +97,7 @@ class TextClassificationMetric(TaskMetric):
     def _details(
         self, true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
     ) -> Mapping[str, Any]:
-        """The confusion matrix, unless there are too many classes to look at."""
+        """Returns the confusion matrix, unless there are too many classes to look at."""
         if classes > _MOST_DETAILED_CLASSES:
             return {}
         matrix = np.bincount(true * classes + predicted, minlength=classes**2).reshape(classes, classes)

@@ -117,7 +117,7 @@ def _box(frame: Frame, left_px: float, top_px: int, width_px: float, whole_ns: i
 
 
 def _colour(name: str) -> str:
-    """A warm colour, the same for a name in every picture."""
+    """Returns a warm colour, the same for a name in every picture."""
     digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).digest()
     return f"hsl({20 + digest[0] % 40}, {70 + digest[1] % 25}%, {62 + digest[2] % 14}%)"
 

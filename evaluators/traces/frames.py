@@ -120,7 +120,7 @@ class _Stacks:
 
 
 def _above(chunks: Iterable[SpanChunk]) -> NDArray[np.int64]:
-    """The sorted ids of the spans with children."""
+    """Returns the sorted ids of the spans with children."""
     found: NDArray[np.int64] = np.empty(0, np.int64)
     pieces: list[NDArray[np.int64]] = []
     waiting = 0
@@ -134,7 +134,7 @@ def _above(chunks: Iterable[SpanChunk]) -> NDArray[np.int64]:
 
 
 def _stacked(stacks: _Stacks, name: NDArray[np.int64], above: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of each span's stack, level by level from the top; ``above`` locates its parent."""
+    """Returns the number of each span's stack, level by level from the top; ``above`` locates its parent."""
     stack_of: NDArray[np.int64] = np.full(len(name), _NOWHERE, np.int64)
     level = np.flatnonzero(above == _OUTSIDE)
     parents = np.full(len(level), _TOP, np.int64)
@@ -148,14 +148,14 @@ def _stacked(stacks: _Stacks, name: NDArray[np.int64], above: NDArray[np.int64])
 
 
 def _names(chunk: SpanChunk, names: dict[str, int]) -> NDArray[np.int64]:
-    """The name of each span, as its number in ``names``, which grows as needed."""
+    """Returns the name of each span, as its number in ``names``, which grows as needed."""
     of_kind = np.array([names.setdefault(kind.name, len(names)) for kind in chunk.kinds], np.int64)
     of_span: NDArray[np.int64] = of_kind[chunk.kind]
     return of_span
 
 
 def _positions(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The position of each of ``wanted`` in sorted ids; -1 for a missing one."""
+    """Returns the position of each of ``wanted`` in sorted ids; -1 for a missing one."""
     if not len(ids):
         return np.full(len(wanted), -1, np.int64)
     found = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)

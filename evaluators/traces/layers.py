@@ -80,7 +80,7 @@ def layers(chunks: Iterable[SpanChunk], batches: NDArray[np.bool_] | None = None
 def _by_kind(
     chunk: SpanChunk, batches: NDArray[np.bool_] | None
 ) -> Iterator[tuple[SpanKind, NDArray[np.int64]]]:
-    """The durations of each kind of layer in a chunk."""
+    """Yields the durations of each kind of layer in a chunk."""
     is_layer = np.array([kind.level is TraceLevel.FRAMEWORK_TRACE for kind in chunk.kinds], np.bool_)
     places = np.flatnonzero(is_layer[chunk.kind] & _counted(chunk, batches))
     if not len(places):

@@ -50,7 +50,7 @@ def otlp_json(
 
 
 def _head(resource: Attributes) -> str:
-    """The beginning of the spans of one resource."""
+    """Returns the beginning of the spans of one resource."""
     head = {"attributes": [_attribute(key, value) for key, value in resource]}
     return f'{{"resource": {_text(head)}, "scopeSpans": [{{"scope": {_text({"name": SCOPE})}, "spans": ['
 
@@ -81,7 +81,7 @@ def _attribute(key: str, value: AttributeValue) -> dict[str, Any]:
 
 
 def _value(value: AttributeValue) -> dict[str, Any]:
-    """A value in protobuf's JSON mapping: 64-bit integers, NaN and infinities are strings."""
+    """Returns a value in protobuf's JSON mapping: 64-bit integers, NaN and infinities are strings."""
     match value:
         case bool():
             return {"boolValue": value}

@@ -13,7 +13,7 @@ def build(name: str, *, initialize: bool) -> Any:
     """Builds a model of ``mxnet.gluon.model_zoo.vision``, which the zoo's published parameters fit.
 
     ``name`` is as ``vision.get_model`` takes it, such as ``resnet50_v1`` or ``mobilenet1.0``. Gluon leaves
-    the parameters undefined, whatever ``initialize`` says.
+    the parameters undefined, regardless of ``initialize``.
 
     Raises:
         ArtifactError: The zoo has no model of that name.

@@ -60,7 +60,7 @@ def build_layers(layers: Sequence[Layer], convolution: Callable[[Convolution], A
 
 
 def _branch(blocks: Sequence[Any]) -> Any:
-    """The blocks one after the other, as one block."""
+    """Returns the blocks one after the other, as one block."""
     if len(blocks) == 1:
         return blocks[0]
     sequence = nn.HybridSequential(prefix="")
@@ -73,7 +73,7 @@ def _biased_convolution(layer: Convolution) -> Any:
 
 
 def _classifier(classes: int, dropout: float) -> list[Any]:
-    """The average of each channel, dropout and a fully connected layer."""
+    """Returns the average of each channel, dropout and a fully connected layer."""
     return [nn.GlobalAvgPool2D(), nn.Dropout(dropout), nn.Dense(classes)]
 
 

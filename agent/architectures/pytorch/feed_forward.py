@@ -87,12 +87,12 @@ class SingleLayerClassifier(nn.Module):
 def _activated(
     inputs: int, outputs: int, kernel_size: int, stride: int = 1, padding: int = 0
 ) -> list[nn.Module]:
-    """A convolution with bias, and ReLU."""
+    """Returns a convolution with bias, and ReLU."""
     return [nn.Conv2d(inputs, outputs, kernel_size, stride, padding), nn.ReLU(inplace=True)]
 
 
 def _maximum(size: int) -> nn.Module:
-    """A pooling that halves height and width."""
+    """Returns a pooling that halves height and width."""
     return nn.MaxPool2d(kernel_size=size, stride=2)
 
 

@@ -91,7 +91,7 @@ def build_layers(
 
 
 def _biased_convolution(inputs: int, outputs: int, kernel: Size, stride: int, padding: Size) -> nn.Module:
-    """A convolution with bias, and ReLU."""
+    """Returns a convolution with bias, and ReLU."""
     return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, padding), nn.ReLU(inplace=True))
 
 

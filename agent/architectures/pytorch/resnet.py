@@ -45,7 +45,7 @@ class ResidualBlock(nn.Module):
             self.downsample = nn.Sequential(projection, nn.BatchNorm2d(outputs))
 
     def dampen(self) -> None:
-        """Makes the random residual small beside the shortcut."""
+        """Scales the random residual down relative to the shortcut."""
         nn.init.constant_(self._layers[-1][1].weight, _RESIDUAL_SCALE)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
@@ -108,7 +108,7 @@ class ResNet(nn.Module):
 
 
 def _stage(block: type[ResidualBlock], inputs: int, width: int, count: int, stride: int) -> nn.Sequential:
-    """The blocks of one stage, of which the first has the stride."""
+    """Returns the blocks of one stage, of which the first has the stride."""
     outputs = width * block.expansion
     rest = (block(outputs, width, stride=1) for _ in range(count - 1))
     return nn.Sequential(block(inputs, width, stride), *rest)

@@ -10,7 +10,7 @@ from inferometer.manifests.errors import IMPORT_FAILURES, ArtifactError, one_lin
 
 
 def build(name: str, *, initialize: bool) -> Any:
-    """Builds a model of timm, which always draws weights, whatever ``initialize`` says.
+    """Builds a model of timm, which always draws weights, regardless of ``initialize``.
 
     ``name`` is as ``timm.list_models()`` has it, and may have after a dot the tag of the pretrained weights
     that give the number of classes. Names of a hub or a folder are none.

@@ -105,7 +105,7 @@ def _gelu_tanh(x: NDArray[Any], _: _Given) -> NDArray[Any]:
 
 
 def _exponential(x: NDArray[Any]) -> NDArray[Any]:
-    """exp(x) - 1 of what is below 0, and 0 elsewhere."""
+    """Returns exp(x) - 1 for the part below 0, and 0 elsewhere."""
     result: NDArray[Any] = np.expm1(np.minimum(x, 0))
     return result
 

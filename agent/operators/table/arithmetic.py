@@ -1,6 +1,6 @@
 """Element-wise arithmetic: of two tensors, of two that broadcast, in place, of three, and the negative.
 
-By convention each element of an output is one floating-point operation, whatever it takes to compute it. The
+By convention each element of an output is one floating-point operation, regardless of its cost. The
 values keep away from ties and jumps, so that finite differences can check the gradients of each element.
 """
 
@@ -56,7 +56,7 @@ _SIGNS = (TensorSpec("lhs", (), Values.SIGNS), TensorSpec("rhs", (), Values.SIGN
 
 
 def element_wise(*specs: TensorSpec) -> Callable[[Case], tuple[TensorSpec, ...]]:
-    """Returns the ``tensors`` of an operator whose inputs have one shape; the specs tell their values."""
+    """Returns the ``tensors`` of an operator whose inputs share one shape; the specs define their values."""
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         found = tuple(replace(spec, shape=case.shapes[spec.name]) for spec in specs)
@@ -72,7 +72,7 @@ def element_wise(*specs: TensorSpec) -> Callable[[Case], tuple[TensorSpec, ...]]
 
 
 def broadcast(*specs: TensorSpec) -> Callable[[Case], tuple[TensorSpec, ...]]:
-    """Returns the same for an operator whose inputs broadcast by NumPy's rules."""
+    """Returns the ``tensors`` of an operator whose inputs broadcast by NumPy's rules."""
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         np.broadcast_shapes(*(case.shapes[spec.name] for spec in specs))

@@ -1,4 +1,4 @@
-"""The layers that are neither convolutions, poolings nor normalisations, and the sampling of images.
+"""The layers other than convolution, pooling and normalization, and the sampling of images.
 
 The floating-point operations of a dense layer are those of its product, 2 · rows · inputs · units; each
 of the two products of its backward pass has as many.
@@ -50,7 +50,7 @@ def dense_tensors(case: Case) -> tuple[TensorSpec, ...]:
 
 
 def dense_flops(case: Case, outputs: Sequence[Shape]) -> int:
-    """Returns those of the product of a dense layer."""
+    """Returns the floating-point operations of the product of a dense layer."""
     return 2 * prod(case.shapes["data"]) * int(case["units"])
 
 
@@ -61,7 +61,7 @@ def _embedding_tensors(case: Case) -> tuple[TensorSpec, ...]:
 
 
 def _check_dropout(outputs: Arrays, case: Case) -> None:
-    """The data is -1 or 1, so that each value of the output is 0 or ±1 / (1 - p)."""
+    """Checks the output of dropout: the data is ±1, so that each value is 0 or ±1 / (1 - p)."""
     values, p = np.abs(outputs[0].astype(np.float64)).ravel(), float(case["p"])
     share = float(np.mean(values == 0))
     # a binomial share is within six standard deviations in all but 2 of 10⁹ cases
@@ -74,7 +74,7 @@ def _check_dropout(outputs: Arrays, case: Case) -> None:
 
 
 def _windows(case: Case, size: Sequence[int]) -> tuple[int, int]:
-    """The positions of the kernel in an image of a size, down and across."""
+    """Returns the positions of the kernel in an image of a size, down and across."""
     high, wide = (
         (each + 2 * pad - kernel) // stride + 1
         for each, kernel, stride, pad in zip(size, case["kernel"], case["stride"], case["pad"], strict=True)

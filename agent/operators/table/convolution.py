@@ -69,14 +69,14 @@ def _tensors(rank: int, transposed: bool, case: Case) -> tuple[TensorSpec, ...]:
 
 
 def _convolved(rank: int, arrays: Arrays, parameters: Parameters) -> Arrays:
-    """A matrix product for each sample: weights times the data at all offsets of the kernel."""
+    """Returns a matrix product for each sample: weights times the data at all offsets of the kernel."""
     data, weight = arrays[:2]
     window = Window.of(parameters, rank)
     return (_biased(_products(window.padded(data), weight, window), arrays[2:]),)
 
 
 def _transposed(rank: int, arrays: Arrays, parameters: Parameters) -> Arrays:
-    """A convolution by the mirrored kernel over the data, with zeros between as the stride has steps.
+    """Returns a convolution by the mirrored kernel over the data, with zeros between as the stride has steps.
 
     See Dumoulin and Visin, "A guide to convolution arithmetic for deep learning" (2016), chapter 4.
     """

@@ -1,8 +1,4 @@
-"""What makes tensors: filled ones, ranges, random numbers; and a custom operator written in Python.
-
-None of them has floating-point operations by convention, but the custom one's one for each element. The
-parameter ``shape`` has the size of an output that no input determines.
-"""
+"""Operators that create tensors: constants, ranges, random numbers; and a custom operator in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What frameworks join of several operators; each also runs as its parts, one operator after the other.
+"""Fused operators; each also runs as its parts, one operator after the other.
 
 The floating-point operations are those of the convolution, the product or the attention's two products,
 at two for a multiplication and an addition; of the others, one for each element and part.
@@ -89,7 +89,7 @@ def _convolution_flops(case: Case, outputs: Sequence[Shape]) -> int:
 
 
 def _convolution(data: _Array, weight: _Array, bias: _Array, given: _Given) -> _Array:
-    """The sum over the offsets of the kernel of a product of matrices."""
+    """Returns the sum over the offsets of the kernel of a product of matrices."""
     (kh, kw), (sh, sw), (ph, pw) = given["kernel"], given["stride"], given["pad"]
     padded = np.pad(data, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
     high, wide = (padded.shape[2] - kh) // sh + 1, (padded.shape[3] - kw) // sw + 1
@@ -118,7 +118,7 @@ def _activated_tensors(case: Case) -> tuple[TensorSpec, ...]:
 
 
 def _sum_tensors(case: Case) -> tuple[TensorSpec, ...]:
-    """The sum is at least 0.1 from 0."""
+    """Returns the sum is at least 0.1 from 0."""
     return (
         TensorSpec("lhs", case.shapes["lhs"], Values.UNIT),
         TensorSpec("rhs", case.shapes["rhs"], Values.SIGNS),

@@ -253,7 +253,7 @@ def _on_square(
 
 
 def _symmetric(array: NDArray[Any]) -> NDArray[Any]:
-    """The gradient of what reads one triangle is spread over both, as all frameworks do it."""
+    """Returns the gradient of what reads one triangle is spread over both, as all frameworks do it."""
     found: NDArray[Any] = (array + _swapped(array)) / 2
     return found
 

@@ -1,7 +1,4 @@
-"""What takes elements out of a tensor, or puts them into one, by index, by mask or by range.
-
-None counts floating-point operations. All outputs are copies, also where a framework could return a view.
-"""
+"""Operators that read or write elements of a tensor, by index, by mask or by range."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _loss(
     parameters: Parameters = NOTHING,
     total: bool = False,
 ) -> Operator:
-    """A loss of predictions and labels of one shape, by the function of each element."""
+    """Returns a loss of predictions and labels of one shape, by the function of each element."""
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         shape = case.shapes["pred"]
@@ -88,7 +88,7 @@ def _ctc_tensors(case: Case) -> tuple[TensorSpec, ...]:
 
 
 def _ctc(arrays: Arrays, _: Parameters) -> Arrays:
-    """The forward variables of Graves et al. (2006), equations 6 and 7, as logarithms."""
+    """Returns the forward variables of Graves et al. (2006), equations 6 and 7, as logarithms."""
     logs, label = log_softmax(arrays[0], 2), arrays[1]
     batch, blank = len(label), logs.shape[2] - 1
     extended = np.full((batch, 2 * label.shape[1] + 1), blank)

@@ -108,7 +108,7 @@ def _l2(arrays: Arrays, parameters: Parameters) -> Arrays:
 
 
 def _local_response(arrays: Arrays, parameters: Parameters) -> Arrays:
-    """Each value over a power of the mean square of the channels around it (Krizhevsky et al., 2012)."""
+    """Divides each value by a power of the mean square of nearby channels (Krizhevsky et al., 2012)."""
     data, size = arrays[0], int(parameters["size"])  # type: ignore[arg-type]
     around = [(0, 0), (size // 2, size // 2)] + [(0, 0)] * (data.ndim - 2)
     squares = np.pad(data**2, around)

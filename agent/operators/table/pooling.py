@@ -95,7 +95,7 @@ def _pooled_whole(kind: str, arrays: Arrays, parameters: Parameters) -> Arrays:
 
 
 def _adaptive(arrays: Arrays, parameters: Parameters) -> Arrays:
-    """The mean from the floor of the beginning of each part to the ceiling of its end."""
+    """Returns the mean from the floor of the beginning of each part to the ceiling of its end."""
     data = arrays[0]
     for axis, count in zip((2, 3), _pair(parameters, "output"), strict=True):
         size = data.shape[axis]
@@ -140,7 +140,7 @@ def _regions(values: Values, case: Case) -> tuple[TensorSpec, ...]:
 
 
 def _roi_pooled(arrays: Arrays, parameters: Parameters) -> Arrays:
-    """The greatest value of each part of a region, whose corners are rounded (Girshick, "Fast R-CNN", 2015).
+    """Returns the maximum of each part of a region with rounded corners (Girshick, "Fast R-CNN", 2015).
 
     The parts are computed in float32 as the original does: their ends are floors and ceilings.
     """
@@ -174,7 +174,7 @@ def _spans(first: int, last: int, count: int, size: int) -> list[tuple[int, int]
 
 
 def _roi_aligned(arrays: Arrays, parameters: Parameters) -> Arrays:
-    """The mean of bilinear samples in each part of a region (He et al., "Mask R-CNN", 2017).
+    """Returns the mean of bilinear samples in each part of a region (He et al., "Mask R-CNN", 2017).
 
     Regions are not shifted by half a pixel, and have a size of 1 at least.
     """

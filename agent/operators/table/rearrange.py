@@ -1,8 +1,4 @@
-"""What moves, repeats, joins or splits elements and computes nothing.
-
-None counts floating-point operations. All outputs are copies in the order of their axes: a framework that
-could return a view of the input does the same work as the others.
-"""
+"""Operators that move, repeat, join or split elements and compute nothing."""
 
 from __future__ import annotations
 

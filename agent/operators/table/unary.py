@@ -1,6 +1,6 @@
 """Element-wise functions of one tensor: signs, exponents, roots, trigonometry, special functions, rounding.
 
-By convention each element of an output is one floating-point operation, whatever it takes to compute it. The
+By convention each element of an output is one floating-point operation, regardless of its cost. The
 values keep away from poles, kinks and jumps, so that finite differences can check the gradients.
 """
 

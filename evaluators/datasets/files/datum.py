@@ -32,7 +32,7 @@ class DatumFields:
         width: The width in pixels.
         label: The index of the class; None without one.
         encoded: Whether ``data`` is an image file.
-        data_offset: Where ``data`` begins in the message.
+        data_offset: The offset of ``data`` in the message.
         data_size: Its size in bytes; 0 without any.
         floats: The places of ``float_data`` in the message: offset and size in bytes.
     """
@@ -80,7 +80,7 @@ def read_fields(read: Callable[[int, int], bytes], size: int) -> DatumFields:
         size: The size of the message in bytes.
 
     Raises:
-        InputError: It is no Datum, or damaged; the message names the byte.
+        InputError: It is not a Datum, or damaged; the message names the byte.
     """
     window = _Window(read, size)
     numbers: dict[int, int] = {}
@@ -136,7 +136,7 @@ _KINDS = {
 
 
 def _signed(value: int) -> int:
-    """The int32 that a varint holds."""
+    """Returns the int32 that a varint holds."""
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value
 
@@ -218,7 +218,7 @@ def _key(field: int, kind: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """A number of Protocol Buffers; a negative one has ten bytes."""
+    """Returns a number of Protocol Buffers; a negative one has ten bytes."""
     value &= (1 << 64) - 1
     content = bytearray()
     while value >= 0x80:

@@ -16,7 +16,7 @@ def parse_json(content: str | bytes) -> Any:
     """Returns the content of a JSON text; bytes are UTF-8, with or without a byte order mark.
 
     Raises:
-        ValueError: It is no JSON, or an object has a name twice. The message has the place, and follows the
+        ValueError: It is not JSON, or an object has a name twice. The message has the place, and follows the
             name of the file.
     """
     try:
@@ -59,7 +59,7 @@ def number(value: object, name: str) -> float:
     """Returns a number of JSON.
 
     Raises:
-        ValueError: It is none, or not finite in float64; the message begins with ``name``.
+        ValueError: It is not a number, or not finite in float64; the message begins with ``name``.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} is {shown(value)}, and no number")
@@ -73,7 +73,7 @@ def number(value: object, name: str) -> float:
 
 
 def numbers(value: object, name: str) -> list[float]:
-    """Returns a list of numbers; raises ValueError as ``number`` does, or if it is no list."""
+    """Returns a list of numbers; raises ValueError as ``number`` does, or if it is not a list."""
     if not isinstance(value, list):
         raise ValueError(f"{name} is {shown(value)}, and no list of numbers")
     return [number(each, f"a number of {name}") for each in value]
@@ -83,7 +83,7 @@ def key(value: object, name: str) -> int | str:
     """Returns an id: a whole number, which may be written as ``1.0``, or a text.
 
     Raises:
-        ValueError: It is none of both; the message begins with ``name``.
+        ValueError: It is neither of the two; the message begins with ``name``.
     """
     if isinstance(value, float) and value.is_integer():
         return int(value)

@@ -72,11 +72,7 @@ class LmdbEntries:
         return self.keys[begin : int(self.key_ends[index])]
 
     def damage(self, index: int, file: RandomAccessFile) -> str | None:
-        """Says what is wrong with the pages of a large value, without reading all of it; None for nothing.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
+        """Describes damage in the pages of a large value, without reading all of it; None without damage."""
         offset, size = int(self.offsets[index]), int(self.sizes[index])
         if offset + size > file.size:
             return f"is cut off: it has {size} bytes, and the file ends at byte {file.size}"
@@ -97,7 +93,7 @@ def read_entries(file: RandomAccessFile) -> LmdbEntries:
     Values are not read. Those beyond the end of a truncated file are among the entries.
 
     Raises:
-        DatasetError: It is no LMDB, of another kind than this module reads, truncated or damaged; the message
+        DatasetError: It is not an LMDB, or of an unsupported kind, truncated or damaged; the message
             names the page.
     """
     try:
@@ -107,13 +103,13 @@ def read_entries(file: RandomAccessFile) -> LmdbEntries:
 
 
 def _latest_meta(file: RandomAccessFile) -> _Meta:
-    """The later description; both must be whole, since the earlier one may lack samples."""
+    """Returns the later description; both must be whole, since the earlier one may lack samples."""
     first = _meta(file, 0)
     return max(first, _meta(file, first.page_bytes), key=lambda meta: meta.transaction)
 
 
 def _meta(file: RandomAccessFile, offset: int) -> _Meta:
-    """The description in the page at an offset."""
+    """Returns the description in the page at an offset."""
     content = file.read(_META_BYTES, offset)
     page = f"{file.path}: its page at byte {offset}"
     if len(content) < _META_BYTES:

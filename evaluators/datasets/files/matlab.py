@@ -53,7 +53,7 @@ def read_structures(content: bytes, name: str, source: str) -> list[dict[str, An
 
 
 def _elements(content: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
-    """The elements from an offset on: type and content."""
+    """Yields the elements from an offset on: type and content."""
     while offset + 8 <= len(content):
         kind, size = struct.unpack_from("<II", content, offset)
         if kind >> 16:  # a small element: its size is in the upper half, and its content in four bytes
@@ -71,7 +71,7 @@ def _elements(content: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _matrix(content: bytes) -> tuple[str, Any]:
-    """The name and the value of a matrix; None for one that is neither structures, numbers nor text."""
+    """Returns the name and value of a matrix; the value is None unless it is structures, numbers or text."""
     parts = _elements(content, 0)
     if not content:
         return "", None
@@ -94,7 +94,7 @@ def _matrix(content: bytes) -> tuple[str, Any]:
 
 
 def _structures(parts: Iterator[tuple[int, bytes]], count: int) -> list[dict[str, Any]]:
-    """The elements of an array of structures."""
+    """Returns the elements of an array of structures."""
     length = int.from_bytes(next(parts)[1][:4], "little")
     names = next(parts)[1]
     if not 0 < length <= 64:

@@ -29,7 +29,7 @@ class _Dtype:
 
 
 class _Array:
-    """An array: what NumPy's ``__setstate__`` would get."""
+    """An array: the arguments that NumPy's ``__setstate__`` would receive."""
 
     array: NDArray[np.uint8]
 

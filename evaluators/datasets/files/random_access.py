@@ -22,7 +22,7 @@ class RandomAccessFile:
         size: Its size in bytes when it was first opened.
 
     Raises:
-        DatasetError: The file cannot be opened, or is no regular file.
+        DatasetError: The file cannot be opened, or is not a regular file.
     """
 
     def __init__(self, path: Path) -> None:

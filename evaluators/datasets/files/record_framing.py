@@ -1,4 +1,4 @@
-"""The framing of RecordIO, and the index beside it, as dmlc-core and MXNet write them.
+"""The framing of RecordIO, and its index file, as dmlc-core and MXNet write them.
 
 A record begins at a multiple of 4 with two 32-bit words, of which the first is ``MAGIC`` and the second holds
 a flag in its 3 upper bits and a length in the others. The content follows, and zeros up to a multiple of 4.
@@ -140,10 +140,7 @@ def find_records(file: RandomAccessFile) -> RecordPlaces:
 
 
 def _end_of_record(file: RandomAccessFile, offset: int) -> tuple[int | None, int]:
-    """Where the record at an offset ends by its own words, and where the last part begins that has a header.
-
-    The end is None where the words are damaged, or the record is cut off.
-    """
+    """Returns the end of the record at an offset, and the start of its last part that has a header."""
     last, first = offset, True
     while True:
         header = file.read(HEADER.size, offset)
@@ -162,7 +159,7 @@ def _end_of_record(file: RandomAccessFile, offset: int) -> tuple[int | None, int
 
 
 def _starts(file: RandomAccessFile, offset: int) -> bool:
-    """Whether a record may begin at an offset."""
+    """Returns whether a record may begin at an offset."""
     header = file.read(HEADER.size, offset)
     if len(header) < HEADER.size:
         return False
@@ -171,7 +168,7 @@ def _starts(file: RandomAccessFile, offset: int) -> bool:
 
 
 def _next_header(file: RandomAccessFile, offset: int) -> int:
-    """Where the next record begins, from an offset on; the file's end if there is none."""
+    """Returns the offset of the next record from an offset on; the file's end if there is none."""
     size = _FIRST_CHUNK_BYTES
     while offset < file.size:
         chunk = file.read(size, offset)

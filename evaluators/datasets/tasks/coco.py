@@ -87,13 +87,13 @@ class CocoDataset(Dataset):
         return frozenset()
 
     def files(self) -> Iterator[Path]:
-        """The file of the annotations, and those of the images."""
+        """Yields the file of the annotations, and those of the images."""
         yield self._path
         yield from (image.path for image in self._images)
 
 
 def annotation_file(path: Path) -> Path:
-    """Returns the file of the annotations in a folder, or the path itself if it is none.
+    """Returns the file of the annotations in a folder, or the path itself if it is not a folder.
 
     Raises:
         DatasetError: The folder has none, or several.
@@ -145,7 +145,7 @@ def _is_key(value: object) -> bool:
 
 
 def _images(file: Path, content: Mapping[str, Any]) -> dict[Any, tuple[str, int, int]]:
-    """The name, height and width of each image by its number."""
+    """Returns the name, height and width of each image by its number."""
     found: dict[Any, tuple[str, int, int]] = {}
     texts: set[str] = set()
     for place, entry in enumerate(content["images"]):
@@ -167,7 +167,7 @@ def _images(file: Path, content: Mapping[str, Any]) -> dict[Any, tuple[str, int,
 
 
 def _image_folder(file: Path, names: Sequence[str]) -> Path:
-    """The folder of the images: that which holds the first of them that is found."""
+    """Returns the folder of the images: that which holds the first of them that is found."""
     split = file.stem.removeprefix(_PREFIX) if file.stem.startswith(_PREFIX) else ""
     roots = (file.parent, file.parent.parent) if file.parent.name == FOLDER else (file.parent,)
     folders = [root / part for root in roots for part in ("images", split, f"images/{split}", "")]
@@ -215,7 +215,7 @@ def _objects_by_image(
 
 
 def _row(entry: Mapping[str, Any], category: str, height: int, width: int) -> _Row:
-    """An object; raises ValueError where it is none."""
+    """Returns an object; raises ValueError for any other value."""
     box = numbers(entry["bbox"], "bbox")
     if len(box) != 4 or min(box[2:]) < 0:
         raise ValueError(f"bbox {one_line(entry['bbox'], 60)} is not left, top, width and height")

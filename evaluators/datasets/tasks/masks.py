@@ -58,7 +58,7 @@ class _ClassMapsDataset(PairsDataset):
     _classes: tuple[str, ...]
 
     def truth(self, path: Path) -> Callable[[], Truth]:
-        """Returns what reads a mask."""
+        """Returns the function that reads a mask."""
         return UnreadClassMap(partial(read_mask, path, self._classes), self._classes)
 
 
@@ -123,7 +123,7 @@ class VocSegmentationDataset(_ClassMapsDataset):
 
 
 def is_voc_list(path: Path) -> bool:
-    """Whether a path is a list of images in a folder of VOC."""
+    """Returns whether a path is a list of images in a folder of VOC."""
     return (
         path.suffix == ".txt"
         and path.parent.parts[-len(VOC_LISTS.parts) :] == VOC_LISTS.parts
@@ -161,10 +161,11 @@ def read_mask(path: Path, classes: tuple[str, ...] = ()) -> ClassMap:
 
     Args:
         path: The file.
-        classes: The names of the classes; empty where they are not known.
+        classes: The names of the classes; empty if unknown.
 
     Raises:
-        DatasetError: It cannot be read, is no grey PNG and none with a palette, or has a number of no class.
+        DatasetError: The file cannot be read, is neither a grey PNG nor one with a palette, or has a number
+            that is not a class.
     """
     try:
         content = read_image(path).content
@@ -188,7 +189,7 @@ def read_mask(path: Path, classes: tuple[str, ...] = ()) -> ClassMap:
 
 
 def _numbers(path: Path, image: Image.Image, content: bytes) -> NDArray[np.int32]:
-    """The pixels as they stand in the file."""
+    """Returns the pixels as they stand in the file."""
     if image.mode not in {"1", "L", "P", "I"} and not image.mode.startswith("I;16"):
         raise DatasetError(
             f"mask {path}: is an image in colour ({image.mode}); a mask's pixels are numbers of classes, "

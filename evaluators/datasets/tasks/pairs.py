@@ -1,7 +1,4 @@
-"""Datasets of pairs: an image in one folder, and what is true of it in a file of the same name in another.
-
-That of image enhancement has two images in a pair; ``masks`` has those of segmentation.
-"""
+"""Datasets of pairs: an image in one folder, and its ground truth in a file of the same name in another."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ class Pair(NamedTuple):
     """The files of one sample.
 
     Attributes:
-        name: What the sample is called: the image's path in its folder.
+        name: The name of the sample: the image's path in its folder.
         image: The image.
-        truth: What is true of it.
+        truth: The ground truth.
     """
 
     name: str
@@ -41,12 +38,7 @@ class Pair(NamedTuple):
 
 
 class PairsDataset(Dataset):
-    """Images with what is true of each in another file. Both are read later, on demand.
-
-    Args:
-        identity: The identity of the dataset.
-        pairs: The files, in order.
-    """
+    """Images with their ground truth in another file. Both are read later, on demand."""
 
     def __init__(self, identity: DatasetIdentity, pairs: Sequence[Pair]) -> None:
         super().__init__(identity)
@@ -65,7 +57,7 @@ class PairsDataset(Dataset):
         """Returns what reads the truth in a file, and raises DatasetError if it cannot be read."""
 
     def files(self) -> Iterator[Path]:
-        """The files of the images and of what is true of them."""
+        """Returns the files of the images and of their ground truth."""
         return (path for pair in self._pairs for path in (pair.image, pair.truth))
 
 
@@ -96,7 +88,7 @@ class PairedFolderDataset(PairsDataset):
         super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(pairs)), pairs)
 
     def truth(self, path: Path) -> Callable[[], Truth]:
-        """Returns what reads a target."""
+        """Returns the function that reads a target."""
         return partial(read_target, path)
 
 
@@ -128,7 +120,7 @@ def paired(root: Path, images: str, truths: str) -> list[Pair]:
 
 
 def _by_stem(folder: Path, accepted: Callable[[str], bool]) -> dict[str, Path]:
-    """The files of a folder by their path without the suffix."""
+    """Returns the files of a folder by their path without the suffix."""
 
     def refuse(error: OSError) -> None:
         raise DatasetError(
@@ -163,7 +155,7 @@ def read_target(path: Path) -> TargetImage:
     """Reads the image that a model should make.
 
     Raises:
-        DatasetError: It cannot be read, or is no image.
+        DatasetError: The file cannot be read, or is not an image.
     """
     try:
         image = open_image(read_image(path).content, FORMATS)

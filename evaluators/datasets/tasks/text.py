@@ -125,7 +125,7 @@ def _sample(row: Row) -> Sample:
 
 
 def _text(row: Row) -> Text:
-    """The text or the pair of a row; an empty one is a text, which fails when it is preprocessed."""
+    """Returns the text or the pair of a row; an empty one is a text, which fails when it is preprocessed."""
     columns = row.columns
     for first, second in _PAIRS:
         if first in columns and second in columns:
@@ -189,7 +189,7 @@ def _truth(row: Row) -> Truth | None:
 
 
 def _list_of(row: Row, name: str) -> list[Any]:
-    """A value that is a list, or the JSON of one."""
+    """Returns a value that is a list, or the JSON of one."""
     value = row.columns[name]
     if isinstance(value, str):
         try:

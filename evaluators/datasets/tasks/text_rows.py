@@ -25,7 +25,7 @@ class Row(NamedTuple):
     """One row of a file.
 
     Attributes:
-        place: Where it is, for messages: the path, and the number of the line where it begins.
+        place: The place for messages: the path, and the number of its first line.
         number: The number of this line, or of the question.
         columns: The values by the names of the columns; those of a CSV are texts.
     """
@@ -39,7 +39,7 @@ def read_json_lines(path: Path) -> Iterator[Row]:
     """Yields the objects of a file with one in each line; empty lines are skipped.
 
     Raises:
-        DatasetError: The file cannot be read, or a line is no JSON object; the message has its number.
+        DatasetError: The file cannot be read, or a line is not an object; the message has its number.
     """
     for number, line in enumerate(_content(path).split(b"\n"), start=1):
         if not line.strip():
@@ -123,7 +123,7 @@ def read_squad(path: Path) -> Iterator[Row]:
 
 
 def _value(path: Path, number: int, part: Any, name: str) -> Any:
-    """A value of a part of SQuAD's JSON, in which ``number`` questions have begun."""
+    """Returns a value of a part of SQuAD's JSON, in which ``number`` questions have begun."""
     if not isinstance(part, dict) or name not in part:
         raise DatasetError(f"{path}: is not in SQuAD's format: a part has no {name}, at question {number}")
     return part[name]

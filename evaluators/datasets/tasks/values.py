@@ -64,12 +64,12 @@ class ValuesTableDataset(Dataset):
         return Sample(printable(row.file), partial(read_image, self._folder / row.file), truth=truth)
 
     def files(self) -> Iterator[Path]:
-        """The files of the images."""
+        """Returns the files of the images."""
         return (self._folder / row.file for row in self._rows)
 
 
 def is_values_table(path: Path) -> bool:
-    """Whether the first column of a ``.csv`` is ``file``, and none is a text's, whatever its rows hold."""
+    """Returns whether the first column of a ``.csv`` is ``file``, and no column is that of a text."""
     if path.suffix.casefold() != SUFFIX:
         return False
     try:
@@ -90,7 +90,7 @@ def targets_of(values: NDArray[np.float64], samples: int, where: str) -> NDArray
         where: The array, for errors.
 
     Raises:
-        DatasetError: They are no numbers, not finite, or not for these samples.
+        DatasetError: The targets are not numbers, not finite, or not for these samples.
     """
     if (
         values.dtype.kind not in "fiub"

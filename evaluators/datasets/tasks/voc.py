@@ -79,19 +79,19 @@ class VocDataset(Dataset):
         return frozenset()
 
     def files(self) -> Iterator[Path]:
-        """The files of the annotations and the images."""
+        """Yields the files of the annotations and the images."""
         for name in self._ids:
             yield self._annotations / f"{name}.xml"
             yield self._folder / self._pictures.get(name, f"{name}.jpg")
 
 
 def is_image_set(path: Path) -> bool:
-    """Whether a path is that of a list of ids, such as ``ImageSets/Main/val.txt``."""
+    """Returns whether a path is that of a list of ids, such as ``ImageSets/Main/val.txt``."""
     return path.suffix == ".txt" and len(path.parents) > 2 and path.parents[1].name == SETS
 
 
 def _listed(path: Path) -> list[str]:
-    """The ids of a list; a second column, which tells whether a class is in the image, is not used."""
+    """Returns the ids of a list; a second column, whether the image contains a class, is ignored."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
@@ -112,7 +112,7 @@ def read_annotation(file: Path) -> Objects:
     Entities and document types are refused: they can name other files, or grow beyond all memory.
 
     Raises:
-        DatasetError: The file cannot be read, or is none of VOC's annotations.
+        DatasetError: The file cannot be read, or is not an annotation of VOC.
     """
     try:
         if file.stat().st_size > _MOST_BYTES:

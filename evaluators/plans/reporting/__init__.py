@@ -1,1 +1,1 @@
-"""Tables and pictures of what the cells of a plan measured."""
+"""Tables and charts of the measurements of a plan's cells."""

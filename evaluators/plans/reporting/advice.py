@@ -1,4 +1,4 @@
-"""Whether a GPU is worth asking for: its rate beside those of numbers of CPU cores."""
+"""Whether a GPU pays off: its rate compared with those of numbers of CPU cores."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _RATES = ("throughput_inputs_per_s", "throughput_samples_per_s", "samples_per_s"
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A run on a GPU that is not complete: its key, and why."""
+    """A run on a GPU that is not complete: its key and the reason."""
 
     key: str
     reason: str
@@ -62,14 +62,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Cases that are equal but for where they ran: on numbers of cores, and on a GPU.
+    """Cases that are equal except for where they ran: on numbers of cores, and on a GPU.
 
     Attributes:
-        dimensions: What they have in common.
+        dimensions: The dimensions that the cases share.
         cpu: The case of each number of cores, sorted.
-        rates: Their rates.
+        rates: The rates of these cases.
         gpu: The fastest case on a GPU.
-        gpu_rate: Its rate.
+        gpu_rate: The rate of that case.
     """
 
     dimensions: Mapping[str, Value]
@@ -85,32 +85,33 @@ class DeviceGroup:
 
     @property
     def reaching(self) -> float | None:
-        """The least number of cores whose rate is that of the GPU; None if none measured has it."""
+        """The smallest number of cores that reaches the GPU's rate; None if no measured number does."""
         return next((n for n, rate in self.rates.items() if rate.value >= self.gpu_rate.value), None)
 
     @property
     def times(self) -> Figure:
-        """The rate of the GPU over the highest on the CPU."""
+        """The GPU's rate divided by the highest rate on the CPU."""
         return _known(ratio(self.gpu_rate, self.rates[self.best]))
 
     @property
     def even(self) -> Figure:
-        """How many cores do the work of the GPU, each as fast as where a core was fastest.
+        """How many cores match the GPU's rate, if each works at the highest rate per core that was measured.
 
-        More cores share less well as a rule, so that no fewer cores than this reach its rate.
+        As a rule, the rate per core falls as cores are added, so that fewer cores than this do not reach the
+        rate.
         """
         a_core = (scaled(rate, 1 / cores) for cores, rate in self.rates.items())
         return _known(ratio(self.gpu_rate, max(a_core, key=lambda rate: rate.value)))
 
     @property
     def use_percent(self) -> float | None:
-        """The mean use of the GPU, if it is known."""
+        """The mean utilization of the GPU; None if it is unknown."""
         figure = self.gpu.figures.get(USE)
         return None if figure is None else figure.value
 
 
 def asks_for_gpu(cell: Cell) -> bool:
-    """Returns whether a cell asks for a GPU."""
+    """Returns whether a cell requests a GPU."""
     given = {name: str(value).strip().lower() for name, value in cell.options.items() if value is not None}
     if given.get("device") == "gpu":
         return True
@@ -120,7 +121,7 @@ def asks_for_gpu(cell: Cell) -> bool:
 
 
 def failed_on_gpu(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> tuple[Failed, ...]:
-    """Returns the runs that ask for a GPU and ended incomplete."""
+    """Returns the runs that request a GPU and ended incomplete."""
     ended = [(run, history[run.key].result) for run in runs if run.key in history and asks_for_gpu(run.cell)]
     return tuple(
         Failed(run.key, result.reason or result.ended.value)
@@ -130,24 +131,24 @@ def failed_on_gpu(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> tup
 
 
 def on_one_gpu(case: Case) -> bool:
-    """Whether a case on a GPU ran on one alone, as far as it is known."""
+    """Returns whether a case on a GPU used only one GPU, as far as this is known."""
     return all((count_of(case, name) or 1) == 1 for name in _GPUS)
 
 
 def told_failed(failed: Sequence[Failed]) -> str:
-    """Returns how many runs on a GPU are not complete, and why the first is not."""
+    """Returns how many runs on a GPU are not complete, and why the first one is not."""
     first, count = failed[0], len(failed)
     are = "runs on a GPU are" if count > 1 else "run on a GPU is"
     return f"{count} {are} not complete, such as {first.key}: {first.reason}"
 
 
 def check_sides(cpu: Sequence[Case], one: Sequence[Case], gpus: int, failed: Sequence[Failed]) -> None:
-    """Raises where there is nothing to compare.
+    """Raises ConfigurationError if there is nothing to compare.
 
     Args:
         cpu: The cases on the CPU.
-        one: Those on one GPU.
-        gpus: How many there are on any number of GPUs.
+        one: The cases on one GPU.
+        gpus: The number of cases on any number of GPUs.
         failed: The runs on a GPU that are not complete.
 
     Raises:
@@ -169,7 +170,7 @@ def cores_dimension(on_cpu: Sequence[Case]) -> str:
     """Returns the dimension that counts the cores of cells on the CPU.
 
     Raises:
-        ConfigurationError: None varies.
+        ConfigurationError: No such dimension varies.
     """
     found = varying(on_cpu, _CORES)
     if found:
@@ -181,13 +182,13 @@ def cores_dimension(on_cpu: Sequence[Case]) -> str:
 
 
 def rate_in(case: Case, figure: str) -> Figure | None:
-    """Returns the rate of a case by a time or a rate; None where it has none."""
+    """Returns the rate of a case from its time or rate; None if it has neither."""
     measured = case.figures.get(figure)
     return None if measured is None else rate_of(measured, quantity_of(figure))
 
 
 def equal_dimensions(cases: Sequence[Case], over: str) -> tuple[str, ...]:
-    """Returns the dimensions that are equal in a group."""
+    """Returns the dimensions whose values are equal within a group."""
     names = dict.fromkeys(name for case in cases for name in (*case.cell.options, *CASE))
     return tuple(name for name in names if name not in _DEVICE and name != over and not name.startswith(CELL))
 
@@ -236,14 +237,14 @@ def unpaired(on_cpu: Sequence[Case], on_gpu: Sequence[Case], names: Sequence[str
 
 
 def _known(figure: Figure | None) -> Figure:
-    """A figure of cases that were chosen because they have it."""
+    """Returns a figure of cases that were selected because they have it."""
     if figure is None:
         raise ValueError("a rate is missing")
     return figure
 
 
 class Verdict(str, Enum):
-    """Whether a GPU is worth as many cores as the cluster counts it for."""
+    """The verdict on whether a GPU is worth as many cores as the cluster charges for it."""
 
     WORTH = "worth"
     NOT_WORTH = "not worth"
@@ -264,11 +265,11 @@ def gpu_advice(
     cores_per_gpu: float | None = None,
     failed: Sequence[Failed] = (),
 ) -> PlanTable:
-    """Returns, for each group of cases that are equal otherwise, whether a GPU is worth its price in cores.
+    """Returns, for each group of otherwise equal cases, whether a GPU is worth its price in cores.
 
-    The break-even is the rate of the GPU over the highest rate of one core that was measured, with the
-    interval of ``ratio``; a GPU that costs fewer cores is worth it. Parameters with a dot, such as
-    ``cell.software``, may differ between the CPU and the GPU. Of several cases on a GPU, the fastest counts.
+    The break-even is the GPU's rate divided by the highest measured rate per core, with the interval of
+    ``ratio``; a GPU that costs fewer cores is worth it. Parameters with a dot, such as ``cell.software``, may
+    differ between the CPU and the GPU. Of several cases on a GPU, the fastest counts.
 
     Args:
         cases: The cases.
@@ -379,10 +380,10 @@ def advice_of(
     """Returns the advice in a sentence.
 
     Args:
-        times: The rate of the GPU over that of the best number of cores.
-        best_cores: That number.
-        even: The cores that do the work of the GPU; see ``gpu_advice``.
-        use_percent: The mean use of the GPU; None if it is unknown.
+        times: The GPU's rate divided by that of the best number of cores.
+        best_cores: The best number of cores.
+        even: The number of cores that matches the GPU; see ``gpu_advice``.
+        use_percent: The mean utilization of the GPU; None if it is unknown.
         cores_per_gpu: How many cores a GPU counts for; None if it is unknown.
     """
     cores = f"{best_cores:g} core{'' if best_cores == 1 else 's'}"
@@ -412,7 +413,7 @@ def _with_interval(figure: Figure) -> str:
 
 
 def _drawing(groups: Sequence[DeviceGroup], names: Sequence[str], over: str, figure: str) -> Drawing | None:
-    """A chart for each group: its rate over the cores, and that of the GPU as a line across."""
+    """Draws a chart for each group: the rate by the number of cores, and the GPU's rate as a level line."""
     charts = []
     for group in groups:
         points = [

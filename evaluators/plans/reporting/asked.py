@@ -1,4 +1,4 @@
-"""The report on a plan that somebody asks for: the same for the command and for the page."""
+"""The options of a report on a plan, the same for the command and the page."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from inferometer.manifests.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a report is to show.
+    """The options of a report.
 
     Attributes:
         rows: The dimensions of its rows; empty for those that tell cells apart.
-        columns: Those of its columns.
+        columns: The dimensions of its columns.
         value: Its figures.
-        where: Conditions that each cell fulfils.
-        failed: Whether the runs that are not complete are shown instead.
-        minimize: The figures that are to be low; the best cells are shown instead.
-        maximize: Those that are to be high.
-        scaling: The kind of scaling that is shown instead.
-        over: What counts those that work; None for the only number that varies.
-        gpu_advice: Whether it is shown whether a GPU is worth asking for.
+        where: Conditions that each cell must meet.
+        failed: Whether to show the incomplete runs instead.
+        minimize: The figures to minimize; the report then shows the best cells.
+        maximize: The figures to maximize; the report then shows the best cells.
+        scaling: The kind of scaling to show instead.
+        over: The dimension that counts the workers; None for the only number that varies.
+        gpu_advice: Whether to show whether a GPU is worth its price.
         cores_per_gpu: How many cores a GPU counts for; None if it is unknown.
     """
 
@@ -45,15 +45,15 @@ class Asked:
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """The figures that are to be low, then those that are to be high."""
+        """The figures to minimize, followed by those to maximize."""
         lowest = [Objective(name, highest=False) for name in self.minimize]
         return (*lowest, *(Objective(name, highest=True) for name in self.maximize))
 
     def check(self) -> None:
-        """Raises where options exclude each other.
+        """Raises an error if options exclude each other.
 
         Raises:
-            ConfigurationError: They do.
+            ConfigurationError: Two options exclude each other.
         """
         kinds = [name for name, is_asked in self._kinds().items() if is_asked]
         if len(kinds) > 1:
@@ -70,7 +70,7 @@ class Asked:
             raise ConfigurationError(f"--failed shows runs without figures; leave out {left_out}")
 
     def _kinds(self) -> Mapping[str, bool]:
-        """The kinds of reports beside the table, and whether each is asked for."""
+        """Returns the kinds of reports other than the table, and whether each one is requested."""
         objective = "--minimize" if self.minimize else "--maximize"
         return {
             "--failed": self.failed,
@@ -81,15 +81,15 @@ class Asked:
 
 
 def reported(cases: Sequence[Case], asked: Asked, failed: Sequence[Failed] = ()) -> PlanTable:
-    """Returns the report that is asked for.
+    """Returns the requested report.
 
     Args:
         cases: All cases of the plan, at least one.
-        asked: What is shown; not the runs that are not complete, for which see ``failures``.
+        asked: The options. Incomplete runs are not shown here; see ``failures``.
         failed: The cells on a GPU that failed.
 
     Raises:
-        ConfigurationError: A name or a condition is wrong, or no case fulfils the conditions.
+        ConfigurationError: A name or a condition is wrong, or no case meets the conditions.
     """
     if asked.objectives:
         return best(cases, asked.objectives, asked.where, asked.value)

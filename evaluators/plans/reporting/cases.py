@@ -1,4 +1,4 @@
-"""What the cells of a plan measured: figures over all repetitions of a cell, with their intervals."""
+"""The measurements of a plan's cells: figures over all repetitions of a cell, with their intervals."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class Figure:
     """A figure of one cell.
 
     Attributes:
-        value: The geometric mean over its repetitions.
+        value: The geometric mean over the repetitions.
         low: The lower end of the 95 % interval; None if it is unknown.
-        high: The upper end.
-        count: The repetitions.
+        high: The upper end of the 95 % interval; None if it is unknown.
+        count: The number of repetitions.
     """
 
     value: float
@@ -76,10 +76,10 @@ class Figure:
     def over(cls, repetitions: Sequence[Figure]) -> Figure:
         """Returns the figure over repetitions, at least one.
 
-        With one repetition, the interval is that within its run. With several, each of which is a process of
-        its own, the figure is their geometric mean, and the interval is that of Student's t distribution
-        around the mean of their logarithms, so that no end is negative. Where a value is not positive, both
-        are taken of the values themselves.
+        With one repetition, the interval is the one within its run. With several, each in a separate process,
+        the figure is their geometric mean, and the interval is that of Student's t distribution around the
+        mean of their logarithms, so that no end is negative. If a value is not positive, both the mean and
+        the interval are computed from the values themselves.
         """
         if len(repetitions) == 1:
             return repetitions[0]
@@ -92,7 +92,7 @@ class Figure:
 
 
 def _mean(values: NDArray[np.float64]) -> tuple[float, float]:
-    """The mean of at least two values, and half of the width of its interval."""
+    """Returns the mean of at least two values, and half the width of its interval."""
     reach = t_quantile_95(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
     return float(values.mean()), reach
 
@@ -103,9 +103,9 @@ class Case:
 
     Attributes:
         cell: The cell.
-        dimensions: What it is; a value that differs between repetitions is ``several``.
-        figures: Its figures by the key of their column.
-        doubts: Why its figures may not hold, such as ``2 of 3 disturbed``; empty for nothing.
+        dimensions: The values that describe the case; one that differs between repetitions is ``several``.
+        figures: The figures by the key of their column.
+        doubts: Why the figures may not hold, such as ``2 of 3 disturbed``; empty if there is no doubt.
     """
 
     cell: Cell
@@ -125,12 +125,12 @@ class Observation:
 
     @property
     def key(self) -> tuple[Value, ...]:
-        """The same for the rows that belong to one case."""
+        """The key that rows of the same case share."""
         return (self.run.cell.id, *(self.dimensions.get(name) for name in CASE))
 
 
 def main_figures() -> tuple[str, ...]:
-    """Returns the figures of which a table shows the first that there is, unless others are asked for."""
+    """Returns the default figures of a table, which shows the first one that exists."""
     return (*MAIN, *(name for kind in every_kind() for name in kind.headlines))
 
 
@@ -155,14 +155,14 @@ def cases_of(observations: Iterable[Observation]) -> tuple[Case, ...]:
 def observations_of(
     run: Run, result: Result, evaluations: Iterable[Evaluation[Any]]
 ) -> Iterator[Observation]:
-    """Yields what a run measured: an observation for each row of the reports on its evaluations.
+    """Yields the measurements of a run: one observation for each row of the reports on its evaluations.
 
-    Evaluations under a profiler, whose latency is not the model's, are left out.
+    Evaluations under a profiler are omitted, because their latency is not the model's.
 
     Args:
         run: The run.
-        result: Its result, with what a monitor saw.
-        evaluations: What it published.
+        result: The result of the run, with the summary of its monitor.
+        evaluations: The evaluations that the run published.
     """
     parameters = {name: _value(value) for name, value in run.cell.parameters.items()}
     beside = dict(_of_run(result))
@@ -181,7 +181,7 @@ def observations_of(
 
 
 def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
-    """The rows of the reports; those of reports with one row each are one."""
+    """Yields the rows of the reports; reports with one row each share a row."""
     rows = [list(report.rows([evaluation])) for report in _reports(evaluation.measurement.kind)]
     if all(len(each) == 1 for each in rows):
         yield {key: value for [row] in rows for key, value in row.items()}
@@ -191,12 +191,12 @@ def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
 
 @cache
 def _reports(kind: str) -> tuple[Report[Any], ...]:
-    """The reports on a kind; to find them takes longer than to read an evaluation."""
+    """Returns the reports on a kind of evaluation; finding them takes longer than reading an evaluation."""
     return tuple(find_report(name) for name in find_kind(kind).reports)
 
 
 def _dimensions(row: Row) -> Iterator[tuple[str, Value]]:
-    """What a row says that is no measured figure: texts, truths, whole numbers."""
+    """Returns the values of a row that are not measured figures: texts, truth values and whole numbers."""
     for key, value in row.items():
         if key not in _UNTOLD and (key in _DESCRIBING or not isinstance(value, float)):
             yield key, value
@@ -213,7 +213,7 @@ def _figures(row: Row) -> Iterator[tuple[str, Figure]]:
 
 
 def _of_run(result: Result) -> Iterator[tuple[str, Figure]]:
-    """The figures of ``RUN_COLUMNS``."""
+    """Returns the figures of ``RUN_COLUMNS``."""
     yield "run_s", Figure((result.end_ns - result.start_ns) / 1e9)
     seen = result.monitor or {}
     for key, part in (("cpu_percent", "mean"), ("resident_bytes", "max")):
@@ -244,7 +244,7 @@ def _case(group: Sequence[Observation]) -> Case:
 
 
 def _stability(evaluation: Evaluation[Any]) -> str:
-    """The verdict on the conditions where it is not that they were stable."""
+    """Returns the verdict on the conditions, unless they were stable."""
     conditions = evaluation.conditions
     return conditions.stability.value if conditions is not None and conditions.warning else ""
 
@@ -261,12 +261,11 @@ def _number(value: Value) -> float | None:
 def ratio(above: Figure, below: Figure) -> Figure | None:
     """Returns the ratio of two independent figures with its 95 % interval.
 
-    The halves of both intervals, in logarithms, add up as squares (Zou and Donner, "Construction of
+    The half-widths of both intervals, in logarithms, add up as squares (Zou and Donner, "Construction of
     confidence limits about effect measures", Statistics in Medicine 27, 2008).
 
     Returns:
-        None where a value is not positive. The ends are None where one of the intervals is unknown, or
-        reaches zero.
+        None if a value is not positive. The ends are None if one of the intervals is unknown or reaches zero.
     """
     if above.value <= 0 or below.value <= 0:
         return None
@@ -280,20 +279,20 @@ def ratio(above: Figure, below: Figure) -> Figure | None:
 
 
 def scaled(figure: Figure, factor: float) -> Figure:
-    """Returns a figure times a positive number without error."""
+    """Returns a figure multiplied by a positive number that has no error."""
     low, high = (None if end is None else end * factor for end in (figure.low, figure.high))
     return Figure(figure.value * factor, low, high, figure.count)
 
 
 def inverse(figure: Figure) -> Figure | None:
-    """Returns one over a figure; None where it is not positive."""
+    """Returns the reciprocal of a figure; None if it is not positive."""
     return ratio(Figure(1.0, 1.0, 1.0, figure.count), figure)
 
 
 def overlap(one: Figure, other: Figure) -> bool | None:
-    """Whether the intervals of two figures have a value in common; None where one is unknown.
+    """Returns whether the intervals of two figures have a value in common; None where one is unknown.
 
-    Figures whose 95 % intervals do not overlap differ; those whose intervals do may still differ.
+    Figures whose 95 % intervals do not overlap differ; figures whose intervals overlap may still differ.
     """
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return None
@@ -301,7 +300,7 @@ def overlap(one: Figure, other: Figure) -> bool | None:
 
 
 def _halves(figure: Figure) -> tuple[float, float] | None:
-    """By how much the interval reaches below and above the value, in logarithms."""
+    """Returns by how much the interval extends below and above the value, in logarithms."""
     if figure.low is None or figure.high is None or figure.low <= 0:
         return None
     log = math.log(figure.value)
@@ -310,11 +309,11 @@ def _halves(figure: Figure) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What there is to report on a plan.
+    """The cases of a plan, and the gaps in them.
 
     Attributes:
         cases: The cases of all complete runs, in the order of the cells.
-        notes: What is missing, a line each.
+        notes: What is missing, one line each.
         lacking: The runs whose evaluations the database lacks.
     """
 
@@ -324,7 +323,7 @@ class Measured:
 
 
 class PlanReader:
-    """Reads what the runs of a plan measured. Keeps what it has read: evaluations do not change.
+    """Reads the measurements of a plan's runs. It caches what it has read, because evaluations do not change.
 
     Args:
         store: The database of the plan.
@@ -369,12 +368,12 @@ class PlanReader:
 
 
 def notes_on_runs(total: int, left: int, lacking: Sequence[str], location: str) -> Iterator[str]:
-    """Yields what is missing in tables of a plan.
+    """Yields notes on what the tables of a plan lack.
 
     Args:
-        total: Its runs.
-        left: How many are not complete.
-        lacking: Those whose evaluations the database lacks.
+        total: The number of runs.
+        left: The number of runs that are not complete.
+        lacking: The runs whose evaluations the database lacks.
         location: The database.
     """
     if left:

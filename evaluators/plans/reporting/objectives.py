@@ -1,4 +1,4 @@
-"""The best cells of a plan under conditions: a ranking by one figure, the Pareto front of several."""
+"""The best cells of a plan under conditions: a ranking by one figure, or the Pareto front of several."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _FRONT = Column("front", "front", stays=True)
 
 
 class Certainty(str, Enum):
-    """How sure it is that a condition holds that the value of a figure fulfils."""
+    """How certain it is that a condition holds, for a figure whose value meets it."""
 
     CERTAIN = "certain"
     """It holds in the whole interval, or it is on no figure."""
@@ -65,7 +65,7 @@ class Condition:
     Attributes:
         name: The figure or the dimension.
         compared: The operator.
-        value: What it is compared with, as it is written.
+        value: The value on the right side, as text.
     """
 
     name: str
@@ -77,10 +77,10 @@ class Condition:
 
     @classmethod
     def parsed(cls, text: str, cases: Sequence[Case]) -> Condition:
-        """Returns the condition that a text writes.
+        """Parses a condition.
 
         Raises:
-            ConfigurationError: It cannot be read, or names what no case has.
+            ConfigurationError: The text cannot be parsed, or names a figure or dimension that no case has.
         """
         parts = _CONDITION.fullmatch(text)
         if parts is None:
@@ -92,14 +92,14 @@ class Condition:
         return cls(name, "==" if parts["operator"] == "=" else parts["operator"], parts["value"])
 
     def fulfilled_by(self, case: Case) -> bool:
-        """Whether it holds for the value of a case; a case without one does not fulfil it."""
+        """Returns whether the value of a case meets the condition; a case without a value does not."""
         figure, value = case.figures.get(self.name), case.dimensions.get(self.name)
         if figure is not None:
             return self._holds(figure.value)
         return value is not None and self._holds(value)
 
     def certainty(self, case: Case) -> Certainty:
-        """How sure it is for a case, by the ends of the interval of its figure."""
+        """Returns how certain the condition is for a case, from the ends of the interval of its figure."""
         figure = case.figures.get(self.name)
         if figure is None:
             return Certainty.CERTAIN
@@ -109,7 +109,7 @@ class Condition:
         return Certainty.CERTAIN if len(answers) == 1 else Certainty.UNCERTAIN
 
     def distance(self, case: Case) -> float:
-        """By which part of its bound a case misses it: 0 where it holds, infinite without two numbers."""
+        """Returns by what fraction of the bound a case misses it: 0 if it holds, infinite if not numeric."""
         if self.fulfilled_by(case):
             return 0.0
         figure = case.figures.get(self.name)
@@ -135,17 +135,17 @@ class Condition:
 def chosen(cases: Sequence[Case], conditions: Sequence[str]) -> tuple[Case, ...]:
     """Returns the cases for which all conditions hold, such as ``batch_size >= 8``.
 
-    A case without the named value does not fulfil a condition.
+    A case without the named value does not meet a condition.
 
     Raises:
-        ConfigurationError: A condition cannot be read, or names what no case has.
+        ConfigurationError: A condition cannot be parsed, or names a figure or dimension that no case has.
     """
     parsed = [Condition.parsed(text, cases) for text in conditions]
     return tuple(case for case in cases if all(each.fulfilled_by(case) for each in parsed))
 
 
 def certainty(case: Case, conditions: Iterable[Condition]) -> Certainty:
-    """Returns how sure it is that all conditions hold, whose values a case fulfils."""
+    """Returns how certain it is that all conditions hold, for a case whose values meet them."""
     found = {each.certainty(case) for each in conditions}
     return next(
         (each for each in (Certainty.UNCERTAIN, Certainty.UNKNOWN) if each in found), Certainty.CERTAIN
@@ -153,12 +153,12 @@ def certainty(case: Case, conditions: Iterable[Condition]) -> Certainty:
 
 
 def none_fulfils(cases: Sequence[Case], conditions: Sequence[str]) -> ConfigurationError:
-    """Returns the error where no case fulfils all conditions; it names the one that comes nearest.
+    """Returns the error for conditions that no case meets; it names the case that comes nearest.
 
-    That is the one whose largest ``Condition.distance`` is the least.
+    That is the case whose largest ``Condition.distance`` is the smallest.
 
     Raises:
-        ConfigurationError: A condition cannot be read.
+        ConfigurationError: A condition cannot be parsed.
     """
     parsed = [Condition.parsed(text, cases) for text in conditions]
     told = " and ".join(map(str, parsed))
@@ -184,7 +184,7 @@ def _value_of(case: Case, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A figure that is to be as high, or as low, as possible."""
+    """A figure to maximize or to minimize."""
 
     figure: str
     highest: bool
@@ -195,14 +195,14 @@ class Objective:
         return f"{'highest' if self.highest else 'lowest'} {self.figure}"
 
     def score(self, case: Case) -> float:
-        """The value of a case that has the figure; higher is better."""
+        """Returns the value of a case that has the figure; higher is better."""
         value = case.figures[self.figure].value
         return value if self.highest else -value
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The cases that fulfil the conditions and have all figures, and how they are shown."""
+    """The cases that meet the conditions and have all figures, with the columns that show them."""
 
     cases: Sequence[Case]
     conditions: Sequence[Condition]
@@ -211,12 +211,12 @@ class _Found:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of all figures, and whether the conditions hold."""
+        """The columns of all figures, and the one that says whether the conditions hold."""
         figures = [each for name in self.figures for each in value_columns(name)]
         return (*figures, *((_HOLDS,) if self.conditions else ()), DOUBTS)
 
     def row(self, case: Case) -> Row:
-        """What a case is, its figures, and whether the conditions hold."""
+        """Returns the description of a case, its figures, and whether the conditions hold."""
         values: dict[str, Value] = {name: case.dimensions.get(name) for name in self.names}
         for name in self.figures:
             values |= figure_values(name, case.figures.get(name))
@@ -233,13 +233,13 @@ def best(
     """Returns the cases that are best under conditions: a ranking, or the Pareto front.
 
     With one objective, the best case comes first, and ``tie`` says whether the interval of a case overlaps
-    that of the best one, so that the two are not told apart; for the best one, whether there is such a case.
+    that of the best one, so that the two cannot be told apart; for the best one, whether such a case exists.
     With several, see ``pareto``. ``holds`` says whether the conditions hold in the whole intervals of the
     figures that they name; see ``Certainty``.
 
     Args:
         cases: All cases.
-        objectives: At least one.
+        objectives: The objectives, at least one.
         where: The conditions.
         values: Further figures to show.
 
@@ -272,7 +272,7 @@ def best(
 
 
 def _check_one_score(cases: Sequence[Case]) -> None:
-    """Raises ConfigurationError where the scores of cases are not of one kind, and do not compare."""
+    """Raises ConfigurationError if the scores of cases have different kinds and cannot be compared."""
     names = list(dict.fromkeys(str(case.dimensions.get(_SCORE_NAME)) for case in cases))
     if len(names) > 1:
         raise ConfigurationError(
@@ -286,7 +286,7 @@ def pareto(scores: Sequence[Sequence[float]]) -> list[bool]:
 
     A point dominates another if it is at least as good in every objective, and better in one (Miettinen,
     "Nonlinear Multiobjective Optimization", 1999, section 2.2). Equal points do not dominate each other.
-    Values count as they are: the intervals play no part.
+    The comparison uses the values alone, not their intervals.
 
     Args:
         scores: For each point, one score for each objective; higher is better.

@@ -1,4 +1,4 @@
-"""Pictures of the tables of a plan: bars, lines over a number, and points of two figures."""
+"""Charts of the tables of a plan: bars, lines over a number, and points of two figures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BETWEEN = " · "
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of a picture: where it is, its group, its short name, and all that is known of it."""
+    """A point of a chart: its position, group, short name and full description."""
 
     x: float
     y: float
@@ -51,12 +51,12 @@ def interval_text(row: Row, key: str) -> str:
 
 
 def label_of(row: Row, names: Sequence[str]) -> str:
-    """Returns what a row is: the values of some columns."""
+    """Returns the label of a row: the values of some columns."""
     return _BETWEEN.join(_text(row.get(name)) for name in names)
 
 
 def heading_of(names: Sequence[str]) -> str:
-    """Returns what the parts of a label are."""
+    """Returns the names of the parts of a label."""
     return _BETWEEN.join(name.replace("_", " ") for name in names)
 
 
@@ -68,11 +68,11 @@ def bar_chart(
     Args:
         axis: The figure.
         rows: The rows; the first ``MOST_ROWS`` with a value are drawn.
-        names: The columns that say what a row is.
+        names: The columns that identify a row.
         figures: The group of each bar by the column of its value.
 
     Returns:
-        None where no row has a value that is not negative.
+        None if no row has a value of zero or more.
     """
     lines = []
     for row in rows:
@@ -90,16 +90,16 @@ def bar_chart(
 def line_chart(
     axes: tuple[str, str], rows: Sequence[Row], names: Sequence[str], places: Mapping[str, float]
 ) -> PointChart | None:
-    """Returns a line for each row of a table over the number that its columns are for.
+    """Returns a line for each row of a table, over the numbers that its columns stand for.
 
     Args:
-        axes: What the numbers are, and the figure.
+        axes: The names of the numbers and of the figure.
         rows: The rows; the first ``MOST_LINES`` are drawn.
-        names: The columns that say what a row is.
+        names: The columns that identify a row.
         places: The number of each column of values.
 
     Returns:
-        None where no row has a value that is not negative.
+        None if no row has a value of zero or more.
     """
     points = [
         Point(place, value, label_of(row, names), "", _told(label_of(row, names), *_at(row, key, place)))
@@ -128,7 +128,7 @@ def lines_through(points: Sequence[Point]) -> Iterator[Series]:
 
 
 def point_series(points: Sequence[Point], mark: Mark = Mark.DOT) -> Iterator[Series]:
-    """Yields the points, each with its tooltip and name; those of a group together if there are many."""
+    """Yields the points, each with its tooltip and name; many points form one series for each group."""
     if len(points) <= MOST_POINTS:
         for point in points:
             yield Series(
@@ -146,7 +146,7 @@ def drawing_of(
     groups: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Drawing | None:
-    """Returns the picture of as many charts as fit; None without a chart."""
+    """Returns a drawing of as many charts as fit; None without a chart."""
     there = [chart for chart in charts if chart is not None]
     if not there:
         return None
@@ -161,7 +161,7 @@ def rows_note(count: int, most: int) -> tuple[str, ...]:
 
 
 def as_number(value: Value) -> float | None:
-    """Returns the finite number that a value is or writes; None for another value."""
+    """Returns a value as a finite number, parsing a text if needed; None for any other value."""
     if value is None or isinstance(value, bool):
         return None
     try:
@@ -172,7 +172,7 @@ def as_number(value: Value) -> float | None:
 
 
 def is_far(values: Sequence[float]) -> bool:
-    """Whether values lie so far apart that a logarithmic axis shows more of them."""
+    """Returns whether values lie so far apart that a logarithmic axis separates them better."""
     return min(values) > 0 and max(values) > _FAR * min(values)
 
 

@@ -57,14 +57,14 @@ _COLUMNS = (
 
 
 class Quantity(Enum):
-    """What a figure is."""
+    """The kinds of figures."""
 
     TIME = "time"
     RATE = "rate"
 
 
 def quantity_of(figure: str) -> Quantity:
-    """Returns whether a figure is a time or a rate, by the unit in its key.
+    """Returns whether a figure is a time or a rate, from the unit in its key.
 
     Raises:
         ConfigurationError: It is neither.
@@ -79,15 +79,15 @@ def quantity_of(figure: str) -> Quantity:
 
 
 def rate_of(figure: Figure, quantity: Quantity) -> Figure | None:
-    """Returns a rate, or one over a time; None where the value is not positive."""
+    """Returns a rate, or the reciprocal of a time; None if the value is not positive."""
     return inverse(figure) if quantity is Quantity.TIME else figure if figure.value > 0 else None
 
 
 def one_figure(cases: Sequence[Case], values: Sequence[str]) -> str:
-    """Returns the figure that is asked for, or the main one.
+    """Returns the requested figure, or the main one.
 
     Raises:
-        ConfigurationError: Several are asked for, no case has it, or it is neither a time nor a rate.
+        ConfigurationError: Several figures are requested, no case has it, or it is neither a time nor a rate.
     """
     if len(values) > 1:
         raise ConfigurationError(f"--value names {len(values)} figures; name one, a time or a rate")
@@ -99,22 +99,22 @@ def one_figure(cases: Sequence[Case], values: Sequence[str]) -> str:
 
 
 def count_of(case: Case, name: str) -> float | None:
-    """Returns the number that a dimension is; None where it is none.
+    """Returns a dimension as a number; None if it is not one.
 
-    Lists of cores and GPUs, such as ``0,2-3``, are how many they name.
+    For lists of cores and GPUs, such as ``0,2-3``, this is the number of items.
     """
     value = case.dimensions.get(name)
     return _listed(value) if name in _LISTS else as_number(value)
 
 
 def counts(cases: Sequence[Case], name: str) -> tuple[float, ...]:
-    """Returns the different numbers of a dimension, sorted."""
+    """Returns the distinct numbers of a dimension, sorted."""
     found = {count_of(case, name) for case in cases}
     return tuple(sorted(number for number in found if number is not None))
 
 
 def varying(cases: Sequence[Case], among: Sequence[str] = COUNTED) -> tuple[str, ...]:
-    """Returns those of some dimensions whose number varies; of several with equal numbers, the first."""
+    """Returns the dimensions whose number varies; of several with equal numbers, the first."""
     found: dict[tuple[float | None, ...], str] = {}
     for name in among:
         if len(counts(cases, name)) > 1:
@@ -134,19 +134,19 @@ def _listed(value: Value) -> float | None:
 
 
 class Scaling(str, Enum):
-    """What stays the same as more work together.
+    """What stays constant as the number of workers grows.
 
-    ``WEAK``: the work of each, so that efficiency is t1 / tN. ``STRONG``: the work of all; it is
-    t1 / (N · tN). A rate counts the work of all, so that it is rN / (N · r1) in both.
+    ``WEAK``: the work of each worker, so that efficiency is t1 / tN. ``STRONG``: the work of all, so that
+    efficiency is t1 / (N · tN). A rate counts the work of all, so that efficiency is rN / (N · r1) in both.
     """
 
     WEAK = "weak"
     STRONG = "strong"
 
     def speedup(self, base: Figure, figure: Figure, quantity: Quantity, more: float) -> Figure | None:
-        """Returns how much faster work is done than in the base, which ``more`` times fewer do.
+        """Returns how much faster work is done than in the base, which has ``more`` times fewer workers.
 
-        None where a figure is not positive.
+        None if a figure is not positive.
         """
         if quantity is Quantity.RATE:
             return ratio(figure, base)
@@ -156,7 +156,7 @@ class Scaling(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One case in its group: how many work, N, and what became of it."""
+    """One case in its group: the number of workers, N, and its result."""
 
     case: Case
     count: float
@@ -169,19 +169,19 @@ def scaling(
 ) -> PlanTable:
     """Returns speed-up and efficiency over a number of devices, ranks, threads or cores.
 
-    N is the ratio to the smallest number of a group, whose cases are equal otherwise. Efficiency is cut to
-    two decimals and capped at 100, as in DLBS; a column beside it has the value as it is. The ends of its
-    interval are those of ``ratio``.
+    N is the ratio to the smallest number in a group of otherwise equal cases. Efficiency is truncated to two
+    decimals and capped at 100, as in DLBS; another column holds the exact value. The ends of its interval are
+    those of ``ratio``.
 
     Args:
         cases: The cases.
-        kind: The kind.
+        kind: The kind of scaling.
         over: The dimension; None for the only one that varies among ``COUNTED``.
         values: The figure; empty for the main one.
 
     Raises:
-        ConfigurationError: The figure is neither a time nor a rate; the dimension has no numbers, is not
-            told, or does not vary; or cases differ in something else.
+        ConfigurationError: The figure is neither a time nor a rate; the dimension has no numbers, is
+            ambiguous, or does not vary; or cases differ in something else.
     """
     figure = one_figure(cases, values)
     over = over if over is not None else _only(cases)
@@ -214,7 +214,7 @@ def scaling(
 
 
 def _only(cases: Sequence[Case]) -> str:
-    """The dimension that counts what works, if one alone varies."""
+    """Returns the dimension that counts the workers, if only one varies."""
     found = varying(cases)
     if len(found) == 1:
         return found[0]
@@ -223,14 +223,14 @@ def _only(cases: Sequence[Case]) -> str:
 
 
 def _names(cases: Sequence[Case], kind: Scaling, over: str) -> tuple[str, ...]:
-    """What tells the groups apart; strong scaling keeps the batch of all together, where it is known."""
+    """Returns the dimensions that define a group; strong scaling adds the total batch size if known."""
     batches = {case.dimensions.get(_WHOLE_BATCH) for case in cases}
     first = (_WHOLE_BATCH,) if kind is Scaling.STRONG and len(batches) > 1 and None not in batches else ()
     return (*first, *telling(cases, (over, *first)))
 
 
 def _groups(cases: Sequence[Case], names: Sequence[str], over: str) -> Iterator[Mapping[float, Case]]:
-    """The cases of each group by their number, sorted."""
+    """Yields the cases of each group by their number, sorted."""
     groups: dict[tuple[str, ...], dict[float, Case]] = {}
     for case in cases:
         number = count_of(case, over)
@@ -244,7 +244,7 @@ def _groups(cases: Sequence[Case], names: Sequence[str], over: str) -> Iterator[
 
 
 def _placed(group: Mapping[float, Case], kind: Scaling, figure: str, over: str) -> list[_Place]:
-    """The places of a group; none where it has one number."""
+    """Returns the places of a group; empty if the group has one number."""
     least = next(iter(group))
     if len(group) < 2:
         return []
@@ -282,7 +282,7 @@ def _cut(efficiency: Figure) -> Figure:
 def _drawing(
     title: str, groups: Sequence[Sequence[_Place]], names: Sequence[str], over: str
 ) -> Drawing | None:
-    """The speed-up of each group over N, and the line of the ideal."""
+    """Draws the speed-up of each group over N, and the line of ideal scaling."""
     labels = [" · ".join(place_of(places[0].case, names)) or "measured" for places in groups]
     points = [
         _point(place, place.speedup, label, over)

@@ -1,4 +1,4 @@
-"""Tables of a plan: a figure by rows and columns, and the runs that are not complete."""
+"""Tables of a plan: a figure by rows and columns, and the incomplete runs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class PlanTable:
     """A table on the cells of a plan.
 
     Attributes:
-        name: Its name, for the page.
-        caption: What it shows, in one line.
+        name: The name of the table, for the page.
+        caption: What the table shows, in one line.
         columns: Its columns.
         rows: Its rows.
-        notes: What a reader has to know of it, a line each.
-        drawing: Its picture; None for none.
+        notes: Notes that a reader needs, one line each.
+        drawing: Its chart; None for none.
     """
 
     name: str
@@ -50,7 +50,7 @@ class PlanTable:
     drawing: Drawing | None = None
 
     def for_people(self) -> PlanTable:
-        """Returns it with each figure and its interval in one cell: ``1.25 [1.19, 1.31]``."""
+        """Returns the table with each figure and its interval in one cell: ``1.25 [1.19, 1.31]``."""
         known = {column.key for column in self.columns}
         joined = [column for column in self.columns if f"{column.key}_low" in known]
         ends = {f"{column.key}{end}" for column in joined for end in ("_low", "_high")}
@@ -67,7 +67,7 @@ def _with_interval(row: Row, column: Column) -> str | None:
 
 
 def known_figures(cases: Sequence[Case], names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the named figures, or the main one if none is named.
+    """Returns the named figures, or the main figure if none is named.
 
     Raises:
         ConfigurationError: No case has one of them.
@@ -85,9 +85,9 @@ def known_figures(cases: Sequence[Case], names: Sequence[str]) -> tuple[str, ...
 
 
 def telling(cases: Sequence[Case], taken: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns the names, after those that are taken, that are needed to tell the cases apart.
+    """Returns the names, other than those in use, that are needed to tell the cases apart.
 
-    Parameters come first, in the plan's order; a name that splits no group further is left out.
+    Parameters come first, in the plan's order; a name that splits no group further is omitted.
     """
     every = dict.fromkeys(name for case in cases for name in (*case.cell.parameters, *CASE))
     kept, groups = list(taken), len({place_of(case, taken) for case in cases})
@@ -105,16 +105,16 @@ def table(
     columns: Sequence[str] = (),
     values: Sequence[str] = (),
 ) -> PlanTable:
-    """Returns figures by rows and columns.
+    """Returns a table of figures by rows and columns.
 
     Args:
         cases: The cases.
         rows: The dimensions of the rows; empty for those that tell the cases apart beside the columns.
-        columns: Those of the columns; empty for a column for each figure.
+        columns: The dimensions of the columns; empty for one column for each figure.
         values: The keys of the figures; empty for the main one.
 
     Raises:
-        ConfigurationError: A name is unknown, or cases that differ in something else fall into one place.
+        ConfigurationError: A name is unknown, or cases that differ in another dimension fall into one place.
     """
     figures = known_figures(cases, values)
     check_dimensions(cases, (*rows, *columns))
@@ -151,7 +151,7 @@ def _drawing(
     figures: Sequence[str],
     across: Mapping[tuple[str, ...], str],
 ) -> Drawing | None:
-    """Lines over the dimension of the columns if it is one that has numbers, else bars."""
+    """Draws lines over the dimension of the columns if it is a single numeric one, else bars."""
     places = {place: as_number(place[0]) for place in across} if len(columns) == 1 else {}
     numbers = {place: number for place, number in places.items() if number is not None}
     known, charts = figure_columns(), []
@@ -172,7 +172,7 @@ def _drawing(
 
 
 def dimension_columns(names: Sequence[str]) -> tuple[Column, ...]:
-    """Returns the columns of dimensions, under their names."""
+    """Returns the columns of dimensions, keyed by their names."""
     return tuple(Column(name, name.replace("_", " "), stays=True) for name in names)
 
 
@@ -181,7 +181,8 @@ def value_columns(name: str, place: str = "") -> tuple[Column, ...]:
 
     Args:
         name: The key of the figure.
-        place: What the column is for, such as ``batch_size=8``; it is part of the keys. Empty for all.
+        place: The place of the column, such as ``batch_size=8``, which becomes part of the keys. Empty for
+            all.
     """
     known = figure_columns()[name]
     key = f"{name}[{place}]" if place else name
@@ -190,7 +191,7 @@ def value_columns(name: str, place: str = "") -> tuple[Column, ...]:
 
 
 def interval_columns(column: Column) -> tuple[Column, ...]:
-    """Returns a column, and those of the ends of its interval."""
+    """Returns a column and the columns of the ends of its interval."""
     key, heading = column.key, column.header
     ends = (Column(f"{key}{end}", f"{heading}{end.replace('_', ' ')}", column.decimals, 3) for end in _ENDS)
     return (column, *ends)
@@ -205,10 +206,10 @@ def figure_values(name: str, figure: Figure | None, place: str = "") -> dict[str
 
 
 def check_dimensions(cases: Sequence[Case], names: Sequence[str]) -> None:
-    """Raises where no case has a dimension.
+    """Raises an error if no case has a dimension.
 
     Raises:
-        ConfigurationError: The message names it, and the nearest one.
+        ConfigurationError: The message names the unknown dimension, and the nearest one.
     """
     known = dict.fromkeys(name for case in cases for name in case.dimensions)
     for name in names:
@@ -217,7 +218,7 @@ def check_dimensions(cases: Sequence[Case], names: Sequence[str]) -> None:
 
 
 def notes_on(cases: Sequence[Case], figures: Sequence[str]) -> Iterator[str]:
-    """Yields what the intervals of figures are."""
+    """Yields notes on the meaning of the intervals of figures."""
     counts = {case.figures[name].count for case in cases for name in figures if name in case.figures}
     if counts == {1}:
         yield "One repetition of each cell: its intervals are those within the run, and not between runs."
@@ -227,7 +228,7 @@ def notes_on(cases: Sequence[Case], figures: Sequence[str]) -> Iterator[str]:
 
 
 def failures(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> PlanTable:
-    """Returns the runs that ended incomplete, and those that were lost on the way, with the reasons."""
+    """Returns the runs that ended incomplete, and those whose jobs had no result, with the reasons."""
     rows = []
     for run in runs:
         known = history.get(run.key)
@@ -280,7 +281,7 @@ def _row(
 
 
 def mixed(one: Case, other: Case, names: Sequence[str]) -> str:
-    """Returns why two cases cannot share a place."""
+    """Returns the reason why two cases cannot share a place."""
     left = telling((one, other), names)
     differs = f"they differ in {', '.join(left)}" if left else "they do not differ in any parameter"
     return (

@@ -1,1 +1,1 @@
-"""The running of a plan: its folder and journal, its driver, and the places where runs run."""
+"""Running a plan: its folder and journal, its driver, and the places where runs execute."""

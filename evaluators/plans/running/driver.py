@@ -1,4 +1,4 @@
-"""The driver of a plan: it gives runs to a place, and keeps their results and evaluations."""
+"""The driver of a plan: it assigns runs to a place, and stores their results and evaluations."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _PROBED_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class PlanProgress:
-    """How far a plan is.
+    """The progress of a plan.
 
     Attributes:
-        done: The runs that have a result.
-        total: All runs.
-        run: The one that this is about.
-        result: Its result; None where it begins, or was lost.
+        done: The number of runs that have a result.
+        total: The number of all runs.
+        run: The run that this event is about.
+        result: The result of the run; None when it begins, or when its job ended without one.
         lost: Why its job ended without a result; empty if it did not.
-        job: The id of its job where it begins; empty elsewhere.
+        job: The id of its job when the run begins; empty otherwise.
     """
 
     done: int
@@ -52,23 +52,24 @@ class PlanProgress:
 
 @dataclass(slots=True)
 class Driver:
-    """Runs what is left of a plan. A second one for the same folder is refused.
+    """Runs the remaining runs of a plan. A second driver for the same folder is refused.
 
     Attributes:
         plan: The plan.
-        runs: All its runs, in their order.
-        folder: Its folder.
-        place: Where they run.
-        command: Returns how a run is started.
+        runs: All its runs, in order.
+        folder: The folder of the plan.
+        place: The place where the runs execute.
+        command: Returns the command that starts a run.
         locks: The folder of the files that runs on one machine lock.
-        on_begin: Called once no other driver has the folder.
-        claim: Returns what a run that the place has room for gets from it now, None while what could run it
-            is busy, or raises why it can never run.
+        on_begin: Called once this driver has locked the folder.
+        claim: Returns what a run gets from a place that has room for it. Returns None while everything that
+            could run it is busy, and raises if nothing can ever run it.
         on_progress: Called as runs begin and end.
-        on_result: Called with each result before the journal has it, such as to import its evaluations;
-            what it returns is kept.
-        stop_requested: Whether to stop: after the runs in work, or at once where their jobs go on.
-        sleep: Waits between two looks, in seconds.
+        on_result: Called with each result before it is written to the journal, for example to import its
+            evaluations; the result that it returns is stored.
+        stop_requested: Returns whether to stop: after the current runs, or at once if the jobs of the place
+            survive the driver.
+        sleep: Waits between two polls, in seconds.
     """
 
     plan: Plan
@@ -86,7 +87,7 @@ class Driver:
     _too_large: dict[str, float] = field(default_factory=dict)
 
     def drive(self, rerun: Rerun = Rerun.NEVER) -> Mapping[str, RunHistory]:
-        """Runs what has no result, or has one that is to be replaced, and returns what became of all.
+        """Runs all runs that lack a result or need a new one, and returns the outcome of all runs.
 
         Args:
             rerun: Which runs with a result run again; runs that were interrupted always do.
@@ -120,7 +121,7 @@ class Driver:
             return journal.runs
 
     def _check_places(self, jobs: Iterable[str]) -> None:
-        """Raises where jobs of another place may still run; local ones have ended with their driver."""
+        """Raises an error if jobs of another place may still run; local jobs have ended with their driver."""
         here = (self.place.name, LocalPlace.name, AGENTS)
         elsewhere = [job for job in jobs if job.partition("/")[0] not in here]
         if elsewhere:
@@ -138,7 +139,7 @@ class Driver:
         return rerun is Rerun.ALWAYS or (rerun is Rerun.ON_FAILURE and result.ended is not Ended.COMPLETE)
 
     def _start_next(self, waiting: list[Run], working: dict[str, Run], journal: Journal) -> bool:
-        """Starts or ends the first waiting run that can be; False if there is none."""
+        """Starts or ends the first waiting run for which this is possible; returns False if there is none."""
         for number, run in enumerate(waiting):
             result = None
             if (reason := self._why_too_large(run)) is not None:
@@ -183,7 +184,7 @@ class Driver:
         self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, job=job))
 
     def _take_ended(self, working: dict[str, Run], waiting: list[Run], journal: Journal) -> None:
-        """Takes the results of jobs that have ended, and starts those again that have none."""
+        """Takes the results of jobs that have ended, and restarts those that have no result."""
         jobs = {journal.runs[key].job.partition("/")[2]: key for key in working}
         for job, news in self.place.look(jobs).items():
             run = working[jobs[job]]
@@ -247,7 +248,7 @@ class Driver:
 
 
 def _unnoted(folder: RunFolder, history: RunHistory | None) -> Result | None:
-    """A result that the journal lacks, of a job whose driver was killed before it noted that."""
+    """Returns a result that the journal lacks, because the driver was killed before it recorded it."""
     found = read_result(folder.result)
     if found is None or found.ended is Ended.INTERRUPTED:
         return None
@@ -263,14 +264,14 @@ def _size(run: Run, option: str) -> float | None:
 
 
 def _others(run: Run, option: str) -> str:
-    """What a cell has beside its batch size."""
+    """Returns the options and parameters of a cell other than its batch size."""
     return repr((run.cell.words, sorted((n, repr(v)) for n, v in run.cell.parameters.items() if n != option)))
 
 
 def imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
-    """Copies what a run has published, with predictions and spans, and returns the ids in order.
+    """Copies the evaluations of a run, with predictions and spans, and returns their ids in order.
 
-    What is there already stays as it is, so that it may be called again after an interruption.
+    Evaluations that exist already are unchanged, so that the call can be repeated after an interruption.
 
     Args:
         data: The data directory of the run.

@@ -1,8 +1,8 @@
 """The folder of a plan: its expanded cells, and a folder for each run with its command and processes.
 
-The process of a run notes itself and its command in the folder of the run, each with its start time, so that
-no later process with the same id is mistaken for it. A command whose process was killed continues, and holds
-the lock of its machine, until ``end_orphan`` ends it.
+The process of a run records itself and its command in the folder of the run, each with its start time, so
+that a later process with the same id is not mistaken for it. If the process is killed, its command continues
+and holds the lock of its machine until ``end_orphan`` ends it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _STOPPING_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """What the process of a run reads.
+    """The specification of a run, which the process of the run reads.
 
     Attributes:
         key: The run; see ``Run.key``.
         argv: The whole command line.
-        environment: Variables beside those of the process.
-        timeout_s: How long it may take.
-        stop: What ends it where ending the command does not, such as a container; empty for nothing.
-        monitor_s: The seconds between two samples of it; 0 for none.
+        environment: Variables in addition to those of the process.
+        timeout_s: The time limit in seconds.
+        stop: The command that ends what survives the command of the run, such as a container; empty for none.
+        monitor_s: The seconds between two samples of the monitor; 0 for none.
         locks: The folder of the files that runs on one machine lock, one after the other.
         lock: The name of that file; empty for that of the machine of the process.
-        slurm: The options of sbatch that its job has beside those of the plan.
+        slurm: The sbatch options of its job in addition to those of the plan.
         container_pid: See ``CellCommand``.
     """
 
@@ -66,34 +66,34 @@ class RunFolder:
     """The folder of one run.
 
     Attributes:
-        path: Where it is.
+        path: The path of the folder.
     """
 
     path: Path
 
     @property
     def result(self) -> Path:
-        """The file of its result."""
+        """The file of the run's result."""
         return self.path / _RESULT
 
     @property
     def log(self) -> Path:
-        """What the command wrote."""
+        """The file with the output of the command."""
         return self.path / _LOG
 
     @property
     def data(self) -> Path:
-        """The data directory of the command, with a database of its own."""
+        """The data directory of the command, with its own database."""
         return self.path / _DATA
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """The variables with which the command publishes into the data directory of the run."""
+        """The variables that make the command publish into the data directory of the run."""
         # an empty address is a file in that directory, whatever the configuration names
         return {"AGENT_DATA_DIR": str(self.data), "AGENT_DATABASE_ADDRESS": ""}
 
     def write(self, spec: RunSpec) -> None:
-        """Writes what the run's process reads, and removes the result of an earlier one.
+        """Writes the specification of the run, and removes an earlier result.
 
         Raises:
             OutputError: It cannot be written.
@@ -106,7 +106,7 @@ class RunFolder:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
     def read(self) -> RunSpec:
-        """Reads what the run's process does.
+        """Reads the specification of the run.
 
         Raises:
             ConfigurationError: It cannot be read.
@@ -121,11 +121,11 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class KeptPlan:
-    """A plan as its folder has it.
+    """A plan as its folder stores it.
 
     Attributes:
-        name: Its name.
-        description: What it is for.
+        name: The name of the plan.
+        description: The purpose of the plan.
         repeat: How often each cell runs.
         cells: Its cells, in the order of its variables.
     """
@@ -146,14 +146,14 @@ class PlanFolder:
     """The folder of a plan.
 
     Attributes:
-        path: Where it is.
+        path: The path of the folder.
     """
 
     path: Path
 
     @property
     def stop(self) -> Path:
-        """The file whose presence asks the driver to stop after the runs in work."""
+        """The file whose presence asks the driver to stop after the current runs."""
         return self.path / _STOP
 
     @property
@@ -168,7 +168,7 @@ class PlanFolder:
 
     @property
     def is_driven(self) -> bool:
-        """Whether a driver has the folder now."""
+        """Returns whether a driver has locked the folder."""
         try:
             with self.lock.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -179,7 +179,7 @@ class PlanFolder:
         return False
 
     def keep(self, plan: Plan, cells: Iterable[Cell]) -> None:
-        """Keeps the cells of a plan as it is driven, for those who do not have its file.
+        """Stores the cells of a plan as the driver runs them, for readers that lack the plan's file.
 
         Raises:
             OutputError: They cannot be written.
@@ -198,7 +198,7 @@ class PlanFolder:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
     def kept(self) -> KeptPlan | None:
-        """Returns what ``keep`` has written last; None where there is nothing that can be read."""
+        """Returns the plan that ``keep`` last wrote; None if there is none that can be read."""
         try:
             content = json.loads(self.cells.read_text(encoding="utf-8"))
             cells = tuple(Cell(**{**each, "words": tuple(each["words"])}) for each in content["cells"])
@@ -212,7 +212,7 @@ class PlanFolder:
 
 
 def _whole(kept: KeptPlan) -> KeptPlan:
-    """The plan, if each part of it is of its type."""
+    """Returns the plan, if each of its parts has the right type."""
     typed = (
         isinstance(kept.name, str),
         isinstance(kept.description, str),
@@ -226,14 +226,14 @@ def _whole(kept: KeptPlan) -> KeptPlan:
 
 
 def note_command(folder: RunFolder, command: int) -> None:
-    """Notes this process and the one of its command, which leads a session of its own."""
+    """Records this process and that of its command, which leads its own session."""
     processes = [[pid, _began(pid)] for pid in (os.getpid(), command)]
     with suppress(OSError):  # what is not noted goes on, and the next run waits for it
         (folder.path / _PIDS).write_text(json.dumps(processes), encoding="utf-8")
 
 
 def end_orphan(folder: RunFolder) -> None:
-    """Ends the command of a run whose process is dead, with all of its group and its container."""
+    """Ends the command of a run whose process is dead, with its whole process group and its container."""
     try:
         (owner, owner_began), (command, began) = json.loads((folder.path / _PIDS).read_text(encoding="utf-8"))
         is_orphan = (
@@ -248,17 +248,17 @@ def end_orphan(folder: RunFolder) -> None:
 
 
 def stop_container(words: Sequence[str]) -> None:
-    """Ends a container, where ending the engine's client does not; without words, nothing."""
+    """Ends a container, since ending the engine's client does not; does nothing without words."""
     if words:
         subprocess.run(words, timeout=_STOPPING_S, check=False)  # noqa: S603 - what the plan says
 
 
 def _began(pid: int, *, zombie: bool = True) -> str | None:
-    """When a process of this machine began, which no other has with its number; None without one.
+    """Returns when a process began, which tells it from others with the same id; None if it does not exist.
 
     Args:
-        pid: Its number.
-        zombie: Whether one that has ended counts until its parent has waited for it.
+        pid: The process id.
+        zombie: Whether a process that has ended counts until its parent has waited for it.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""The results of runs, a file each, and the journal of a plan, which events are only ever appended to."""
+"""The results of runs, one file each, and the journal of a plan, which is append-only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TAIL = 64
 
 
 class Ended(str, Enum):
-    """How a run ended."""
+    """The ways in which a run ends."""
 
     COMPLETE = "complete"
     FAILED = "failed"
@@ -34,18 +34,18 @@ class Ended(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one run ended.
+    """The result of one run.
 
     Attributes:
         key: The run; see ``Run.key``.
-        ended: How it ended.
+        ended: How the run ended.
         reason: Why it is not complete, in one line; empty if it is.
-        exit_code: That of the command; None where it has none.
+        exit_code: The exit code of the command; None if it has none.
         host: The machine.
-        start_ns: When the command began, on the epoch's clock.
-        end_ns: When it had ended.
+        start_ns: When the command began, as Unix time in nanoseconds.
+        end_ns: When the command had ended, as Unix time in nanoseconds.
         evaluations: The ids of the evaluations that it published, in order.
-        monitor: What was sampled beside it; None for nothing.
+        monitor: The summary of the monitor; None without one.
     """
 
     key: str
@@ -59,15 +59,15 @@ class Result:
     monitor: Mapping[str, Any] | None = None
 
     def document(self) -> dict[str, Any]:
-        """Returns it as JSON has it."""
+        """Returns the result as a JSON document."""
         return {**asdict(self), "ended": self.ended.value, "evaluations": list(self.evaluations)}
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Result:
-        """Returns the result of a document; what later versions add is left out.
+        """Returns the result that a document describes; fields that later versions add are ignored.
 
         Raises:
-            ValueError: It is no document of a result; also ``KeyError`` and ``TypeError``.
+            ValueError: The document is not that of a result; also ``KeyError`` and ``TypeError``.
         """
         known = {each.name for each in fields(cls)}
         given = {name: value for name, value in document.items() if name in known}
@@ -80,7 +80,7 @@ class Result:
 
 
 def write_result(path: Path, result: Result) -> None:
-    """Writes a result whole or not at all, and onto the disk.
+    """Writes a result atomically, and flushes it to the disk.
 
     Raises:
         OutputError: It cannot be written.
@@ -97,7 +97,7 @@ def write_result(path: Path, result: Result) -> None:
 
 
 def read_result(path: Path) -> Result | None:
-    """Returns the result of a run; None where there is none, or none that is whole."""
+    """Returns the result of a run; None if there is none, or it is not complete."""
     try:
         return Result.of(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -105,7 +105,7 @@ def read_result(path: Path) -> Result | None:
 
 
 class Event(str, Enum):
-    """The kinds of lines."""
+    """The kinds of journal entries."""
 
     SUBMITTED = "submitted"
     """A run was given to the place where it runs, with the job's id."""
@@ -119,14 +119,14 @@ class Event(str, Enum):
 
 @dataclass(slots=True)
 class RunHistory:
-    """What the journal says of one run.
+    """The journal entries of one run, summarized.
 
     Attributes:
         job: The id of its job that has not ended; empty for none.
         last_job: The id of its last job, whether or not it has ended; empty for none.
-        losses: What happened to jobs of it that ended without a result, or began again, in order.
-        lost: How many ended without a result since the last one, for a reason that may be the run's.
-        restarts: How often the place has started its job again.
+        losses: The reasons of jobs that ended without a result, or were restarted, in order.
+        lost: How many jobs ended without a result since the last one, for a reason that may be the run's.
+        restarts: How often the place has restarted its job.
         result: Its last result; None if it has none.
     """
 
@@ -139,14 +139,14 @@ class RunHistory:
 
     @property
     def state(self) -> str:
-        """``in work``, ``waiting``, or how it ended."""
+        """The state: ``in work``, ``waiting``, or how the run ended."""
         if self.job:
             return IN_WORK
         return WAITING if self.result is None else self.result.ended.value
 
 
 class Journal:
-    """The journal in the folder of a plan. One process at a time writes it.
+    """The journal in the folder of a plan. Only one process at a time may write it.
 
     Args:
         folder: The folder of the plan.
@@ -164,19 +164,19 @@ class Journal:
             raise self._failure(error) from error
 
     def submitted(self, key: str, job: str) -> None:
-        """Notes the job of a run; its earlier result, if it has one, does not count any more."""
+        """Records the job of a run; an earlier result of the run no longer counts."""
         self._add(key, Event.SUBMITTED, {"job": job})
 
     def lost(self, key: str, reason: str, *, counts: bool) -> None:
-        """Notes that the job of a run ended without a result, and whether that counts in ``lost``."""
+        """Records that the job of a run ended without a result, and whether that counts in ``lost``."""
         self._add(key, Event.LOST, {"reason": reason, "counts": counts})
 
     def restarted(self, key: str, reason: str) -> None:
-        """Notes that the place has started the job of a run again."""
+        """Records that the place has restarted the job of a run."""
         self._add(key, Event.RESTARTED, {"reason": reason})
 
     def ended(self, result: Result) -> None:
-        """Notes the result of a run."""
+        """Records the result of a run."""
         self._add(result.key, Event.ENDED, {"result": result.document()})
 
     def _add(self, key: str, event: Event, content: Mapping[str, Any]) -> None:
@@ -199,14 +199,14 @@ def journal_file(folder: Path) -> Path:
 
 
 class JournalFollower:
-    """Reads a journal that another process writes: each time only what was added to it.
+    """Reads a journal that another process writes, each time only the lines that were added.
 
     Args:
         folder: The folder of the plan.
 
     Attributes:
-        changed_ns: When the journal had changed last, on the epoch's clock; 0 if there is none.
-        runs: What it says of each run; damaged lines are left out.
+        changed_ns: When the journal last changed, as Unix time in nanoseconds; 0 if there is none.
+        runs: The history of each run; damaged lines are ignored.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -216,7 +216,7 @@ class JournalFollower:
         self._read, self._tail, self._size = 0, b"", -1
 
     def look(self) -> bool:
-        """Reads what was added; returns whether the journal has changed."""
+        """Reads the lines that were added; returns whether the journal has changed."""
         try:
             with self._path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -251,7 +251,7 @@ class JournalFollower:
 
 
 def read_history(folder: Path) -> dict[str, RunHistory]:
-    """Returns what the journal of a folder says of each run; damaged lines are left out."""
+    """Returns the history of each run in the journal of a folder; damaged lines are ignored."""
     journal = JournalFollower(folder)
     journal.look()
     return journal.runs
@@ -275,7 +275,7 @@ def _apply(runs: dict[str, RunHistory], line: Mapping[str, Any]) -> None:
 
 
 def _mend(path: Path) -> None:
-    """Ends a line that was cut off, so that the next one stands alone."""
+    """Ends a line that was cut off, so that the next entry starts on its own line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         if file.tell():

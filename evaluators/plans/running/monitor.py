@@ -1,7 +1,7 @@
 """The monitor of a cell: samples of its processes and of the GPUs, taken from outside.
 
-A thread of the process that runs the plan takes them. The measured process knows nothing of it; the cost is
-processor time on this machine, which is measured and kept below ``MOST_SHARE`` of one core.
+A thread of the process that runs the plan takes the samples. The measured process is not aware of it. The
+cost is CPU time on this machine, which is measured and kept below ``MOST_SHARE`` of one core.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SHORTEST_PART = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What a figure was over all samples.
+    """The range of a figure over all samples.
 
     Attributes:
         min: The lowest sample.
-        mean: The mean; of the processor's load weighted with the time between samples.
+        mean: The mean; that of the CPU load is weighted with the time between samples.
         max: The highest sample.
     """
 
@@ -42,23 +42,23 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class MonitorSummary:
-    """What a monitor saw.
+    """The summary of a monitor's samples.
 
     Attributes:
         samples: How many samples saw at least one process of the tree.
-        interval_s: The time between samples that was asked for; 0 for no samples.
-        reached_interval_s: The mean time between them; None with fewer than two.
+        interval_s: The requested time between samples; 0 for no samples.
+        reached_interval_s: The mean time between samples; None with fewer than two.
         slowed: Whether samples were further apart, because one took more than ``MOST_SHARE`` of the interval.
-        wall_s: From start to stop.
-        own_cpu_s: The processor time of the monitor itself.
-        cpu_s: That of all processes of the tree since they began, with the children that have ended. What
-            they took after the last sample is missing.
-        cpu_percent: Their load between two samples, of one core; 200 means two whole cores.
-        resident_bytes: Their resident memory; pages that several share count for each.
-        virtual_bytes: Their address space.
-        processes: How many they were.
+        wall_s: The wall time from start to stop.
+        own_cpu_s: The CPU time of the monitor itself.
+        cpu_s: The CPU time of all processes of the tree since they began, including children that have ended.
+            CPU time after the last sample is missing.
+        cpu_percent: The CPU load between two samples, in percent of one core; 200 means two whole cores.
+        resident_bytes: The resident memory of the tree; pages that several processes share count for each.
+        virtual_bytes: The virtual address space of the tree.
+        processes: The number of processes.
         gpus: For each GPU of this machine ``utilization_percent``, ``memory_bytes`` and ``power_watts``, as
-            far as the driver tells them; those of all processes on the GPU.
+            far as the driver reports them. They include all processes on the GPU.
     """
 
     samples: int
@@ -76,11 +76,11 @@ class MonitorSummary:
 
     @property
     def own_share(self) -> float:
-        """The monitor's processor time as a part of the wall time, which is one core's; 0 before any."""
+        """The monitor's CPU time as a fraction of the wall time of one core; 0 before any."""
         return self.own_cpu_s / self.wall_s if self.wall_s > 0 else 0.0
 
     def document(self) -> dict[str, Any]:
-        """Returns it for JSON, a spread as ``{min, mean, max}``."""
+        """Returns the summary for JSON, with each spread as ``{min, mean, max}``."""
         spreads = {
             name: _document(getattr(self, name))
             for name in ("cpu_percent", "resident_bytes", "virtual_bytes", "processes")
@@ -100,15 +100,15 @@ class MonitorSummary:
 
 
 class Monitor(Closeable):
-    """Samples a process and all that it has started, from ``start`` to ``stop``.
+    """Samples a process and all its descendants, from ``start`` to ``stop``.
 
     Args:
         pid: The process.
         interval_s: The time between two samples; 0 takes none.
-        joined: Asked before each sample until it returns the id of a second process whose tree belongs to the
-            first, such as that of a container, which its engine starts elsewhere. Raises nothing.
+        joined: Called before each sample until it returns the id of a second process whose tree belongs to
+            the first, such as that of a container, which its engine starts elsewhere. Must not raise.
         clock: Returns the time in seconds.
-        cpu_clock: Returns the processor time of the calling thread in seconds.
+        cpu_clock: Returns the CPU time of the calling thread in seconds.
         wait: Waits for a number of seconds, or until the event is set; returns whether it is set.
     """
 
@@ -140,7 +140,7 @@ class Monitor(Closeable):
             self._thread.start()
 
     def stop(self) -> MonitorSummary:
-        """Takes a last sample, stops, and returns what was seen; calling it again returns the same."""
+        """Takes a last sample, stops, and returns the summary; another call returns the same."""
         if self._summary is None:
             self._stopping.set()
             if self._thread.ident is not None:
@@ -155,7 +155,7 @@ class Monitor(Closeable):
         return self._summary
 
     def close(self) -> None:
-        """Stops; calling it again does nothing."""
+        """Stops the monitor; another call does nothing."""
         self.stop()
 
     def _run(self) -> None:
@@ -186,7 +186,7 @@ class Monitor(Closeable):
 
 
 class _Running:
-    """A spread that grows, without its samples."""
+    """A spread that is updated with each sample and does not store samples."""
 
     def __init__(self) -> None:
         self._total = self._weight = 0.0
@@ -202,7 +202,7 @@ class _Running:
 
 
 class _Seen:
-    """The samples so far; ``shortest_s`` is the least time for which a processor's load is told."""
+    """The state of the samples; ``shortest_s`` is the shortest time over which a CPU load is computed."""
 
     def __init__(self, shortest_s: float) -> None:
         self._shortest_s = shortest_s
@@ -263,9 +263,9 @@ class _Seen:
 
 
 def _read(pid: int) -> tuple[float, float, float] | None:
-    """The processor time in seconds, resident and virtual memory in bytes; None for a process that is gone.
+    """Returns the CPU time in seconds, and resident and virtual memory in bytes; None for an ended process.
 
-    The time has that of the children that have ended and were waited for, whose own entry is gone.
+    The time includes that of children that have ended and were waited for, which have no entry any more.
     """
     try:
         process = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""Where the runs of a plan run: on this machine, on served agents, or on a Slurm cluster."""
+"""The places where the runs of a plan execute: this machine, served agents, or a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _MOST_UNANSWERED = 60
 
 @dataclass(frozen=True, slots=True)
 class JobNews:
-    """What is known of a job.
+    """The state of a job.
 
     Attributes:
-        ended: Whether it has ended.
-        reason: How it ended, or where it is, in one line.
-        restarts: How often the place has started it again by itself.
+        ended: Whether the job has ended.
+        reason: How it ended, or its current state, in one line.
+        restarts: How often the place has restarted it.
         counts: Whether an end without a result counts towards the failure of the run.
-        void: Whether a result of the run is none, because what it ran on was not there.
+        void: Whether to discard a result of the run, because the machine it ran on was not available.
     """
 
     ended: bool
@@ -63,10 +63,10 @@ class JobNews:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a run gets from a place that has several machines, which do not run all cells.
+    """The resource that a run gets from a place with several machines, not all of which run every cell.
 
     Attributes:
-        words: Added to its command line.
+        words: The words to add to its command line.
         lock: The name of the lock that it holds while it runs; empty for the machine of its process.
     """
 
@@ -75,12 +75,12 @@ class Claim:
 
 
 class Place(Protocol):
-    """Somewhere that runs have their processes.
+    """A place where the processes of runs execute.
 
     Attributes:
-        name: What the journal calls it; jobs of another place are not looked for here.
-        survives: Whether its jobs go on when the driver ends.
-        poll_s: How long to wait between two looks at its jobs, in seconds.
+        name: The name of the place in the journal; a place does not look for jobs of another one.
+        survives: Whether its jobs continue when the driver ends.
+        poll_s: The time between two polls of its jobs, in seconds.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Place(Protocol):
 
     @property
     def capacity(self) -> int:
-        """How many jobs it is given at once."""
+        """How many jobs the place accepts at once."""
         ...
 
     def start(self, folder: Path) -> str:
@@ -101,15 +101,15 @@ class Place(Protocol):
         ...
 
     def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
-        """Returns what is known of some jobs; those of which nothing is new may be left out."""
+        """Returns the state of some jobs; jobs whose state has not changed may be omitted."""
         ...
 
 
 class LocalPlace:
-    """This machine; see ``Place``. What it has started ends with this process.
+    """This machine; see ``Place``. Processes that it has started end with this process.
 
     Args:
-        environment: Variables of its processes beside those of this one, which no file has, such as a secret.
+        environment: Variables for its processes that no file stores, such as a secret.
     """
 
     name = "local"
@@ -166,13 +166,14 @@ class LocalPlace:
 class AgentsPlace:
     """Served agents; see ``Place``. The driver asks ``claim`` for an agent before it starts a run.
 
-    An agent that a run could not reach gets no run any more.
+    An agent that a run could not reach gets no further runs.
 
     Attributes:
-        agents_of: Returns the addresses of the agents that can run a cell, or raises why there is none.
+        agents_of: Returns the addresses of the agents that can run a cell, or raises an error if there is
+            none.
         hosts: The host of each address. Agents of one host never run at once.
-        unreachable: Whether a result says that the agent could not be reached.
-        local: Starts the processes, which ask the agents.
+        unreachable: Returns whether a result says that the agent could not be reached.
+        local: Starts the processes, which call the agents.
     """
 
     agents_of: Callable[[Cell], Sequence[str]]
@@ -188,14 +189,14 @@ class AgentsPlace:
 
     @property
     def capacity(self) -> int:
-        """The hosts with an agent that may answer; 1 if there is none, so that what waits is told so."""
+        """The number of hosts with an agent that may answer; at least 1, so that waiting runs get errors."""
         return max(1, len({host for address, host in self.hosts.items() if address not in self._away}))
 
     def claim(self, run: Run) -> Claim | None:
-        """Claims a free agent for a run, which starts next; None if those that can run it are busy.
+        """Claims a free agent for the run that starts next; None if the agents that can run it are busy.
 
         Raises:
-            InferometerError: None can run it, or none of those that can answers any more.
+            InferometerError: No agent can run it, or none of the agents that can run it answers any more.
         """
         able = self.agents_of(run.cell)
         left = [each for each in able if each not in self._away]
@@ -237,7 +238,7 @@ class AgentsPlace:
 
 
 def host_of(name: str) -> str:
-    """Returns what tells a host from others: its first address by number, or its name if that is not known.
+    """Returns the identity of a host: its numerically first address, or its name if that is not resolvable.
 
     The loopback address of IPv6 is that of IPv4; other loopback addresses count as hosts of their own.
     """
@@ -254,7 +255,7 @@ def host_of(name: str) -> str:
 class SlurmPlace:
     """A Slurm cluster whose nodes share the folder of the plan; see ``Place``.
 
-    Slurm's commands tell how jobs ended, without its accounting database. Jobs go on while no driver runs.
+    Slurm's commands report how jobs ended, without its accounting database. Jobs continue without a driver.
     """
 
     options: SlurmOptions = field(default_factory=SlurmOptions)
@@ -271,10 +272,10 @@ class SlurmPlace:
         return self.options.capacity
 
     def start(self, folder: Path) -> str:
-        """Submits a job, or adopts one of the run that a driver submitted and was killed before it noted.
+        """Submits a job, or adopts one that a driver submitted but did not record before it was killed.
 
         Raises:
-            ConfigurationError: sbatch refuses it, or is not installed.
+            ConfigurationError: sbatch refuses the job, or is not installed.
         """
         if self._unnoted is None:
             jobs = (job for job in _listed() if job.state not in _ENDED and job.id not in self._looked_at)
@@ -297,10 +298,10 @@ class SlurmPlace:
             raise ConfigurationError(f"{error} (run {folder.name}{which})") from error
 
     def refusal(self, own: Sequence[str]) -> str:
-        """Returns why Slurm would refuse jobs, in one line; empty if it would not. It submits nothing.
+        """Returns why Slurm would refuse jobs, in one line; empty if it accepts them. Submits nothing.
 
         Args:
-            own: The options of sbatch of a cell.
+            own: The sbatch options of a cell.
         """
         try:
             _asked(["sbatch", "--test-only", *self._options(own)], "#!/bin/bash\n")
@@ -309,10 +310,10 @@ class SlurmPlace:
         return ""
 
     def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
-        """See ``Place``. While Slurm does not answer for a while, nothing is new.
+        """See ``Place``. While Slurm temporarily does not answer, the result is empty.
 
         Raises:
-            ConfigurationError: It has not answered many times in a row; jobs may go on.
+            ConfigurationError: Slurm has not answered many times in a row; jobs may continue.
         """
         wanted = set(jobs)
         self._looked_at |= wanted
@@ -331,13 +332,13 @@ class SlurmPlace:
         return {job: found.get(job, JobNews(True, unknown.format(job))) for job in wanted}
 
     def _options(self, own: Sequence[str]) -> list[str]:
-        """The options of the plan and then those of a cell, of which the last one counts."""
+        """Returns the options of the plan followed by those of a cell; the last of equal options applies."""
         return [*["--exclusive"] * self.options.exclusive, *self.options.arguments, *own]
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A line of squeue."""
+    """One line of squeue's output."""
 
     id: str
     state: str
@@ -353,7 +354,7 @@ class _Job:
 
 
 def _listed() -> list[_Job]:
-    """The jobs of this user that Slurm knows; raises ConfigurationError."""
+    """Returns the jobs of this user that squeue lists; raises ConfigurationError."""
     answer = _asked(["squeue", "--me", "--noheader", "--states=all", f"--Format={_FORMAT}"])
     return [_parsed(line) for line in answer.splitlines() if line.strip()]
 
@@ -368,15 +369,16 @@ def _parsed(line: str) -> _Job:
 
 
 def _name(folder: Path) -> str:
-    """The name of the job of a run: its key, and what tells its plan from others."""
+    """Returns the name of the job of a run: its key, and the identity of its plan."""
     return f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:_PLAN_LENGTH]}"
 
 
 def _asked(words: Sequence[str], text: str = "") -> str:
-    """What a command of Slurm answers.
+    """Runs a command of Slurm and returns its output.
 
     Raises:
-        ConfigurationError: It is not installed, fails, or does not answer; the message has its last line.
+        ConfigurationError: The command is not installed, fails, or does not answer; the message has its last
+            line.
     """
     try:
         done = subprocess.run(  # noqa: S603 - a command of Slurm

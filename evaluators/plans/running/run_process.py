@@ -2,9 +2,9 @@
 
     python -m inferometer.evaluators.plans.running.run_process FOLDER
 
-One runs after the other on a machine, or on the host of an agent: each holds a lock, which its command
-inherits, so that it is free only when all of the command has ended. A run that has a result does not run
-again. With ``--linked``, the process ends with whoever holds the other end of its standard input.
+Only one run at a time executes on a machine, or on the host of an agent: each holds a lock, which its command
+inherits, so that the lock is free only after all processes of the command have ended. A run that has a result
+does not run again. With ``--linked``, the process ends when the other end of its standard input closes.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _run(folder: RunFolder, spec: RunSpec, lock: IO[bytes], *, linked: bool) -> 
 
 
 def _judged(folder: RunFolder, code: int, ended_by: list[str]) -> tuple[Ended, str]:
-    """How the command ended, and why."""
+    """Returns how the command ended, and the reason."""
     if code == 0:
         return Ended.COMPLETE, ""
     last = _last_line(folder)
@@ -144,7 +144,7 @@ def _last_line(folder: RunFolder) -> str:
 
 
 def _forward_signals(process: subprocess.Popen[bytes], ended_by: list[str]) -> None:
-    """Ends the command with this process, which a queue ends by SIGTERM."""
+    """Ends the command when this process gets a signal; a queue ends it with SIGTERM."""
 
     def end(number: int, _: object) -> None:
         ended_by.append(f"{_ENDED_BY} {signal.Signals(number).name}")
@@ -155,7 +155,7 @@ def _forward_signals(process: subprocess.Popen[bytes], ended_by: list[str]) -> N
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the command and all that it started."""
+    """Ends the command and all processes that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -165,7 +165,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_with_driver(process: subprocess.Popen[bytes]) -> None:
-    """Ends this process, without a result, when the driver has."""
+    """Ends this process, without a result, when the driver has ended."""
     # not by sys.stdin: Python aborts at its end where a thread still reads from that
     while os.read(0, _TAIL_BYTES):
         pass

@@ -78,7 +78,7 @@ class MongoConnection:
         self.database: Database = database
 
     def prepare_to_write(self) -> None:
-        """Makes the indexes that are missing; one that the server refuses is a warning."""
+        """Creates missing indexes; logs a warning for one that the server refuses."""
         if self._is_prepared:
             return
         self._is_prepared = True
@@ -105,7 +105,7 @@ class MongoConnection:
         return nullcontext()
 
     def reason(self, error: Exception) -> str:
-        """Returns the reason for an error in one short line, without credentials; pymongo's take pages."""
+        """Returns the reason for an error in one short line, without credentials; pymongo's are long."""
         text = str(error)
         if isinstance(error, OperationFailure) and isinstance(error.details, dict):
             failed = [error.details, *error.details.get("writeErrors", ())]
@@ -127,13 +127,13 @@ def without_credentials(address: str) -> str:
 
 
 def _secrets(uri: str) -> set[str]:
-    """The user and the password, both as in the address and unquoted."""
+    """Returns the user and the password, both as in the address and unquoted."""
     login = uri.partition("://")[2].rpartition("@")[0]
     return {text for part in login.split(":", 1) for text in (part, unquote(part)) if text}
 
 
 def _failed_lookup(error: Exception) -> str | None:
-    """The kind of a DNS failure, which pymongo reports as an invalid address; None for every other error."""
+    """Returns the kind of a DNS failure, which pymongo reports as an invalid address; None otherwise."""
     cause = error.__cause__ or error.__context__
     if not isinstance(cause, DNSException) or isinstance(cause, DNSSyntaxError | FormError):
         return None
@@ -141,7 +141,7 @@ def _failed_lookup(error: Exception) -> str | None:
 
 
 def _timeouts(uri: str) -> dict[str, Any]:
-    """The timeouts, in milliseconds, that the address does not set itself."""
+    """Returns the timeouts, in milliseconds, that the address does not set itself."""
     ours = {
         "serverSelectionTimeoutMS": _SELECTION_MS,
         "connectTimeoutMS": _SELECTION_MS,
@@ -151,7 +151,7 @@ def _timeouts(uri: str) -> dict[str, Any]:
 
 
 def _advice(error: Exception, otherwise: str) -> str:
-    """Returns what the user may do about a database that cannot be used, or ``otherwise``."""
+    """Returns advice for a database that cannot be used, or ``otherwise``."""
     if isinstance(error, OperationFailure) and error.code in _REFUSED:
         return "check the user and the password in --database_address, and what this user may do"
     if "certificate" in str(error).casefold() or "SSL" in str(error):

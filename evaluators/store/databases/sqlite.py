@@ -20,14 +20,15 @@ _RETRY_S = 0.02
 
 
 def connect_sqlite(path: Path, otherwise: str = "") -> SqliteConnection:
-    """Opens the database in a file, and creates a missing one; where nothing can be written, only to read it.
+    """Opens the database in a file, read-only if it cannot be written; creates a missing one.
 
     Args:
         path: The file.
         otherwise: The user's alternative to a database, for messages; empty for none.
 
     Raises:
-        StoreError: The file cannot be created or opened, is no database, or stays locked by another process.
+        StoreError: The file cannot be created or opened, is not a database, or stays locked by another
+            process.
     """
     or_otherwise = f", or {otherwise}" if otherwise else ""
     try:
@@ -88,7 +89,7 @@ class SqliteConnection:
             yield
 
     def prepare_to_write(self) -> None:
-        """Does nothing: the tables and indexes are there."""
+        """Does nothing: the tables and indexes exist already."""
 
     def reason(self, error: Exception) -> str:
         """Returns the reason for an error in one line."""
@@ -124,7 +125,7 @@ _ERRORS: tuple[type[Exception], ...] = (
 
 
 def _has_log(path: Path) -> bool:
-    """Whether writes wait beside the file to be put into it."""
+    """Returns whether the write-ahead log holds writes that are not in the file yet."""
     log = Path(f"{path}-wal")
     return log.exists() and log.stat().st_size > 0
 
