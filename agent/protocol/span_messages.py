@@ -36,7 +36,7 @@ class TracePart:
     resource: Attributes = ()
 
     def __bool__(self) -> bool:
-        """Whether the part has any content."""
+        """Returns whether the part has any content."""
         return bool(self.chunks or self.dropped or self.notes)
 
 

@@ -20,7 +20,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def is_text(dtype: np.dtype[Any]) -> bool:
-    """Whether an array of a dtype holds strings: Python's own, or NumPy's of a fixed length."""
+    """Returns whether an array of a dtype holds strings: Python's own, or NumPy's of a fixed length."""
     return dtype.kind in "OU"
 
 

@@ -1,4 +1,4 @@
-"""A call, whichever door it comes through: what its method sees of it, and what surrounds every call."""
+"""Calls over gRPC and HTTP: the context that a method receives, and the processing that all calls share."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ from inferometer.agent.tracing.span import Attributes, SpanKind
 from inferometer.manifests.errors import AgentError, ConfigurationError
 
 NS_PER_S = 1_000_000_000
-_CHECKS = 10  # in the time without calls that is waited for
+_CHECKS = 10  # polls within the quiet period
 NOT_ADMITTED = Status(grpc.StatusCode.UNAUTHENTICATED, "the agent requires a secret, and this is not it")
 _Result = TypeVar("_Result")
 _Call = TypeVar("_Call", bound="CallContext")
 Metadata: TypeAlias = "Iterable[tuple[str, str | bytes]]"
-"""What a client sends beside its request: gRPC's metadata, or the headers of HTTP, lower case."""
+"""The metadata of a request: gRPC's metadata, or the HTTP headers with lower-case names."""
 
 
 class CallContext(ABC):
-    """What a method sees of its call. ``is_active`` is thread-safe, the rest is for the event loop."""
+    """The context of a call, which its method receives.
+
+    ``is_active`` is thread-safe; everything else must be used on the event loop.
+    """
 
     __slots__ = ("_active", "_threads", "code", "failure", "metadata", "record", "trailing")
 
@@ -45,10 +48,10 @@ class CallContext(ABC):
         self.record = record
         self.metadata = metadata
         self.trailing = [(REQUEST_ID_KEY, record.request_id)]
-        """What goes to the client with the status."""
+        """The metadata that is sent to the client with the status."""
 
     def is_active(self) -> bool:
-        """Whether the call is neither answered nor cancelled."""
+        """Returns whether the call is still in progress: neither answered nor cancelled."""
         return self._active
 
     def end(self) -> None:
@@ -58,27 +61,27 @@ class CallContext(ABC):
         self._active = False
 
     def fail(self, status: Status, error: Exception | None = None) -> None:
-        """Sets the status of a call that has no answer, and the error that it comes from."""
+        """Sets the status of a failed call, and the error that caused it."""
         self.code, self.failure = status.code, status
 
     def span(self, listens_at: Attributes) -> SpanKind:
-        """Returns the span of the call, with the attributes of where the agent listens."""
+        """Returns the span of the call, with attributes of the address that the agent listens on."""
         return server_call(self.record.method, self.record.peer, listens_at)
 
     def http_status(self, error: BaseException) -> int | None:
-        """Returns the status over HTTP of a call that ends with an error; None of one over gRPC."""
+        """Returns the HTTP status of a call that fails with this error; None for a call over gRPC."""
         return None
 
     @abstractmethod
     def deadline_ns(self, clock: Callable[[], int]) -> int | None:
-        """Returns the call's deadline on a clock in nanoseconds; None where it has none."""
+        """Returns the call's deadline in nanoseconds on ``clock``; None if it has no deadline."""
 
     async def in_thread(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Does work in a thread, in this task's context.
+        """Runs ``work`` in a thread, in the context of the current task.
 
-        When the call is cancelled, work that has not begun is dropped. Work that has begun cannot be
-        interrupted: this waits for it and returns its result, so that what it opened can be closed, and the
-        next ``await`` raises CancelledError.
+        If the call is cancelled, work that has not started is dropped. Work that has started cannot be
+        interrupted: the method waits for it and returns its result, so that the caller can close what the
+        work opened. The next ``await`` then raises CancelledError.
         """
         job = self._threads.submit(contextvars.copy_context().run, _run, work, *arguments)
         future = asyncio.wrap_future(job)
@@ -95,11 +98,11 @@ class CallContext(ABC):
                 task.cancel()
             return future.result()
         finally:
-            del job, future  # they have the error whose traceback has this frame
+            del job, future  # drop the reference cycle: an error's traceback holds this frame
 
 
 async def finished(future: asyncio.Future[Any]) -> None:
-    """Waits for a future, although this task is cancelled; its error need not be retrieved."""
+    """Waits for a future even if the current task is cancelled, and marks its error as retrieved."""
     while not future.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait({future})
@@ -110,7 +113,7 @@ async def finished(future: asyncio.Future[Any]) -> None:
 def _run(work: Callable[..., _Result], *arguments: Any) -> _Result:
     try:
         return work(*arguments)
-    except StopIteration as error:  # no future can have it
+    except StopIteration as error:  # a future cannot hold a StopIteration
         raise RuntimeError("the work raised StopIteration") from error
 
 
@@ -118,17 +121,20 @@ class CallObserver(Protocol):
     """Observes every call, on the event loop."""
 
     def call_began(self, call: Call) -> None:
-        """A call has begun."""
+        """Called when a call begins."""
 
     def call_ended(self, call: Call, code: grpc.StatusCode, duration_ns: int) -> None:
-        """The call was answered or cancelled, so long after it began; a stream at its end."""
+        """Called when a call was answered or cancelled; for a stream, at its end.
+
+        ``duration_ns`` is the time since the call began.
+        """
 
 
 class Calls:
-    """What surrounds the calls of every door of an agent: the secret, the limits, the errors, the observers.
+    """The processing that all calls share, over gRPC and HTTP: secret, limits, errors and observers.
 
-    A plain ``def`` method runs in one of the ``threads``, or if it is ``aside`` in one of the
-    ``side_threads``. For one event loop.
+    Plain ``def`` methods run in ``threads``; those that are ``aside`` run in ``side_threads``. For use on one
+    event loop.
     """
 
     def __init__(
@@ -159,20 +165,24 @@ class Calls:
         self._stopping = True
 
     def used_within(self, period_s: float) -> bool:
-        """Whether a call is in progress that is not ``aside``, or began in the last seconds."""
+        """Returns whether a call is in progress or began in the last ``period_s`` seconds.
+
+        Calls that are ``aside`` do not count.
+        """
         latest_ns = self._latest_ns
         return self.is_busy or (latest_ns is not None and self._clock() - latest_ns < period_s * NS_PER_S)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is in progress that is not ``aside``."""
+        """Whether a call that is not ``aside`` is in progress."""
         return self._under_way > 0
 
     async def pause(self, quiet_s: float, longest_s: float) -> None:
-        """Lets calls wait from now on, until ``resume``; returns once none has come for ``quiet_s`` seconds.
+        """Makes new calls wait until ``resume``.
 
-        Or after the longest time. A client that waits for an answer sends nothing, so that none of its calls
-        is on its way when the doors close.
+        Returns once no call has arrived for ``quiet_s`` seconds, or after ``longest_s`` seconds. A client
+        that waits for a response sends nothing, so none of its calls is in transit when the servers stop
+        listening.
         """
         self._resumed = asyncio.Event()
         self._arrived_ns = now_ns = self._clock()
@@ -182,20 +192,20 @@ class Calls:
             now_ns = self._clock()
 
     def resume(self) -> None:
-        """Lets the calls that wait go on."""
+        """Lets the waiting calls continue."""
         if self._resumed is not None:
             self._resumed.set()
 
     async def turn(self) -> None:
-        """Waits while calls are paused; before ``admit``."""
+        """Waits while calls are paused; call it before ``admit``."""
         if self._resumed is not None:
             self._arrived_ns = self._clock()
             await self._resumed.wait()
 
     def admit(self, call: CallContext, client: Callable[[], str], *, aside: bool) -> None:
-        """Counts a call of a ``client``; see ``client_of``.
+        """Counts a call of a ``client`` against its limits; see ``client_of``.
 
-        Raises AgentError where the agent stops, and RateLimitError where the client is over its limit.
+        Raises AgentError if the agent is stopping, and RateLimitError if the client is over its limit.
         """
         if self._stopping and not aside:
             raise AgentError("the agent is stopping; try another one, or again later")
@@ -212,9 +222,10 @@ class Calls:
         aside: bool,
         name: str = "",
     ) -> ObservedCall[_Call]:
-        """Begins a call, which ends with the block: with OK, or with the status of the error that was raised.
+        """Begins a call, which ends with the ``with`` block.
 
-        ``name`` is that of the method in messages; empty takes the last part of the path.
+        Its status is OK, or that of the error that was raised. ``name`` is the method's name in messages; if
+        it is empty, the last part of the path is used.
         """
         began_ns = self._clock()
         given_id = trace_id = None
@@ -234,7 +245,7 @@ class Calls:
         return ObservedCall(self, call, began_ns, aside, name)
 
     def end(self, call: CallContext, began_ns: int, *, aside: bool) -> None:
-        """Ends a call, whatever came of it."""
+        """Ends a call, whether it was answered, failed or was cancelled."""
         if not aside:
             self._under_way -= 1
         call.end()
@@ -244,9 +255,10 @@ class Calls:
 
 
 class ObservedCall(Generic[_Call]):
-    """A call from when it has begun until the end of a ``with`` block; see ``Calls.observed``.
+    """A call in progress, as a context manager that ends the call; see ``Calls.observed``.
 
-    An error of the block is the call's status, and goes no further. A generator would take twice as long.
+    An exception in the block becomes the call's status and is not raised again. A generator-based context
+    manager would take twice as long.
     """
 
     __slots__ = ("_aside", "_began_ns", "_call", "_calls", "_name")

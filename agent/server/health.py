@@ -19,9 +19,10 @@ _Response = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """The health of services, by their names. Thread-safe.
+    """The health of services by name. Thread-safe.
 
-    It takes no threads, because it needs no secret. For the same reason the number of watchers is limited.
+    Its methods run on the event loop and take no threads, because they require no secret. For the same reason
+    the number of watchers is limited.
     """
 
     def __init__(self, services: Sequence[str]) -> None:
@@ -43,7 +44,7 @@ class Health:
         return _Response(status=status)
 
     async def watch(self, request: Any, _: CallContext) -> AsyncIterator[Any]:
-        """Yields the health of a service now and whenever it has changed, until the agent stops."""
+        """Yields the current health of a service and every change of it, until the agent stops."""
         if len(self._watchers) >= MAX_WATCHES:
             raise SessionLimitError(f"the agent's health is watched by its limit of {MAX_WATCHES}; use Check")
         changed = asyncio.Event()
@@ -65,7 +66,7 @@ class Health:
             self._watchers.discard(changed)
 
     def set(self, services: Sequence[str], *, serving: bool) -> None:
-        """Sets whether services serve; does nothing after ``stop``."""
+        """Sets whether services are healthy (SERVING); has no effect after ``stop``."""
         with self._lock:
             if not self._stopped:
                 status = _Response.SERVING if serving else _Response.NOT_SERVING
@@ -73,10 +74,10 @@ class Health:
                 self._wake()
 
     def stop(self) -> None:
-        """Sets every service to NOT_SERVING, and ends the watches."""
+        """Sets every service to NOT_SERVING and ends the watches."""
         with self._lock:
             self._statuses = dict.fromkeys(self._statuses, _Response.NOT_SERVING)
-            self._stopped = True  # last: a watcher that sees it sends the status before it leaves
+            self._stopped = True  # set last: a watcher that sees it first sends the status, then leaves
             self._wake()
 
     def _wake(self) -> None:

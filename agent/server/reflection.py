@@ -1,6 +1,7 @@
 """Reflection: the services, methods and messages of the agent, as ``grpc.reflection.v1`` defines it.
 
-``grpc.reflection.v1alpha``, all that grpcio has, has the same messages. Clients ask for either.
+grpcio implements ``grpc.reflection.v1alpha`` only, which has the same messages. Clients request either
+version.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _CODEC = (
 
 
 def reflected_types() -> DescriptorPool:
-    """Returns a pool with the types of every service of the agent; see ``protos.inference.v2.pool``."""
+    """Returns a pool with the types of all services of the agent; see ``protos.inference.v2.pool``."""
     pool = DescriptorPool()
     added: set[str] = set()
     for module in _SERVED:
@@ -41,7 +42,7 @@ def reflected_types() -> DescriptorPool:
 
 
 def _version_1() -> FileDescriptorProto:
-    """The file of ``grpc.reflection.v1``: that of v1alpha under its own names."""
+    """Returns the file of ``grpc.reflection.v1``: the v1alpha file with the names of v1."""
     file = FileDescriptorProto.FromString(reflection_pb2.DESCRIPTOR.serialized_pb)
     file.name, file.package = "grpc/reflection/v1/reflection.proto", "grpc.reflection.v1"
     for message in file.message_type:
@@ -55,7 +56,7 @@ def _version_1() -> FileDescriptorProto:
 
 
 def _add(file: FileDescriptor, pool: DescriptorPool, added: set[str]) -> None:
-    """Adds a file, after those that it imports."""
+    """Adds a file to the pool, after the files that it imports."""
     if file.name in added:
         return
     added.add(file.name)
@@ -65,7 +66,7 @@ def _add(file: FileDescriptor, pool: DescriptorPool, added: set[str]) -> None:
 
 
 class _Symbols:
-    """A pool that finds the file of methods too, which the index of protobuf's pool has not."""
+    """A pool that also finds the file of a method, which protobuf's own pool does not index."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
@@ -74,7 +75,7 @@ class _Symbols:
         return getattr(self._pool, name)
 
     def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: N802 - protobuf's name
-        """Returns the file of a service, a method, a message, a field, an enum or a value of one.
+        """Returns the file of a service, a method, a message, a field, an enum or an enum value.
 
         Raises KeyError if there is none.
         """
@@ -85,16 +86,16 @@ class _Symbols:
 
 
 class Reflection(ReflectionServicer):  # type: ignore[misc]  # grpc_reflection has no types
-    """gRPC's own servicer, whose streams count among the others."""
+    """gRPC's own servicer, whose streams count against the agent's stream limit."""
 
     def __init__(self, services: Sequence[str], streams: StreamLimit) -> None:
-        pool: Any = reflected_types()  # whose stubs give its methods no types
+        pool: Any = reflected_types()  # the stubs do not type its methods
         super().__init__(services, _Symbols(pool))
         self._descriptors = [pool.FindServiceByName(name) for name in SERVICES]
         self._streams = streams
 
     def methods(self) -> list[Method]:
-        """The method of each service."""
+        """The methods of the service."""
         codecs = {"ServerReflectionInfo": _CODEC}
         return [method for service in self._descriptors for method in methods_of(service, self, codecs)]
 

@@ -226,7 +226,7 @@ class BatchMemory:
         }
 
     def _may_overwrite(self, output: NDArray[Any]) -> bool:
-        """Whether an output may be in this memory."""
+        """Returns whether an output may be in this memory."""
         return any(np.may_share_memory(output, memory) for memory in self._memory.values())
 
 

@@ -149,7 +149,7 @@ class LoadedModels:
         return self._least_recently_used(slots) is None
 
     def is_loading(self, key: Hashable) -> bool:
-        """Whether a model is being loaded."""
+        """Returns whether a model is being loaded."""
         with self._lock:
             slot = self._slots.get(key)
             return slot is not None and slot.model is None

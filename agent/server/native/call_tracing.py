@@ -25,15 +25,15 @@ _REQUEST = SpanKind("request", TraceLevel.APPLICATION_TRACE)
 
 
 def agent_resource() -> Attributes:
-    """Returns the resource of an agent in this process, with an instance id of its own."""
+    """Returns the resource of an agent in this process, with a new instance id."""
     return process_resource(AGENT_SERVICE, secrets.token_hex())
 
 
 class CallTrace(Closeable):
-    """The trace of one call, until it is closed; without an ``export`` it is for the client.
+    """The trace of one call until it is closed; without an ``export``, the client receives the spans.
 
-    ``scope`` is below the span of the call itself, which begins now and ends with the last part.
-    ``http_status`` returns the status over HTTP of a call that raised an error.
+    ``scope`` is below the call's own span, which begins at construction and ends with the last part.
+    ``http_status`` returns the HTTP status of a call that raised an error.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class CallTrace(Closeable):
         self.close()
 
     def close(self) -> None:
-        """Exports the spans that are left, if the agent has a collector."""
+        """Exports the remaining spans if the agent has a collector."""
         self.part(last=True)
 
     @contextmanager
     def request(self) -> Iterator[TraceScope]:
-        """One request of a stream, which is exported at its end."""
+        """Traces one request of a stream, and exports its spans when it ends."""
         recorder, span_id = self._recorder, self._recorder.new_id()
         began_ns, kind = recorder.clock(), _REQUEST
         try:
@@ -84,9 +84,9 @@ class CallTrace(Closeable):
                 self._export.send(recorder.context.trace_id, recorder.take())
 
     def part(self, *, last: bool = False) -> TracePart:
-        """Returns what is to be sent to the client now: whole chunks, and with ``last`` all the rest.
+        """Returns the spans to send to the client now: whole chunks, and with ``last`` all the rest.
 
-        What the client does not take goes to the agent's own collector, as much of it at a time.
+        Spans that the client does not receive go to the agent's own collector, in portions of the same size.
         """
         if not last and len(self._recorder) - self._taken < CHUNK_SPANS:
             return TracePart()
@@ -99,12 +99,12 @@ class CallTrace(Closeable):
             return TracePart()
         dropped, notes = self._recorder.dropped, self._recorder.notes
         part = TracePart(chunks, dropped - self._dropped, notes[self._notes :], self._resource)
-        self._resource = ()  # one part has it
+        self._resource = ()  # only one part of a trace carries the resource
         self._dropped, self._notes = dropped, len(notes)
         return part
 
     def _end_call(self) -> None:
-        """Records the span of the call, once."""
+        """Records the call's own span, once."""
         call, self._call = self._call, None
         if call is not None:
             kind, recorder = ended(call, self._code.name, self._http_status), self._recorder
@@ -113,7 +113,7 @@ class CallTrace(Closeable):
 
 
 def _code_of(error: BaseException) -> grpc.StatusCode:
-    """The status that an error of a method becomes; see ``rpc.Dispatcher``."""
+    """Returns the status code that an error of a method becomes; see ``rpc.Dispatcher``."""
     if isinstance(error, InferometerError):
         return status_code(error)
     if isinstance(error, NotOfferedError):
@@ -122,10 +122,11 @@ def _code_of(error: BaseException) -> grpc.StatusCode:
 
 
 class ServerTracing:
-    """Traces the calls of clients that ask for it. Thread-safe.
+    """Traces the calls of clients that request it. Thread-safe.
 
-    The spans of those that do not take them themselves go to ``export``, up to ``level``; with None, such
-    calls are not traced. ``resource`` is that of an agent, for the clients that take its spans.
+    For clients that do not receive the spans themselves, the spans go to ``export``, up to ``level``; if that
+    is None, such calls are not traced. ``resource`` describes the agent to the clients that receive its
+    spans.
     """
 
     def __init__(
@@ -140,11 +141,11 @@ class ServerTracing:
         self._listens_at: Attributes = ()
 
     def listens_at(self, host: str, port: int) -> None:
-        """Sets where the agent listens, for the spans of its calls."""
+        """Sets the address that the agent listens on, for the spans of its calls."""
         self._listens_at = (("server.address", host), ("server.port", port))
 
     def begin(self, call: CallContext) -> CallTrace | None:
-        """Returns the trace of a call; None where it is not traced.
+        """Returns the trace of a call; None if the call is not traced.
 
         Raises ConfigurationError if the client names an unknown level.
         """
@@ -152,7 +153,7 @@ class ServerTracing:
         return self.trace_of(metadata, call.span(self._listens_at))
 
     def begin_exported(self, call: CallContext) -> CallTrace | None:
-        """Returns the trace of a call whose client takes no spans; None where it is not traced."""
+        """Returns the trace of a call whose client receives no spans; None if it is not traced."""
         if self._export is None:
             return None
         header = next((str(value) for key, value in call.metadata if key == TRACEPARENT_KEY), None)
@@ -166,13 +167,13 @@ class ServerTracing:
         call: SpanKind | None = None,
         http_status: Callable[[BaseException], int | None] = lambda _: None,
     ) -> CallTrace | None:
-        """Returns the trace that a call's metadata requests, with the span of the ``call``; see ``begin``."""
+        """Returns the trace that the metadata requests, with the span of ``call``; see ``begin``."""
         header = metadata.get(TRACEPARENT_KEY)
         if header is None:
             return None
         try:
             caller = TraceContext.parse(header)
-        except ConfigurationError:  # as the recommendation of the W3C has it
+        except ConfigurationError:  # as the W3C recommendation requires
             return None
         wanted = metadata.get(LEVEL_KEY)
         level = self._level if wanted is None else TraceLevel.named(wanted)
@@ -185,7 +186,7 @@ class ServerTracing:
         return CallTrace(scope, export, self._resource, call, http_status)
 
     def close(self) -> ExportReport | None:
-        """Ends the export; returns what became of the spans, where there were any."""
+        """Ends the export and returns its outcome, if any spans were exported."""
         if self._export is None:
             return None
         report = self._export.close()

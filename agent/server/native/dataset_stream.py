@@ -17,12 +17,12 @@ from inferometer.protos.inferometer.v1 import predict_pb2
 
 @dataclass(frozen=True, slots=True)
 class DatasetOrder:
-    """An evaluation that a client requests.
+    """The options of an evaluation that a client requests.
 
-    Without a name, the dataset is the one of the model's manifest, and without a category of any.
-    ``num_file_parts`` parts of ``partition_list_size`` inputs are evaluated, -1 for all, after
-    ``warmup_num_file_parts`` that are not measured. ``feature_limit`` best classes are kept for each input, 0
-    for all.
+    Without a name, the dataset is that of the model's manifest; without a category, it may be of any.
+    ``num_file_parts`` parts of ``partition_list_size`` inputs are evaluated (-1 evaluates all), after
+    ``warmup_num_file_parts`` parts that are not measured. ``feature_limit`` is the number of best classes
+    that are kept for each input; 0 keeps all.
     """
 
     dataset_name: str | None
@@ -36,7 +36,7 @@ class DatasetOrder:
 
 
 class DatasetRunner(Protocol):
-    """Evaluates an open model over a dataset. Several calls may run at once, each with its own session."""
+    """Evaluates an open model on a dataset. Several calls may run at once, each with its own session."""
 
     def __call__(
         self,
@@ -45,25 +45,25 @@ class DatasetRunner(Protocol):
         on_progress: Callable[[int, int], None],
         stop_requested: Callable[[], bool],
     ) -> str:
-        """Runs to the end, or until it has to stop; returns the evaluation as JSON, as the store keeps it.
+        """Runs to the end or until a stop is requested; returns the evaluation as the store's JSON.
 
-        After every batch it calls ``on_progress`` with the number of inputs that are done, and of all, and
-        ``stop_requested``: once that returns True, nobody wants the answer any more. The caller closes the
+        After every batch it calls ``on_progress`` with the number of finished inputs and the total, and then
+        ``stop_requested``, which returns True once nobody waits for the result. The caller closes the
         session.
 
         Raises:
-            InferometerError: The evaluation cannot be made.
+            InferometerError: The evaluation fails.
         """
 
 
 _ALL_PARTS = -1
 _DEFAULT_WARMUP_PARTS = 1
 _PROGRESS_INTERVAL_S = 0.25
-"""Sending the progress takes the processor from the model that is being timed."""
+"""Sending progress takes processor time from the model that is being timed."""
 
 
 def read_order(request: predict_pb2.DatasetRequest) -> DatasetOrder:
-    """Returns the evaluation that a request specifies; raises ConfigurationError if it makes no sense."""
+    """Returns the evaluation that a request specifies; raises ConfigurationError if it is invalid."""
     parts = request.num_file_parts if request.HasField("num_file_parts") else _ALL_PARTS
     if request.batch_size < 1:
         raise ConfigurationError(f"batch_size is {request.batch_size}; at least 1")
@@ -103,9 +103,9 @@ class DatasetStream:
         self._loop = asyncio.get_running_loop()
 
     async def responses(self, call: CallContext) -> AsyncGenerator[predict_pb2.DatasetResponse, None]:
-        """Yields the progress, and at last the evaluation.
+        """Yields the progress, and finally the evaluation.
 
-        When the call is cancelled, or this iterator is closed, it has the evaluation stop and waits for it.
+        When the call is cancelled or this iterator is closed, it stops the evaluation and waits for it.
         """
         if not call.is_active():
             self._stop.set()
@@ -117,15 +117,15 @@ class DatasetStream:
                 if self._progress is not None:
                     progress, self._progress = self._progress, None
                     yield predict_pb2.DatasetResponse(progress=progress)
-                # no later change tells it, where it ended together with its last progress
+                # if the evaluation ended together with its last progress, no later change signals it
                 if running.done() and self._progress is None:
                     yield predict_pb2.DatasetResponse(evaluation_json=await running)
                     return
         finally:
             self._stop.set()
-            running.cancel()  # an evaluation that waits for a thread does not begin
+            running.cancel()  # an evaluation that still waits for a thread never starts
             await finished(running)
-            del running  # it has the error whose traceback has this frame
+            del running  # drop the reference cycle: an error's traceback holds this frame
 
     def _run(self) -> str:
         return self._runner(self._session, self._order, self._on_progress, self._stop.is_set)
@@ -138,6 +138,6 @@ class DatasetStream:
             self._loop.call_soon_threadsafe(self._set_progress, progress)
 
     def _set_progress(self, progress: predict_pb2.DatasetProgress) -> None:
-        """Replaces what is not sent yet: the last progress says everything."""
+        """Replaces the progress that has not been sent yet; the latest one supersedes all others."""
         self._progress = progress
         self._changed.set()

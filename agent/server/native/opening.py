@@ -1,4 +1,4 @@
-"""The opening of models: from the names in a request to a session, which others may share."""
+"""Opening models: from the names in a request to a session, which several clients may share."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from inferometer.protos.inferometer.v1 import predict_pb2
 
 
 class QueuedSession(Session):
-    """What a client has open of a model that others may have open, too. Thread-safe.
+    """A client's session of a model that other clients may have open too. Thread-safe.
 
-    What it predicts with ``infer_for`` waits in the model's queue, and may be predicted together with what
-    others ask. What it predicts without, such as the batches of a stream, is predicted as it is, between the
-    batches of the queue. Closing the session gives the model back.
+    Predictions through ``infer_for`` wait in the model's queue and may be batched with the requests of other
+    clients. Other predictions, such as the batches of a stream, run unchanged between the batches of the
+    queue. Closing the session releases the model.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -79,7 +79,7 @@ class QueuedSession(Session):
         return await self._pipeline.predict_tensor_async(batch, infer)
 
     def close(self) -> None:
-        """Gives the model back; calling it again does nothing."""
+        """Releases the model; further calls have no effect."""
         self._lease.release()
 
 
@@ -87,8 +87,8 @@ class QueuedSession(Session):
 class ModelOpener:
     """Finds and loads the models of an agent, as ``open_session`` does. Thread-safe.
 
-    ``threads`` are those of an operator for requests that name no number; None means the default of all
-    frameworks.
+    ``threads`` is the number of threads of an operator for requests that specify none; None means the
+    default, which is the same for all frameworks.
     """
 
     catalog: Catalog
@@ -101,12 +101,12 @@ class ModelOpener:
     threads: int | None = None
 
     def find(self, request: predict_pb2.OpenRequest) -> tuple[ModelManifest, SessionOptions]:
-        """Finds what a request names, and what it is to be opened with.
+        """Returns the model that a request names, and the options to open it with.
 
         Raises:
             UnknownModelError, UnknownFrameworkError, FrameworkUnavailableError: It cannot be run here.
-            ConfigurationError: The request's options make no sense.
-            ArtifactError: Pretrained weights are wanted, and it has none.
+            ConfigurationError: The request's options are invalid.
+            ArtifactError: The request needs pretrained weights, and the model has none.
         """
         options = read_options(request)
         if options.threads is None:

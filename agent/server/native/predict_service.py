@@ -40,30 +40,30 @@ from inferometer.manifests.errors import InputError, RequestCancelledError
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 MAX_HELD = 256
-"""Results of a round that wait for its end, at the most."""
+"""The most results of a round that are held until the round ends."""
 BATCHES_WAITING = 4
-"""Batches that are received and not yet in the pipeline; it bounds the memory of a stream."""
+"""The most batches that are received and not yet in the pipeline; limits the memory of a stream."""
 RESPONSES_WAITING = 2
-"""Responses that the pipeline has given and that are not yet sent."""
+"""The most responses that the pipeline has produced and that are not yet sent."""
 _Response = TypeVar("_Response")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedBatch:
-    """A batch of a stream; with ``more``, the client has announced another one of the same round."""
+    """A batch of a stream; ``more`` means that the client announced another one of the same round."""
 
     inputs: Sequence[Input]
     more: bool = False
 
 
 class BatchStream:
-    """Results for batches as they come, in order.
+    """Predicts the batches of a stream as they arrive, and returns the results in order.
 
     The pipeline blocks, and runs in one thread; the event loop receives the batches and sends the responses.
-    The pipeline wants some batches before it gives the first result, while a client may wait for a result
-    before it sends the next batch. It therefore gets runs of batches: a run ends whenever no further batch
-    has come yet, and none was announced. A client that sends ahead gives the pipeline one long run. An error
-    that the iterator of the ``others`` raises comes after the results.
+    The pipeline reads several batches before it returns the first result, while a client may wait for a
+    result before it sends the next batch. The pipeline therefore receives runs of batches: a run ends when no
+    further batch has arrived and none was announced. A client that sends ahead produces one long run. An
+    error that the iterator ``others`` raises is raised after the results.
     """
 
     def __init__(self, first: StreamedBatch, others: AsyncIterator[StreamedBatch]) -> None:
@@ -76,13 +76,13 @@ class BatchStream:
         self._loop = asyncio.get_running_loop()
         self._batch_places = asyncio.Semaphore(BATCHES_WAITING - 1)
         self._response_places = threading.Semaphore(RESPONSES_WAITING)
-        self._announced: deque[bool] = deque()  # of the batches in the pipeline, whether more was announced
+        self._announced: deque[bool] = deque()  # per batch in the pipeline: whether another was announced
         self._given = 0
 
     async def run(
         self, call: CallContext, respond: Callable[[], Generator[_Response, None, None]]
     ) -> AsyncGenerator[_Response, None]:
-        """Yields what ``respond`` yields in a thread, and waits for that thread in the end."""
+        """Yields what ``respond`` yields in a thread, and finally waits for that thread."""
         responses: asyncio.Queue[_Response | None] = asyncio.Queue()
 
         def work() -> None:
@@ -104,19 +104,19 @@ class BatchStream:
         finally:
             self._abandoned = True
             receiving.cancel()
-            self._received.put(None)  # the thread may wait for a batch, or for a place
+            self._received.put(None)  # the thread may be waiting for a batch, or for a free slot
             self._response_places.release()
             await finished(working)
-            await finished(receiving)  # while it runs, the iterator of the requests cannot be closed
+            await finished(receiving)  # the iterator of the requests cannot be closed while it runs
             self._error = None
-            del working  # it has the error whose traceback has this frame
+            del working  # drop the reference cycle: an error's traceback holds this frame
 
     def results(
         self, session: Session, trace: TraceScope | None = None
     ) -> Generator[BatchResult, None, None]:
-        """Yields one result a batch, in the thread. Closing the iterator stops the work.
+        """Yields one result per batch, in the thread. Closing the iterator stops the work.
 
-        The batches of a trace are counted through the stream.
+        Batch numbers in a trace continue through the whole stream.
         """
         while (first := self._next(wait=True)) is not None:
             scope = trace and replace(trace, first_batch=self._given)
@@ -143,7 +143,7 @@ class BatchStream:
             batch = self._next(wait=batch.more)
 
     def _next(self, wait: bool) -> StreamedBatch | None:
-        """The next batch; None at the end and, without ``wait``, when none has come yet."""
+        """Returns the next batch; None at the end and, without ``wait``, if none has arrived yet."""
         if self._ended or self._abandoned:
             return None
         try:
@@ -173,7 +173,7 @@ SERVICE = _SERVICE.full_name
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictService:
-    """Opens models and runs them; without a ``dataset_runner`` it evaluates no datasets."""
+    """The service that opens and runs models; without a ``dataset_runner`` it evaluates no datasets."""
 
     opener: ModelOpener
     models: ServedModels
@@ -194,10 +194,10 @@ class PredictService:
     def open(self, request: predict_pb2.OpenRequest, call: CallContext) -> predict_pb2.OpenResponse:
         """Loads a model."""
         trace = self.tracing.begin(call)
-        with trace or nullcontext():  # the spans of a loading that fails are exported, too
+        with trace or nullcontext():  # the spans of a failed load are exported, too
             id_, session = self._open(request, trace.scope if trace else None)
             is_about(session.description.manifest.name)
-            if not call.is_active():  # nobody would get its id
+            if not call.is_active():  # nobody would receive its id
                 self.sessions.close(id_)
                 raise RequestCancelledError("the client went away while its model was loaded")
             return open_response(id_, session.description, trace.part(last=True) if trace else None)
@@ -205,7 +205,7 @@ class PredictService:
     def _open(
         self, request: predict_pb2.OpenRequest, trace: TraceScope | None = None
     ) -> tuple[str, QueuedSession]:
-        """Opens the model that a request names: one of its own, or one that others have open, too."""
+        """Opens the model that a request names: a private copy, or one that other clients share."""
         manifest, options = self.opener.find(request)
         shared = self.models.options.shares
         return self.sessions.open(
@@ -220,7 +220,7 @@ class PredictService:
         return predict_pb2.HoldResponse()
 
     async def clock(self, _: predict_pb2.ClockRequest, __: CallContext) -> predict_pb2.ClockResponse:
-        """Returns the agent's time."""
+        """Returns the current time of the agent's clock."""
         return predict_pb2.ClockResponse(unix_ns=unix_ns())
 
     def conditions(
@@ -242,7 +242,7 @@ class PredictService:
         return predict_pb2.ResetResponse(closed_sessions=self.sessions.close_all())
 
     async def predict(self, request: PredictCall, call: CallContext) -> BatchResult:
-        """Predicts one batch; preprocessing takes a thread."""
+        """Predicts one batch; preprocessing runs in a thread."""
         self.limits.check_inputs(request.size)
         with self.sessions.use(request.message.session_id) as session:
             is_about(session.description.manifest.name)
@@ -258,9 +258,9 @@ class PredictService:
     async def predict_stream(
         self, requests: AsyncIterator[PredictCall], call: CallContext
     ) -> AsyncIterator[BatchResult | TracePart]:
-        """Predicts batch after batch in one thread, all with the session that the first request names.
+        """Predicts batch after batch in one thread, with the session that the first request names.
 
-        Spans that the client takes come between the results and after the last one.
+        Spans for the client are sent between the results and after the last one.
         """
         with self.streams.one():
             first = await anext(requests, None)
@@ -296,14 +296,14 @@ class PredictService:
                     async with aclosing(stream.responses(call)) as responses:
                         async for response in responses:
                             yield response
-            finally:  # also where the call is cancelled meanwhile
+            finally:  # also when the call is cancelled in the meantime
                 await finished(asyncio.ensure_future(call.in_thread(self.sessions.close, id_)))
 
 
 def _results(
     stream: BatchStream, session: Session, trace: CallTrace | None
 ) -> Generator[BatchResult | TracePart, None, None]:
-    """The results of a stream, and its spans."""
+    """Yields the results of a stream, and its spans."""
     if trace is None:
         yield from stream.results(session)
         return
@@ -317,12 +317,12 @@ def _results(
 
 
 def _predicted(session: Session, call: PredictCall, infer: Infer, trace: TraceScope | None) -> BatchResult:
-    """The result of a request of inputs."""
+    """Returns the result of a request."""
     return session.predict(read_inputs(call.message.inputs), infer, trace)
 
 
 def _inputs(call: PredictCall, session_id: str) -> Sequence[Input]:
-    """The inputs of one request of a stream."""
+    """Returns the inputs of one request of a stream."""
     if call.message.session_id != session_id:
         raise InputError("the requests of a stream all name the session of the first one")
     batch = call.preprocessed()
@@ -333,7 +333,7 @@ def _inputs(call: PredictCall, session_id: str) -> Sequence[Input]:
 
 
 def _rows(batch: Tensors | NDArray[Any]) -> tuple[Input, ...]:
-    """The inputs of a batch of preprocessed tensors."""
+    """Returns the inputs of a batch of preprocessed tensors."""
     if isinstance(batch, np.ndarray):
         return tuple(Input(str(i), Tensor(row)) for i, row in enumerate(batch)) if batch.ndim else ()
     sizes = {array.shape[:1] for array in batch.values()}

@@ -1,4 +1,4 @@
-"""``RegistryService``: what the agent can run, and on what."""
+"""``RegistryService``: the frameworks and models that the agent can run, and its hardware."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class RegistryService:
         self._process = psutil.Process()
         self._started_at = datetime.fromtimestamp(int(time.time()), timezone.utc)
         self.http_port: int | None = None
-        """Where the agent serves over HTTP; to be set before ``start``."""
+        """The address on which the agent serves HTTP; set it before ``start``."""
         self._agent_info: AgentInfo | None = None
         self._lock = threading.Lock()
 
     @property
     def agent_info(self) -> AgentInfo:
-        """What describes the agent; read once, because it takes a while to query the GPU's driver."""
+        """The agent's description; read once, because querying the GPU driver is slow."""
         with self._lock:
             if self._agent_info is None:
                 self._agent_info = read_agent_info(
@@ -50,20 +50,20 @@ class RegistryService:
             return self._agent_info
 
     def start(self) -> None:
-        """Begins to read ``agent_info``, so that the first call does not wait for it."""
+        """Starts reading ``agent_info``, so that the first call does not wait for it."""
         threading.Thread(target=self._read, name="read-agent-info", daemon=True).start()
 
     def _read(self) -> None:
-        with suppress(InferometerError):  # each call gets it
+        with suppress(InferometerError):  # every call raises it
             _ = self.agent_info
 
     def methods(self) -> list[Method]:
-        """The service's methods, which answer however busy the agent is."""
+        """The service's methods, which respond even when the agent is busy."""
         return methods_of(_SERVICE, self, aside=[method.name for method in _SERVICE.methods])
 
     @property
     def open_sessions(self) -> int:
-        """How many models are open."""
+        """The number of open models."""
         return self._load().sessions
 
     def describe(self, _: registry_pb2.DescribeRequest, __: CallContext) -> registry_pb2.DescribeResponse:
@@ -149,7 +149,7 @@ def _model(manifest: ModelManifest, installed: str | None) -> registry_pb2.Model
 
 
 def troubles(trouble: Trouble) -> list[str]:
-    """Returns why an agent does not serve, a line each."""
+    """Returns the reasons why an agent is unhealthy, one per line."""
     lost = [f"{device} is lost: {message}" for device, message in trouble.lost_devices]
     hanging = [f"model {model}: a prediction has run for {ns / 1e9:.1f} s" for model, ns in trouble.hanging]
     return lost + hanging

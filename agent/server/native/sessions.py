@@ -1,4 +1,4 @@
-"""The open sessions of an agent: found by id, limited in number, closed when idle or abandoned."""
+"""The open sessions of an agent: found by id, limited in number, and closed when idle or abandoned."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from inferometer.agent.serving.served_model import ServedModel
 from inferometer.manifests.errors import SessionError, SessionLimitError
 
 GIVES_WAY_S = 30.0
-"""A session that was unused for so long is closed when another one needs its place."""
+"""After this idle time, a session may be closed to make room for another one."""
 ABANDONED_S = 5.0
-"""A session whose client is gone is closed when it was unused for so long."""
+"""After this idle time, a session whose client is gone may be closed."""
 _MAX_REMEMBERED = 4096
 
 
@@ -28,17 +28,17 @@ class _Entry:
     users: int = 0
     open: bool = True
     holds: list[Callable[[], object]] = field(default_factory=list)
-    """What ends each call that shows that a client is there."""
+    """The callbacks that end the calls by which clients show that they are connected."""
     abandoned: bool = False
-    """Whether the last of those calls ended by itself: the client died, or its connection was lost."""
+    """Whether the last of those calls ended on its own: the client died or lost its connection."""
 
 
 class Sessions:
-    """The open sessions of an agent, ``limit`` at once. Thread-safe.
+    """The open sessions of an agent, at most ``limit`` at once. Thread-safe.
 
-    One that was unused for ``idle_s`` seconds may be closed; sooner if its client is gone, or if another one
-    needs its place, the least recently used first. A session in use is never closed under its user: it is
-    removed from the list, and closed when its last user leaves.
+    A session that is idle for ``idle_s`` seconds may be closed. It may be closed earlier if its client is
+    gone or if another session needs its place; the least recently used one is closed first. A session in use
+    is not closed while it is used: it is removed from the list, and closed when its last user leaves.
     """
 
     def __init__(self, limit: int, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,12 +53,12 @@ class Sessions:
         self._gave_way: deque[str] = deque(maxlen=_MAX_REMEMBERED)
 
     def __len__(self) -> int:
-        """The number of sessions that are open, or still held by someone after they were closed."""
+        """The number of sessions that are open, or closed but still in use."""
         with self._lock:
             return len(self._entries) + self._leaving
 
     def open(self, make: Callable[[], QueuedSession]) -> tuple[str, QueuedSession]:
-        """Opens a session; whatever ``make``, which loads the model, raises comes through.
+        """Opens a session; exceptions of ``make``, which loads the model, are raised unchanged.
 
         Returns the session's id, which cannot be guessed, and the session.
 
@@ -82,7 +82,10 @@ class Sessions:
 
     @contextmanager
     def use(self, id_: str) -> Iterator[QueuedSession]:
-        """Lends the session of an id; raises SessionError if it is not open."""
+        """Lends the session with this id for a ``with`` block.
+
+        Raises SessionError if it is not open.
+        """
         with self._lock:
             entry = self._open_entry(id_)
             entry.users += 1
@@ -93,15 +96,16 @@ class Sessions:
                 entry.users -= 1
                 entry.last_used_s = self._clock()
                 last = not entry.open and not entry.users
-            if last:  # closing may take long, and this may be the event loop
+            if last:  # closing can be slow, and this may be the event loop
                 threading.Thread(target=self._close, args=(entry,), name="close-session", daemon=True).start()
 
     @contextmanager
     def hold(self, id_: str, end: Callable[[], object]) -> Iterator[None]:
-        """Shows that the client of a session is there, until the block ends, which the caller makes it.
+        """Marks the client of a session as connected until the ``with`` block ends.
 
-        ``end`` is called, once and in any thread, when the session has ended or ``end_holds`` is called. If
-        the block of the last who held the session ends before, its client is gone.
+        ``end`` is called once, in any thread, when the session ends or ``end_holds`` is called; the caller
+        then ends the block. If the last such block of a session ends before that, the session's client is
+        gone.
 
         Raises:
             SessionError: The session is not open.
@@ -122,16 +126,16 @@ class Sessions:
                     entry.last_used_s = self._clock()
 
     def end_holds(self) -> None:
-        """Ends every ``hold``, also those to come; the sessions stay open."""
+        """Ends every ``hold``, including later ones; the sessions stay open."""
         with self._lock:
             self._holds_end = True
             for entry in self._entries.values():
                 _end_holds(entry)
 
     def least_recently_used(self, models: Mapping[ServedModel, int]) -> ServedModel | None:
-        """Returns which model to give up first, of those whose users are all sessions that give way.
+        """Returns the model to release first; its users are all sessions that may be closed.
 
-        ``models`` are the candidates, with the number of the users of each.
+        ``models`` are the candidates, with the number of users of each.
         """
         with self._lock:
             last_used_s: dict[ServedModel, list[float]] = {}
@@ -142,7 +146,7 @@ class Sessions:
             return min(free, key=lambda model: max(last_used_s[model]), default=None)
 
     def give_up(self, model: ServedModel) -> None:
-        """Closes the sessions of a model that give way."""
+        """Closes the sessions of a model that may be closed to make room."""
         with self._lock:
             unused = self._close_for_others(
                 [
@@ -154,7 +158,7 @@ class Sessions:
         self._close(*unused)
 
     def close(self, id_: str) -> None:
-        """Closes the session of an id; does nothing for an unknown one."""
+        """Closes the session with this id; unknown ids have no effect."""
         with self._lock:
             unused = self._remove([id_])
         self._close(*unused)
@@ -175,7 +179,7 @@ class Sessions:
         return len(idle)
 
     def close_all(self) -> int:
-        """Closes every session, and returns their number."""
+        """Closes all sessions, and returns their number."""
         with self._lock:
             count = len(self._entries)
             unused = self._remove(list(self._entries))
@@ -183,12 +187,15 @@ class Sessions:
         return count
 
     def wait_for_none(self, timeout_s: float) -> bool:
-        """Waits until no session is open or held by anyone; False if some still are after that time."""
+        """Waits until no session is open or in use; returns False on timeout."""
         with self._lock:
             return self._lock.wait_for(lambda: not (self._entries or self._leaving), timeout_s)
 
     def _begin_opening(self) -> list[_Entry]:
-        """Takes a place; returns the sessions to close before the next try, and none if it has one."""
+        """Reserves a place.
+
+        Returns the sessions to close before the next attempt, or none if successful.
+        """
         with self._lock:
             # Those that are being closed still hold their memory, and count.
             if len(self._entries) + self._opening + self._leaving < self._limit:
@@ -203,7 +210,7 @@ class Sessions:
             return self._close_for_others([min(idle, key=lambda id_: self._entries[id_].last_used_s)])
 
     def _gives_way(self, entry: _Entry) -> bool:
-        """Whether a session is closed when another one needs its place."""
+        """Returns whether a session may be closed when another one needs its place."""
         idle_s = self._clock() - entry.last_used_s
         return not entry.users and (entry.abandoned or idle_s >= GIVES_WAY_S)
 
@@ -212,7 +219,10 @@ class Sessions:
         return self._remove(ids)
 
     def _open_entry(self, id_: str) -> _Entry:
-        """The session of an id, under the lock; raises SessionError if it is not open."""
+        """Returns the open session with this id, under the lock.
+
+        Raises SessionError if none is open.
+        """
         entry = self._entries.get(id_)
         if entry is not None:
             return entry
@@ -227,7 +237,7 @@ class Sessions:
         )
 
     def _remove(self, ids: list[str]) -> list[_Entry]:
-        """Takes sessions off the list, under the lock; returns those that nobody uses, for closing."""
+        """Removes sessions from the list, under the lock; returns the unused ones, for closing."""
         entries = [self._entries.pop(id_) for id_ in ids if id_ in self._entries]
         for entry in entries:
             entry.open = False

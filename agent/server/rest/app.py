@@ -1,4 +1,4 @@
-"""The door for HTTP as an ASGI application: finds a request's route, and calls its method of the service."""
+"""The HTTP server's ASGI application: finds the route of a request and calls the service's method."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ from inferometer.agent.server.security.host_names import HostNames
 from inferometer.manifests.errors import AgentError, one_line
 
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
-"""ASGI's way to send."""
+"""ASGI's send callable."""
 _JOINED_BYTES = 64 * 1024
 _SMALL_BYTES = 1024
-"""A compressed body that is smaller has at most a thousand times as many bytes, and is inflated at once."""
+"""A smaller compressed body inflates to at most a thousand times its size, and is inflated at once."""
 _CHALLENGE = ("www-authenticate", "Bearer")
 
 
 class Client(Protocol):
-    """The connection that a request came through; ``call`` is the one that it waits for."""
+    """The connection of a request; ``call`` is the call in progress on it."""
 
     peer: str
     call: HttpCall | None
     is_refused: bool
 
     def who(self) -> str:
-        """Who the client is; see ``client_of``."""
+        """The identity of the client; see ``client_of``."""
 
 
 class RestApp:
-    """Answers requests over HTTP by the methods of the service that gRPC's clients call. For one event loop.
+    """Answers HTTP requests with the methods of the service that gRPC clients call. For one event loop.
 
-    ``signature`` returns the inputs of a model by its name and version. A request, also inflated, has at most
-    ``max_bytes``. ``names`` are those that the agent answers to.
+    ``signature`` returns the inputs of a model by its name and version. ``max_bytes`` limits the size of a
+    request before and after inflation. ``names`` are the host names that the agent answers to.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RestApp:
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answers one request; see the specification of ASGI."""
+        """Answers one request; see the ASGI specification."""
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         client: Client = scope["state"]["connection"]
         found: tuple[Route, Mapping[str, str]] | HttpRequestError
@@ -113,7 +113,7 @@ class RestApp:
         try:
             await _send(send, reply, call.trailing)
         except asyncio.CancelledError:
-            if call.why_cancelled is None:  # else it came too late
+            if call.why_cancelled is None:  # otherwise the response comes too late
                 raise
 
     async def _answer(
@@ -157,7 +157,7 @@ class RestApp:
         return await self._compressed(reply, headers, call)
 
     def _check_site(self, headers: Mapping[str, str]) -> None:
-        """Raises HttpRequestError for a request that a browser sends for a page of another site."""
+        """Raises HttpRequestError for a request that a browser sends from a page of another site."""
         host = headers.get("host")
         if not self._names.admits(host):
             raise HttpRequestError(
@@ -213,7 +213,7 @@ async def _describe(_: object, __: CallContext) -> dict[str, Any]:
 
 
 def _failure(call: HttpCall) -> Reply:
-    """The response to a call that has failed."""
+    """Returns the response to a failed call."""
     assert call.failure is not None  # noqa: S101 - a call without an answer has failed
     headers: tuple[tuple[str, str], ...] = (_CHALLENGE,)
     status = NOT_ADMITTED_STATUS

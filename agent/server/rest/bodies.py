@@ -1,4 +1,4 @@
-"""The bodies of requests, received within bounds and inflated, and those of responses, compressed."""
+"""The bodies of requests, received with a size limit and inflated, and of responses, compressed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inferometer.agent.server.rest.status import HttpRequestError
 from inferometer.manifests.errors import InputError, RequestCancelledError
 
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-"""ASGI's way to the next event of a connection."""
+"""ASGI's receive callable."""
 _ALIGNMENT_BYTES = 16
 _GZIP, _DEFLATE, _IDENTITY = "gzip", "deflate", "identity"
 _WINDOW_BITS = {_GZIP: 31, "x-gzip": 31, _DEFLATE: 15}
@@ -24,11 +24,11 @@ _FAST = 1
 async def receive_body(
     receive: Receive, headers: Mapping[str, str], most_bytes: int, head_bytes: int
 ) -> memoryview:
-    """Returns the body of a request, read-only; what follows its first ``head_bytes`` is aligned in memory.
+    """Returns the read-only body of a request; the part after ``head_bytes`` is aligned in memory.
 
     Raises:
-        HttpRequestError: It has more than ``most_bytes``.
-        RequestCancelledError: The client has gone away.
+        HttpRequestError: The body has more than ``most_bytes``.
+        RequestCancelledError: The client has disconnected.
     """
     length = int(headers.get("content-length", 0))  # which the HTTP parser has checked
     if length > most_bytes:
@@ -71,18 +71,18 @@ async def _next(receive: Receive) -> MutableMapping[str, Any]:
 
 
 def too_large(most_bytes: int) -> HttpRequestError:
-    """Returns the error of a body that is too large."""
+    """Returns the error for a body that is too large."""
     return HttpRequestError(
         413, f"the request has more than {most_bytes} bytes, the most that the agent accepts"
     )
 
 
 def inflated(body: memoryview, encoding: str, most_bytes: int) -> memoryview:
-    """Returns a body as it was before the client compressed it.
+    """Returns a compressed body, inflated.
 
     Raises:
-        HttpRequestError: It has more than ``most_bytes``, or the encoding is not known.
-        InputError: It is damaged or cut off.
+        HttpRequestError: The body has more than ``most_bytes``, or the encoding is unknown.
+        InputError: The body is corrupt or truncated.
     """
     window_bits = _WINDOW_BITS.get(encoding)
     if window_bits is None:
@@ -105,13 +105,13 @@ def inflated(body: memoryview, encoding: str, most_bytes: int) -> memoryview:
 
 
 def is_compressed(encoding: str) -> bool:
-    """Whether a body with this ``content-encoding`` has to be inflated."""
+    """Returns whether a body with this ``content-encoding`` has to be inflated."""
     return encoding not in {"", _IDENTITY}
 
 
 @lru_cache(maxsize=64)
 def accepted_encoding(header: str) -> str | None:
-    """Returns what a client wants a response compressed with, by its ``accept-encoding``, or None."""
+    """Returns the encoding in which a client accepts a response, by its ``accept-encoding``, or None."""
     best, best_weight = None, 0.0
     for item in header.lower().split(","):
         name, _, parameter = item.strip().partition(";")
@@ -126,14 +126,14 @@ def accepted_encoding(header: str) -> str | None:
 
 
 def worth_compressing(size_bytes: int) -> bool:
-    """Whether a body is large enough to be compressed."""
+    """Returns whether a body is large enough to be compressed."""
     return size_bytes >= _SMALLEST_BYTES
 
 
 def deflated(parts: Sequence[bytes | memoryview], encoding: str) -> bytes | None:
-    """Returns a body compressed; None where that makes it hardly smaller, as elements of tensors mostly are.
+    """Returns a body compressed; None if compression hardly reduces it, as with most tensor elements.
 
-    The start tells that of a large body, so that little time is spent on it.
+    Of a large body, the start is tried first, so that little time is spent on incompressible data.
     """
     content = b"".join(parts)
     sample = memoryview(content)[len(content) // 2 :][:_SAMPLE_BYTES]

@@ -1,4 +1,4 @@
-"""A call that came over HTTP: its deadline, and its end when the client goes away."""
+"""An HTTP call: its deadline, and its cancellation when the client disconnects."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from inferometer.agent.tracing.span import Attributes, SpanKind
 from inferometer.manifests.errors import DeadlineError, InputError
 
 TIMEOUT_HEADER = "grpc-timeout"
-"""The deadline of a request, as gRPC writes it: up to 8 digits and a unit, such as ``500m`` for 500 ms."""
+"""The header with a request's timeout, in gRPC's format: up to 8 digits and a unit; ``500m`` is 500 ms."""
 _TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])", re.ASCII)
 _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
 class HttpCall(CallContext):
-    """A call of a client over HTTP, in the task that answers it. For the event loop."""
+    """A call of an HTTP client, in the task that answers it. For use on the event loop."""
 
     __slots__ = ("_deadline_s", "_loop", "_task", "_timer", "_why", "error", "path", "port", "scheme")
 
@@ -34,9 +34,9 @@ class HttpCall(CallContext):
         self._timer: asyncio.TimerHandle | None = None
         self._why: Exception | None = None
         self.error: Exception | None = None
-        """What the call has failed with."""
+        """The error that the call failed with."""
         self.scheme, self.path, self.port = "http", "", 0
-        """How the request came: the path that it is for, and the port of the agent."""
+        """The attributes of the request: its path, and the port of the agent."""
 
     def span(self, listens_at: Attributes) -> SpanKind:
         """Returns the span of the call, with the attributes of where the agent listens for HTTP."""
@@ -44,13 +44,19 @@ class HttpCall(CallContext):
         return http_server_call(self.record.method, self.scheme, self.path, self.record.peer, at)
 
     def http_status(self, error: BaseException) -> int | None:
-        """Returns the status of a call that ends with an error; None where the client gets no response."""
+        """Returns the status of a call that fails with this error.
+
+        Returns None if the client receives no response.
+        """
         if isinstance(error, asyncio.CancelledError) and self._why is not None:
             error = self._why
         return http_status(error) if isinstance(error, Exception) else None
 
     def limit_time(self, header: str) -> None:
-        """Sets the deadline; raises InputError where the header is not as ``TIMEOUT_HEADER`` has it."""
+        """Sets the deadline.
+
+        Raises InputError if the header is not in the format of ``TIMEOUT_HEADER``.
+        """
         found = _TIMEOUT.fullmatch(header)
         if found is None:
             raise InputError(f"header {TIMEOUT_HEADER} is up to 8 digits and one of {''.join(_UNITS_S)}")
@@ -60,13 +66,13 @@ class HttpCall(CallContext):
         )
 
     def deadline_ns(self, clock: Callable[[], int]) -> int | None:
-        """Returns the call's deadline on a clock in nanoseconds; None where it has none."""
+        """Returns the call's deadline in nanoseconds on ``clock``; None if it has no deadline."""
         if self._deadline_s is None:
             return None
         return clock() + round((self._deadline_s - self._loop.time()) * NS_PER_S)
 
     def cancel(self, why: Exception) -> None:
-        """Ends the call with an error, wherever its task is; does nothing once it has ended."""
+        """Cancels the call's task with an error; has no effect after the call has ended."""
         if self._active and self._task is not None:
             self._active = False
             self._why = why
@@ -74,11 +80,11 @@ class HttpCall(CallContext):
 
     @property
     def why_cancelled(self) -> Exception | None:
-        """The error that the call was cancelled with."""
+        """The error with which the call was cancelled."""
         return self._why
 
     def fail(self, status: Status, error: Exception | None = None) -> None:
-        """Sets the status of a call that has no answer, and the error that it comes from."""
+        """Sets the status of a failed call, and the error that caused it."""
         super().fail(status, error)
         self.error = error
 

@@ -1,4 +1,4 @@
-"""One connection of a client over HTTP: who it is, and whether it sends and reads in time."""
+"""An HTTP connection of a client: the client's identity, and the limits on how slowly it sends and reads."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from inferometer.agent.server.security.client_limits import client_named
 from inferometer.manifests.errors import RequestCancelledError
 
 SILENCE_S = 20.0
-"""How long a client may send nothing within the body of a request."""
+"""The longest time for which a client may send nothing within the body of a request."""
 LEAST_BYTES_PER_S = 64 * 1024
-"""How fast a client sends a request, on average over ``SILENCE_S`` or longer."""
+"""The lowest average rate at which a client may send a request, over ``SILENCE_S`` or longer."""
 _JOINED_BYTES = 64 * 1024
 _CONTINUE = b"HTTP/1.1 100 "
 
 
 class Connection(HttpConnection):
-    """A connection; ``call`` is the one that its client waits for. For the event loop.
+    """A connection; ``call`` is the call in progress. For use on the event loop.
 
-    ``longest_s`` is how long the body of a request may be on its way, and is set in a subclass.
+    ``longest_s`` limits the time in which the body of a request must arrive; a subclass sets it.
     """
 
     longest_s: float = SILENCE_S
     longest_life_s: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Remembers who the client is."""
+        """Stores the client's address and certificate names."""
         super().connection_made(transport)
         self.call: HttpCall | None = None
         self.peer = _peer(transport)
@@ -40,36 +40,36 @@ class Connection(HttpConnection):
         self._made_s = self._heard_s = self._receiving_since_s = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancels the call of a client that has gone away."""
+        """Cancels the call of a client that disconnected."""
         if self.call is not None:
             self.call.cancel(RequestCancelledError("the client has closed the connection"))
         self.app_state = {}
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Takes what the client has sent."""
+        """Receives data from the client."""
         self._heard_s = self.loop.time()
         super().data_received(data)
 
     def on_headers_complete(self) -> None:
-        """A head has been received."""
+        """Called when the head of a request is complete."""
         self._receiving_since_s = self._heard_s
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """A response has been written."""
+        """Called when a response is complete."""
         self._joined.end()
         super().on_response_complete()
 
     def who(self) -> str:
-        """Who the client is; see ``client_of``."""
+        """The identity of the client; see ``client_of``."""
         secured = self.transport.get_extra_info("ssl_object")
         return client_named(_names(secured) if secured else (), self.peer)
 
     def check(self, now_s: float) -> None:
         """Ends what takes too long: a request that does not arrive, a response that is not read."""
         if self.flow.read_paused or self.call is None or not self.cycle.more_body:
-            self._heard_s = now_s  # it is the agent that lets the client wait
+            self._heard_s = now_s  # the client waits for the agent
         elif now_s - self._heard_s > SILENCE_S or now_s - self._receiving_since_s > self.longest_s:
             close = (("connection", "close"),)
             self.call.cancel(HttpRequestError(408, "the request did not arrive in time", close))
@@ -79,9 +79,9 @@ class Connection(HttpConnection):
 
 
 class _JoinedHead:
-    """A transport that writes the head of a response together with the beginning of its body.
+    """A transport that writes the head of a response together with the start of its body.
 
-    uvicorn writes them one after the other, and a client would wake up twice for one small response.
+    uvicorn writes them separately, so that a client would wake up twice for one small response.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -102,13 +102,13 @@ class _JoinedHead:
         self._transport.write(data)
 
     def end(self) -> None:
-        """The response is complete; the next write begins another."""
+        """Marks the response as complete; the next write begins another one."""
         if self._head:
             self._transport.write(self._head)
         self._head, self._is_next = b"", True
 
     def close(self) -> None:
-        """Closes the connection once everything is written."""
+        """Closes the connection once all data is written."""
         self.end()
         self._transport.close()
 
@@ -117,7 +117,7 @@ class _JoinedHead:
 
 
 def _peer(transport: asyncio.Transport) -> str:
-    """The client's address, in gRPC's form."""
+    """Returns the client's address in gRPC's format."""
     address: Any = transport.get_extra_info("peername")
     if not address:
         return "unknown"
@@ -126,7 +126,7 @@ def _peer(transport: asyncio.Transport) -> str:
 
 
 def _names(secured: ssl.SSLObject) -> list[str]:
-    """The names in the certificate that a client has shown: the alternative ones, or else the common one."""
+    """Returns the names in the client's certificate: the alternative names, or else the common name."""
     found: Any = secured.getpeercert() or {}
     names = [str(name) for _, name in found.get("subjectAltName", ())]
     common = [value for part in found.get("subject", ()) for key, value in part if key == "commonName"]

@@ -1,6 +1,6 @@
-"""A connection over HTTP within bounds, whoever sends: what both the agent's door and the page listen with.
+"""An HTTP connection with limits for all clients, which the agent's HTTP server and the web page use.
 
-All of it holds before anything is known of the client: nothing here reads a secret.
+All limits apply before the client is identified: nothing here reads a secret.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_LINE_BYTES = 8 * 1024
-"""The longest line: the URL, a header, a trailer, the size of a chunk with its extension."""
+"""The longest line: the URL, a header, a trailer, or the size of a chunk with its extension."""
 MAX_HEADERS = 100
-"""The most headers of a request, with its trailers."""
+"""The most headers of a request, including its trailers."""
 MAX_HEAD_BYTES = 64 * 1024
 """The most bytes of all headers and trailers together."""
 HEAD_S = 20.0
-"""How long a client may take for a head, or to end a request that is already answered."""
-_LAST_HEAD_S = 2.0  # when the connection is to be closed
-_CHECKS = 4  # in the time for a head
-_PIECE_BYTES = 4 * 1024  # by as much a line that does not end may exceed its bound
-_SEPARATORS_BYTES = 4  # of a header: colon, space and line end
+"""How long a client may take to send a head, or to complete a request that is already answered."""
+_LAST_HEAD_S = 2.0  # seconds until the connection closes
+_CHECKS = 4  # checks within the time for a head
+_PIECE_BYTES = 4 * 1024  # how far an unfinished line may exceed its limit
+_SEPARATORS_BYTES = 4  # bytes of a header besides name and value: colon, space and line end
 _ONCE = frozenset(
     {
         *(b"host", b"origin", b"authorization", b"content-length", b"transfer-encoding"),
@@ -42,7 +42,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class _RefusedError(Exception):
-    """Stops the parser, which is within a callback."""
+    """Stops the parser from within a callback."""
 
 
 class _Flow(FlowControl):
@@ -51,32 +51,32 @@ class _Flow(FlowControl):
     is_held = False
 
     def resume_reading(self) -> None:
-        """Reads on, unless bytes are held."""
+        """Resumes reading unless bytes are held back."""
         if not self.is_held:
             super().resume_reading()
 
 
 class HttpConnection(HttpToolsProtocol):
-    """A connection that refuses heads over the bounds above, and that closes when its client is too slow.
+    """A connection that rejects heads over the limits above and closes when its client is too slow.
 
-    uvicorn and llhttp have no bound of their own: llhttp joins a header until it ends, and appends trailers
-    to the headers. So bytes reach the parser in pieces, and no further ones while a pipelined request waits.
-    For the event loop.
+    uvicorn and llhttp have no limits of their own: llhttp accumulates a header until it ends, and appends
+    trailers to the headers. Bytes are therefore passed to the parser in pieces, and not while a pipelined
+    request waits. For use on the event loop.
 
-    ``most`` is how many connections are answered; further ones are refused, and beyond twice as many closed
-    at once. ``closes`` is whether the connection ends with its next response. Both are set in a subclass.
+    Up to ``most`` connections are answered; further ones are refused, and beyond twice as many they are
+    closed at once. ``closes`` tells whether the connection ends with its next response. A subclass sets both.
     """
 
     most: int | None = None
     closes = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins to wait for a request."""
+        """Starts waiting for a request."""
         super().connection_made(transport)
         self.flow = self._flow = _Flow(transport)
         self.is_refused = self.most is not None and len(self.connections) > self.most
         self.closes = self.closes or self.is_refused
-        self._owes_since_s: float | None = self.loop.time()  # what the client has to complete
+        self._owes_since_s: float | None = self.loop.time()  # what the client still has to complete
         self._is_received = True
         self._has_head = self._is_over = False
         self._refusal = (HTTPStatus.BAD_REQUEST, "the request is no HTTP/1.1")
@@ -87,7 +87,7 @@ class HttpConnection(HttpToolsProtocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Takes what the client has sent."""
+        """Receives data from the client."""
         if self._owes_since_s is None and self._is_received:
             self._owes_since_s = self.loop.time()
         self._held += data
@@ -98,7 +98,7 @@ class HttpConnection(HttpToolsProtocol):
         return not (self._is_over or self.pipeline or self.transport.is_closing())
 
     def _parse(self) -> None:
-        """Gives the parser what is held, until a pipelined request has to wait."""
+        """Passes the held bytes to the parser until a pipelined request has to wait."""
         held, self._held = memoryview(self._held), b""
         while held and self._may_parse:
             piece = held[: max(_PIECE_BYTES, self._body_left)]
@@ -118,14 +118,14 @@ class HttpConnection(HttpToolsProtocol):
             self._flow.resume_reading()
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Called when a request begins."""
         super().on_message_begin()
         self._owes_since_s = self.loop.time()
         self._is_received = self._has_head = False
         self._head_bytes = self._header_count = 0
 
     def on_url(self, url: bytes) -> None:
-        """A further part of what is requested."""
+        """Receives the next part of the request's URL."""
         super().on_url(url)
         if len(self.url) > MAX_LINE_BYTES:
             self._refuse(HTTPStatus.REQUEST_URI_TOO_LONG, f"the URL has more than {MAX_LINE_BYTES} bytes")
@@ -146,7 +146,7 @@ class HttpConnection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """A head has been received; the request is answered, or waits for those before it."""
+        """Called when a head is complete; the request is answered, or waits for those before it."""
         self._line_bytes = 0
         self._has_head = True
         self._owes_since_s = None
@@ -158,34 +158,34 @@ class HttpConnection(HttpToolsProtocol):
         if self.closes or self.parser.should_upgrade():
             self.cycle.keep_alive = False
             if self.pipeline and not previous.response_started:
-                previous.keep_alive = True  # it is no longer the last
+                previous.keep_alive = True  # another request follows, so it is no longer the last
 
     def on_chunk_header(self) -> None:
-        """The size of a chunk has been received."""
+        """Called when the size of a chunk is complete."""
         self._line_bytes = 0
 
     def on_body(self, body: bytes) -> None:
-        """A further part of a body."""
+        """Receives the next part of a body."""
         self._line_bytes = 0
         self._body_left = max(0, self._body_left - len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request has been received."""
+        """Called when a request is complete."""
         self._line_bytes = self._body_left = 0
         self._is_received = True
         self._owes_since_s = None
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """A response has been written; the next of the pipelined requests is answered."""
+        """Called when a response is complete; the next pipelined request is answered."""
         if not self._is_received:
             self._owes_since_s = self.loop.time()
         super().on_response_complete()
         self._parse()
 
     def _refuse(self, status: HTTPStatus, message: str) -> NoReturn:
-        """Ends the connection from within a callback of the parser; see ``send_400_response``."""
+        """Closes the connection from within a parser callback; see ``send_400_response``."""
         self._refusal = status, message
         raise _RefusedError(message)
 
@@ -215,7 +215,7 @@ class HttpConnection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def shutdown(self) -> None:
-        """Closes the connection, once the request that is under way or on its way is answered."""
+        """Closes the connection once the request that is in progress or arriving is answered."""
         self.announce_end()
         if self.is_answering:
             self.cycle.keep_alive = False
@@ -229,10 +229,10 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()
 
     def check(self, now_s: float) -> None:
-        """Ends what takes too long: a head that does not arrive, a response that is not read."""
+        """Closes the connection of a client that is too slow to send a head or to read a response."""
         if self.is_answering:
             if self._owes_since_s is not None:
-                self._owes_since_s = now_s  # it is the agent that lets the client wait
+                self._owes_since_s = now_s  # the client waits for the agent
         elif self._owes_since_s is not None and now_s - self._owes_since_s > HEAD_S:
             self.transport.close()
         unread_bytes = self.transport.get_write_buffer_size()
@@ -242,10 +242,10 @@ class HttpConnection(HttpToolsProtocol):
 
 
 class CheckingServer(uvicorn.Server):
-    """A server that looks for clients that are too slow."""
+    """A server that closes the connections of slow clients."""
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answers until ``should_exit`` is set, and ends the connections."""
+        """Serves until ``should_exit`` is set, then closes the connections."""
         checking = asyncio.create_task(self._check_clients())
         try:
             await super().serve(sockets)
@@ -254,7 +254,7 @@ class CheckingServer(uvicorn.Server):
 
     @property
     def connections(self) -> list[HttpConnection]:
-        """The connections that are open."""
+        """Returns the open connections."""
         return [each for each in self.server_state.connections if isinstance(each, HttpConnection)]
 
     async def _check_clients(self) -> None:
@@ -270,9 +270,9 @@ def _too_large(what: str, most: int, unit: str) -> tuple[HTTPStatus, str]:
 
 
 def _head_fault(version: str, url: bytes, headers: Headers) -> str | None:
-    """Returns why two readers could understand a head differently; None where they cannot.
+    """Returns why two parsers could interpret a head differently; None if they cannot.
 
-    RFC 9112, 3.2: exactly one ``Host``, which is that of an absolute URL.
+    RFC 9112, 3.2 requires exactly one ``Host`` header, which matches the host of an absolute URL.
     """
     names = [name for name, _ in headers if name in _ONCE]
     if len(names) > len(set(names)):

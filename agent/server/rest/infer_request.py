@@ -1,4 +1,4 @@
-"""Requests for inference: a JSON object, which the elements of binary tensors follow."""
+"""Inference requests: a JSON object, followed by the elements of binary tensors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _EMPTY = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """A request, and which outputs its client wants as binary data: those named, or by default."""
+    """A request, and the outputs that its client requests as binary data, by name or by default."""
 
     call: InferCall
     binary: Mapping[str, bool] = field(default_factory=dict)
     binary_by_default: bool = False
 
     def wants_binary(self, output: str) -> bool:
-        """Whether the elements of an output follow the JSON of the response."""
+        """Returns whether the elements of an output follow the JSON of the response."""
         return self.binary.get(output, self.binary_by_default)
 
 
@@ -43,7 +43,7 @@ def read_infer_request(model: str, version: str, body: memoryview, head_bytes: i
     The elements of binary tensors are views of the body.
 
     Raises:
-        InputError: The body is not such a request, or its parts do not add up.
+        InputError: The body is not a valid request, or the sizes of its parts are inconsistent.
     """
     head = read_object(body[:head_bytes])
     parameters = _object(head, "parameters", "the request")
@@ -79,11 +79,12 @@ def read_infer_request(model: str, version: str, body: memoryview, head_bytes: i
 def read_raw_request(
     model: str, version: str, body: memoryview, signatures: Sequence[TensorSignature]
 ) -> InferRequest:
-    """Reads a body that is nothing but the elements of a model's one input, as a client sends with no JSON.
+    """Reads a body that consists only of the elements of a model's single input, without JSON.
 
-    Where an axis of the input is dynamic, it is one input, and the size of that axis follows from the body.
+    If an axis of the input is dynamic, the batch size is 1, and the axis' size follows from the length of the
+    body.
 
-    Raises InputError if these are not the elements of whole inputs, or the model takes several inputs.
+    Raises InputError if the elements are not those of whole inputs, or the model takes several inputs.
     """
     if len(signatures) > 1:
         names = ", ".join(each.name for each in signatures)
@@ -120,9 +121,9 @@ def read_raw_request(
 def _read_input(
     tensor: pb.ModelInferRequest.InferInputTensor, item: dict[str, Any], body: memoryview, position: int
 ) -> tuple[memoryview | None, int]:
-    """Reads an input; returns its elements, and where those of the next binary tensor begin in the body.
+    """Reads an input; returns its elements and the offset of the next binary tensor in the body.
 
-    There are no elements of one that is in shared memory.
+    An input in shared memory has no elements.
     """
     tensor.name = _text(item, "name", "an input")
     where = _titled("input", tensor.name)
@@ -141,7 +142,7 @@ def _read_input(
         raise InputError(f"{where}: has no elements; give data, or binary data and its {BINARY_SIZE}")
     if size is None:
         if tensor.datatype not in DATATYPES and tensor.datatype not in OTHER_DATATYPES:
-            return _EMPTY, position  # the service says which are known
+            return _EMPTY, position  # the service reports unknown parameters
         return content_of(data, tensor.datatype, math.prod(tensor.shape), where), position
     if not _is_whole(size, 0, _MAX_INT64):
         raise InputError(f"{where}: {BINARY_SIZE} is no number of bytes")
@@ -162,7 +163,7 @@ def _shape(item: Mapping[str, Any], where: str) -> list[int]:
 
 
 def _fill(parameters: Any, found: Mapping[str, Any], where: str, leave_out: set[str]) -> None:
-    """Writes parameters into a message, but those of the binary data."""
+    """Copies parameters into a message, except those of the binary data."""
     for key, value in found.items():
         if key in leave_out:
             continue

@@ -1,6 +1,6 @@
 """Protobuf messages as JSON with the types that Triton's HTTP server gives them.
 
-protobuf's own conversion writes 64-bit integers as strings, which the protocol over HTTP has as numbers.
+protobuf's own conversion writes 64-bit integers as strings; in the HTTP protocol they are numbers.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from google.protobuf.message import Message
 
 
 def json_of(message: Message) -> dict[str, Any]:
-    """Returns a message as an object, its fields under the names that they have in the ``.proto`` file.
+    """Returns a message as a JSON object with the field names of the ``.proto`` file.
 
-    Fields without a value are there with their default, as in Triton, except messages and those of which
-    only one is set at a time. Enumerations are their names, ``bytes`` base64.
+    Unset fields are included with their default, as in Triton, except messages and the members of a oneof.
+    Enumerations are written as names, ``bytes`` as base64.
     """
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:

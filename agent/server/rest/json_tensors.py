@@ -1,4 +1,4 @@
-"""Tensors whose elements are in JSON: lists, nested or flat, to the bytes of a binary tensor and back."""
+"""JSON tensors: converts nested or flat lists to the bytes of a binary tensor, and back."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MOST_AXES = 32
 def content_of(data: Any, datatype: str, count: int, where: str) -> memoryview:
     """Returns the elements of a tensor in JSON as the bytes of a binary tensor.
 
-    ``count`` is how many its shape takes, ``where`` names the tensor in errors.
+    ``count`` is the number of elements of its shape; ``where`` names the tensor in errors.
 
     Raises:
-        InputError: The elements are not numbers, booleans or texts as the datatype takes them, one of them
-            does not fit into it, or there are more or fewer than ``count``.
+        InputError: The elements are not the numbers, booleans or strings that the datatype requires, one is
+            out of range, or their number is not ``count``.
     """
     if not isinstance(data, list):
         raise InputError(f"{where}: data is no list")
@@ -37,7 +37,7 @@ def content_of(data: Any, datatype: str, count: int, where: str) -> memoryview:
         raise InputError(f"{where}: {datatype[:40]} has no form in JSON; send its elements as binary data")
     try:
         found = np.array(data)
-    except (ValueError, OverflowError) as error:  # lists of several lengths
+    except (ValueError, OverflowError) as error:  # lists of different lengths
         raise InputError(f"{where}: data is no list of elements, nor lists of one length") from error
     _check_count(found.size, count, where)
     return array_bytes(_converted(found, data, known, where))
@@ -100,10 +100,10 @@ def _whole(found: NDArray[Any], data: Any, datatype: Datatype, where: str) -> ND
 
 
 def data_of(content: bytes | memoryview, datatype: str, name: str) -> list[Any]:
-    """Returns the elements of a binary tensor as JSON has them, flat.
+    """Returns the elements of a binary tensor as a flat JSON list.
 
-    Raises InputError if a text is no UTF-8, which JSON cannot have, and PredictionError if the datatype has
-    no form in JSON.
+    Raises InputError if a string is not UTF-8, which JSON requires, and PredictionError if the datatype has
+    no JSON form.
     """
     if datatype == BYTES:
         return list(_texts(bytes(content), name))

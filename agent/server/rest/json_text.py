@@ -1,4 +1,4 @@
-"""JSON as text, read and written so that other threads go on meanwhile."""
+"""JSON text, parsed and written without blocking other threads for long."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from inferometer.manifests.errors import InputError, one_line
 
 LONG_BYTES = 64 * 1024
-"""JSON of more bytes takes milliseconds, and is read and written in a thread."""
+"""Larger JSON takes milliseconds, so it is parsed and written in a thread."""
 _ELEMENTS = 4096
 
 
 def read_object(content: memoryview) -> dict[str, Any]:
-    """Reads an object of JSON; raises InputError if this is none.
+    """Parses a JSON object; raises InputError if the text is not one.
 
-    Python's parser lets no other thread run until it has finished, seconds later with tens of megabytes.
-    Where the text is long, each number is therefore read by a function in Python, which others may interrupt.
+    Python's parser blocks all other threads until it finishes, which takes seconds for tens of megabytes. In
+    a long text, a Python function therefore parses each number, so that other threads can run in between.
     """
     try:
         text = str(content, "utf-8")
@@ -38,7 +38,7 @@ def text_of(value: Any) -> str:
 
 
 def list_text(elements: Sequence[Any]) -> str:
-    """Returns a list as JSON, as ``text_of`` does, in pieces between which other threads run."""
+    """Returns a list as JSON, as ``text_of`` does, in pieces so that other threads can run in between."""
     pieces = (text_of(elements[at : at + _ELEMENTS])[1:-1] for at in range(0, len(elements), _ELEMENTS))
     return f"[{','.join(pieces)}]"
 

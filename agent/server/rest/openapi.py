@@ -1,4 +1,4 @@
-"""The description of the routes in the form of OpenAPI 3.1, for tools that make clients and pages of it."""
+"""The OpenAPI 3.1 description of the routes, for tools that generate clients and documentation."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ _VERSIONED = "/v2/models/{model}"
 
 
 def _shared_memory(kind: str, what: str, **fields: Any) -> dict[str, tuple[str, dict[str, Any]]]:
-    """The paths of one kind of shared memory, whose regions are registered with the fields."""
+    """Returns the paths of one kind of shared memory; ``fields`` register a region."""
     root, region = f"/v2/{kind}", f"/v2/{kind}/region/{{region}}"
     found: dict[str, tuple[str, dict[str, Any]]] = {
         f"{region}/register": (
@@ -186,7 +186,7 @@ _PATHS |= _shared_memory(
 
 @cache
 def described_routes() -> dict[str, Any]:
-    """Returns the description, an object of JSON."""
+    """Returns the description as a JSON object."""
     paths: dict[str, Any] = {}
     for path, (verb, operation) in _PATHS.items():
         paths[path] = _with_names(path, verb, operation)

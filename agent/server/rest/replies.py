@@ -1,4 +1,4 @@
-"""Responses over HTTP: objects of JSON, and answers of models, whose binary tensors follow the JSON."""
+"""HTTP responses: JSON objects, and model outputs whose binary tensors follow the JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inferometer.agent.server.v2.messages import InferAnswer
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 HEADER_LENGTH = "inference-header-content-length"
-"""The header that says how many bytes of a body are JSON; those of binary tensors follow."""
+"""The header with the number of JSON bytes in a body; the binary tensors follow them."""
 JSON = "application/json"
 _BINARY = "application/octet-stream"
 
@@ -35,7 +35,10 @@ def json_reply(value: Any, status: int = 200) -> Reply:
 
 
 def infer_reply(answer: InferAnswer, request: InferRequest) -> Reply:
-    """Returns the answer of a model with its outputs as the client wants them; see ``data_of`` for errors."""
+    """Returns a model's answer with its outputs in the form that the client requests.
+
+    Raises as ``data_of`` does.
+    """
     message = answer.message
     outputs: list[str] = []
     binary: list[bytes | memoryview] = []
@@ -47,7 +50,7 @@ def infer_reply(answer: InferAnswer, request: InferRequest) -> Reply:
         }
         data = ""
         if REGION in output.parameters:
-            pass  # has the elements; Triton's own client takes no other parameter than that of binary data
+            pass  # holds the elements; Triton's client accepts no parameter other than that of binary data
         elif request.wants_binary(output.name):
             item["parameters"] = {BINARY_SIZE: len(content)}
             binary.append(content)

@@ -1,4 +1,4 @@
-"""The routes of the protocol: the method of the service that each reaches, and how messages are converted."""
+"""The routes of the protocol: the service method of each, and the conversion of its messages."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _REGION = "/region/{region}"
 _NAME = re.compile(r"\{(\w+)\}")
 _MAX_INT64 = 2**63 - 1
 INFER = "ModelInfer"
-"""The method whose requests may have binary tensors after their JSON."""
+"""The method whose requests may have binary tensors after the JSON."""
 OPEN_API = "OpenApi"
-"""What answers with the description of these routes."""
+"""The handler that returns the description of these routes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A request: the names in its path, its body, and the bytes of it that are JSON.
+    """A request: the names in its path, its body, and the number of JSON bytes in the body.
 
     ``signature`` returns the inputs of a model by its name and version.
     """
@@ -52,10 +52,11 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A verb and a path, with names in braces, that reach a method of the service.
+    """A verb and a path with names in braces, which map to a method of the service.
 
-    ``read`` makes the method's request, and ``write`` the response from the method's and that request.
-    ``is_open`` are those that need no secret and count for no limit, as gRPC's health service.
+    ``read`` builds the method's request. ``write`` builds the HTTP response from the method's response and
+    request. Routes with ``is_open`` require no secret and do not count against limits, as gRPC's health
+    service.
     """
 
     verb: str
@@ -67,14 +68,14 @@ class Route:
 
     @property
     def title(self) -> str:
-        """Its name in metrics and logs."""
+        """The route's name in metrics and logs."""
         return f"{self.verb} {self.path}"
 
 
 def head_length(headers: Mapping[str, str]) -> int | None:
-    """Returns how many bytes of a body are JSON; None for all.
+    """Returns the number of JSON bytes in a body; None if all are JSON.
 
-    Raises HttpRequestError if the header that says so is no number.
+    Raises HttpRequestError if the header with that number is not a number.
     """
     given = headers.get(HEADER_LENGTH)
     if given is None:
@@ -150,7 +151,7 @@ def _read_region(received: Received) -> pb.SystemSharedMemoryRegisterRequest:
 
 
 def _of_region(kind: Callable[..., Any]) -> Callable[[Received], Any]:
-    """Reads a request for a region of shared memory, or for all of them, which has no body."""
+    """Reads a request for one or all regions of shared memory, which has no body."""
     return lambda received: kind(name=received.name("region"))
 
 
@@ -164,7 +165,7 @@ def _named(kind: Callable[..., Any]) -> Callable[[Received], Any]:
 
 
 def _said(field: str) -> Callable[[Any, Any], Reply]:
-    """Answers by the status alone: 200 where the field is true, else 400, as Triton does."""
+    """Returns a response with a status only: 200 if the field is true, else 400, as in Triton."""
     return lambda message, _: Reply(status=200 if getattr(message, field) else 400)
 
 
@@ -277,13 +278,14 @@ ROUTES: Sequence[Route] = (
     ),
     *_SHARED_MEMORY,
 )
-"""Every route, the one that is used most first."""
+"""Every route, the most frequent one first."""
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """What matches a path.
+    """Returns the regular expression for a path.
 
-    A model may have a version after it, and a repository its name; of shared memory it is one region or all.
+    A model may be followed by a version, and a repository by its name; for shared memory, the path names one
+    region or all.
     """
     path = path.replace(_MODEL, f"{_MODEL}(?:/versions/{{version}})?")
     path = path.replace(f"{_REPOSITORY}/", f"{_REPOSITORY}(?:/{{repository}})?/")
@@ -297,9 +299,10 @@ _PATTERNS = tuple((_pattern(route.path), route) for route in ROUTES)
 
 
 def find_route(verb: str, path: str) -> tuple[Route, Mapping[str, str]]:
-    """Returns the route of a request, whose path is percent-encoded, and the names in it.
+    """Returns the route for a percent-encoded path, and the names in the path.
 
-    Raises HttpRequestError with 404 where there is none, or with 405 where it is of another verb.
+    Raises HttpRequestError with 404 if there is none, or with 405 if the path has only routes for other
+    verbs.
     """
     allowed = []
     for pattern, route in _PATTERNS:

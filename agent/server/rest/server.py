@@ -1,4 +1,4 @@
-"""The server of the door for HTTP: uvicorn with httptools, on the event loop of gRPC."""
+"""The HTTP server: uvicorn with httptools, on gRPC's event loop."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from inferometer.agent.server.security.limits import Limits
 from inferometer.manifests.errors import ConfigurationError
 
 Begin = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
-"""Begins work on the event loop, from another thread."""
+"""Schedules work on the event loop from another thread."""
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 _STARTING_S = 30.0
 
 
 class HttpServer(Closeable):
-    """Answers requests on an event loop, from ``start`` to ``stop``. Its methods are for other threads.
+    """A server on an event loop, from ``start`` to ``stop``. Call its methods from other threads.
 
-    ``max_bytes`` is the largest request. Port 0 takes a free one.
+    ``max_bytes`` is the size of the largest request. Port 0 selects a free port.
 
     Raises:
-        ConfigurationError: The address cannot be bound, or a file of TLS cannot be used.
+        ConfigurationError: The address cannot be bound, or a TLS file is unusable.
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class HttpServer(Closeable):
         self._serving: Future[Any] | None = None
         self._socket = _bound(host, port)
         self.port = int(self._socket.getsockname()[1])
-        """The port that it has."""
+        """The port that the server listens on."""
         address = join_address(host, self.port)
         self.url = f"{'https' if tls else 'http'}://{address}"
-        """Where it listens."""
+        """The address that the server listens on."""
 
     def start(self, begin: Begin) -> None:
-        """Begins to answer."""
+        """Starts answering requests."""
         self._begin = begin
         self._serving = begin(self._server.serve([self._socket]))
         self._server.ready.result(_STARTING_S)
 
     def announce_end(self) -> None:
-        """Lets each response from now on say that it is the last of its connection."""
+        """Makes each further response announce the end of its connection."""
         if self._is_serving:
             self._begin(self._server.announce_end())
 
@@ -99,7 +99,7 @@ class HttpServer(Closeable):
         return self._serving is not None and not self._serving.done()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until it has stopped; returns whether it has."""
+        """Waits until the server has stopped; returns whether it has."""
         try:
             if self._serving is not None:
                 self._serving.result(timeout_s)
@@ -108,16 +108,16 @@ class HttpServer(Closeable):
         return True
 
     def close(self) -> None:
-        """Frees the port; calling it again does nothing."""
+        """Frees the port; further calls have no effect."""
         self._socket.close()
 
 
 class _Server(CheckingServer):
-    """Says when it has started, and stops listening before it ends its connections."""
+    """Signals when it has started, and stops listening before it closes its connections."""
 
     def __init__(self, config: uvicorn.Config, kind: type[Connection]) -> None:
         super().__init__(config)
-        self._kind = kind  # of the connections to come
+        self._kind = kind  # of future connections
         self.ready: Future[None] = Future()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -125,13 +125,13 @@ class _Server(CheckingServer):
         self.ready.set_result(None)
 
     async def announce_end(self) -> None:
-        """Lets each response from now on say that it is the last of its connection."""
+        """Makes each further response announce the end of its connection."""
         self._kind.closes = True
         for connection in self.connections:
             connection.announce_end()
 
     async def stop_listening(self) -> None:
-        """Accepts no more connections."""
+        """Stops accepting connections."""
         for listener in self.servers:
             listener.close()
 

@@ -1,6 +1,6 @@
 """The HTTP status of each error of the program, as KServe and Triton give them.
 
-The body of a response without success is ``{"error": "…"}``, with the error's one line.
+The body of an unsuccessful response is ``{"error": "…"}``, with the error's message in one line.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ HTTP_STATUSES: dict[type[errors.InferometerError], int] = {
     errors.EvaluationFailed: 500,
     errors.EvaluationInterrupted: 499,
 }
-"""The status of each class; a class that is not here has that of its nearest ancestor."""
+"""The status of each error class; other classes have that of their nearest ancestor."""
 NOT_ADMITTED = 401
-"""The status of a request without the secret."""
+"""The status of a request without the correct secret."""
 
 
 class HttpRequestError(errors.InputError):
@@ -58,7 +58,7 @@ class HttpRequestError(errors.InputError):
 
 
 def http_status(error: Exception) -> int:
-    """Returns the status of a response to a request that failed with this error."""
+    """Returns the HTTP status for an error."""
     if isinstance(error, HttpRequestError):
         return error.status
     if isinstance(error, NotOfferedError):

@@ -1,4 +1,4 @@
-"""TLS of the door for HTTP, with the files and the renewal that gRPC's port has."""
+"""TLS of the HTTP server, with the same files and certificate renewal as the gRPC port."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _log = logging.getLogger(__name__)
 
 
 def tls_context(tls: ServerTls) -> ssl.SSLContext:
-    """Returns what to listen with. When a file changes, connections from then on get the new certificate.
+    """Returns the server's TLS context, which renews the certificate when a file changes.
 
-    Raises ConfigurationError as ``ServerTls.credentials`` does.
+    New connections get the new certificate. Raises ConfigurationError as ``ServerTls.credentials`` does.
     """
     context, version = _context(tls), tls.version()
     latest = context
 
     def renew(secured: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
-        """Called when a client connects."""
+        """Renews the certificate if its files have changed; called when a client connects."""
         nonlocal latest, version
         found = tls.version()
         if found is not None and found != version:
@@ -43,7 +43,7 @@ def _context(tls: ServerTls) -> ssl.SSLContext:
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(tls.certificate, tls.key)
-    except OSError as error:  # they have changed since they were read
+    except OSError as error:  # the files have changed since they were read
         raise ConfigurationError(f"tls_cert {tls.certificate}: changed while it was read") from error
     if tls.clients_ca is not None:
         context.load_verify_locations(cadata=read_authorities(tls.clients_ca).decode("ascii", "replace"))

@@ -65,7 +65,7 @@ def check_free(host: str, port: int) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, by its name or address, is this machine as only itself can reach it.
+    """Returns whether a host, by its name or address, is this machine as only itself can reach it.
 
     A name is looked up, and counts if all of its addresses do; one that is not known raises
     ConfigurationError.

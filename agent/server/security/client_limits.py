@@ -128,7 +128,7 @@ class ClientLimits:
 
     @staticmethod
     def wanted(limits: Limits) -> bool:
-        """Whether any of these limits is set."""
+        """Returns whether any of these limits is set."""
         return limits.max_client_rps is not None or limits.max_client_streams is not None
 
     def admit(self, method: str, client: str, trailing: list[tuple[str, str]]) -> None:

@@ -58,7 +58,7 @@ class HostNames:
         return cls(None if EVERY_HOST in allowed else (host, *allowed), allowed)
 
     def admits(self, host: str | None) -> bool:
-        """Whether a request with this ``Host`` is meant for the server."""
+        """Returns whether a request with this ``Host`` is meant for the server."""
         if self._names is None or not host:
             return True
         name = _without_port(host)

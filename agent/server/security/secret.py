@@ -23,7 +23,7 @@ class SecretCheck:
         self._expected = _digest(bearer(secret))
 
     def admits(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
-        """Whether a call of a method, such as ``/package.Service/Method``, may go on."""
+        """Returns whether a call of a method, such as ``/package.Service/Method``, may go on."""
         if path.startswith(f"/{HEALTH_SERVICE}/"):
             return True
         sent = [value for key, value in metadata if key == AUTHORIZATION_KEY]

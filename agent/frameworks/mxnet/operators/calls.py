@@ -206,7 +206,7 @@ class BlockCall(Call):
 
 
 def lacks_gradient(error: BaseException) -> bool:
-    """Whether MXNet says that an operator has no gradient."""
+    """Returns whether MXNet says that an operator has no gradient."""
     return re.search("(not |non-)differentiable", str(error)) is not None
 
 
