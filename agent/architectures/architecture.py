@@ -23,7 +23,15 @@ class Builder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A model in code, found by its name; none of its code has been imported or run yet."""
+    """A model in code, found by its name; none of its code has been imported or run yet.
+
+    Attributes:
+        name: As the manifest writes it.
+        build: Imports what is needed and builds the model.
+        checksum: ``sha256:…`` of the user's file that defines it; None for architectures of the program and
+            of packages.
+        versions: The installed version of the package that defines it, by the package's name.
+    """
 
     name: str
     build: Builder

@@ -93,7 +93,13 @@ class Preprocessor(ABC):
         """
 
     def origin(self, payload: Payload) -> Origin | None:
-        """Returns the origin of a written input for postprocessing; None if there is none."""
+        """Returns the origin of a written input for postprocessing; None if there is none.
+
+        It is called for models of tasks that ask for it, such as the detection of objects.
+
+        Raises:
+            InputError: The payload does not fit the model.
+        """
         return None
 
 

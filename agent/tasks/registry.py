@@ -1,4 +1,7 @@
-"""The registry of implementations for tasks: the program's own table, and the entry points of plug-ins."""
+"""The registry of implementations for tasks: the program's own table, and the entry points of plug-ins.
+
+That of postprocessing is here; ``evaluators.tasks.metric`` has that of metrics.
+"""
 
 from __future__ import annotations
 

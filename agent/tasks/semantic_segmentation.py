@@ -131,7 +131,12 @@ def _finite(scores: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 class _Axis(NamedTuple):
-    """The position of an image's pixels in a model's output, along one axis."""
+    """The position of an image's pixels in a model's output, along one axis.
+
+    Attributes:
+        places: float64; their centres, in pixels of the output, where 0 is the centre of the first.
+        seen: bool; whether they are in the model's input.
+    """
 
     places: NDArray[np.float64]
     seen: NDArray[np.bool_]

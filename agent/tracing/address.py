@@ -127,7 +127,10 @@ class TraceLink:
 
     @classmethod
     def parse(cls, text: str) -> TraceLink:
-        """Parses ``--trace_url``; raises ConfigurationError if it is not valid."""
+        """Parses ``--trace_url``; raises ConfigurationError if it is not valid.
+
+        A URL without ``{trace_id}`` is where a Jaeger is.
+        """
         given = text.strip()
         try:
             parts = urlsplit(given)

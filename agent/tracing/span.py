@@ -62,7 +62,10 @@ class SpanRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SpanLink:
-    """A reference to a span that is not the parent, possibly of another trace."""
+    """A reference to a span that is not the parent, possibly of another trace.
+
+    ``trace_id`` has 32 hexadecimal digits; ``span_id`` is a signed 64-bit number.
+    """
 
     trace_id: str
     span_id: int

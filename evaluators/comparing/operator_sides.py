@@ -270,7 +270,7 @@ def _of_framework(side: Side, name: str) -> Side:
 
 
 def _processes(side: Side) -> int:
-    """Returns the least processes that measured a row of the side."""
+    """Returns the smallest number of processes that measured a row of the side."""
     counts: dict[tuple[str, ...], int] = {}
     for framework, measurement in _measurements(side):
         for row in measurement.rows:

@@ -94,7 +94,7 @@ def end_children(children: Sequence[ChildProcess]) -> None:
 
 
 def _run(run: Callable[..., None], *given: Any) -> None:
-    """Returns the whole life of a child process."""
+    """Runs the child process from its start to its end."""
     for number in GOVERNED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GOVERNED)

@@ -162,7 +162,7 @@ class FrameworkLoader(Loader):
 
 
 def _run(opener: _Opener, rows: SharedRows, connection: Connection) -> None:
-    """Returns the whole life of the process: for each epoch, one batch for each message."""
+    """Runs the process from its start to its end: for each epoch, one batch for each message."""
     out = rows.view(opener.parameters).inputs
     answer: InferometerError | None = None
     try:

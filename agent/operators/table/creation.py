@@ -1,4 +1,8 @@
-"""Operators that create tensors: constants, ranges, random numbers; and a custom operator in Python."""
+"""Operators that create tensors: constants, ranges, random numbers; and a custom operator in Python.
+
+None of them has floating-point operations by convention, but the custom one's one for each element. The
+parameter ``shape`` has the size of an output that no input determines.
+"""
 
 from __future__ import annotations
 

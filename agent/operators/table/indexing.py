@@ -1,4 +1,7 @@
-"""Operators that read or write elements of a tensor, by index, by mask or by range."""
+"""Operators that read or write elements of a tensor, by index, by mask or by range.
+
+None counts floating-point operations. All outputs are copies, also where a framework could return a view.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Operators that move, repeat, join or split elements and compute nothing."""
+"""Operators that move, repeat, join or split elements and compute nothing.
+
+None counts floating-point operations. All outputs are copies in the order of their axes: a framework that
+could return a view of the input does the same work as the others.
+"""
 
 from __future__ import annotations
 

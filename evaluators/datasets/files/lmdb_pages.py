@@ -72,7 +72,11 @@ class LmdbEntries:
         return self.keys[begin : int(self.key_ends[index])]
 
     def damage(self, index: int, file: RandomAccessFile) -> str | None:
-        """Describes damage in the pages of a large value, without reading all of it; None without damage."""
+        """Describes damage in the pages of a large value, without reading all of it; None without damage.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
         offset, size = int(self.offsets[index]), int(self.sizes[index])
         if offset + size > file.size:
             return f"is cut off: it has {size} bytes, and the file ends at byte {file.size}"

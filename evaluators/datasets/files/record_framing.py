@@ -140,7 +140,10 @@ def find_records(file: RandomAccessFile) -> RecordPlaces:
 
 
 def _end_of_record(file: RandomAccessFile, offset: int) -> tuple[int | None, int]:
-    """Returns the end of the record at an offset, and the start of its last part that has a header."""
+    """Returns the end of the record at an offset, and the start of its last part that has a header.
+
+    The end is None where the words are damaged, or the record is cut off.
+    """
     last, first = offset, True
     while True:
         header = file.read(HEADER.size, offset)

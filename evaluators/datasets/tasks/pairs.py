@@ -1,4 +1,7 @@
-"""Datasets of pairs: an image in one folder, and its ground truth in a file of the same name in another."""
+"""Datasets of pairs: an image in one folder, and its ground truth in a file of the same name in another.
+
+That of image enhancement has two images in a pair; ``masks`` has those of segmentation.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,12 @@ class Pair(NamedTuple):
 
 
 class PairsDataset(Dataset):
-    """Images with their ground truth in another file. Both are read later, on demand."""
+    """Images with their ground truth in another file. Both are read later, on demand.
+
+    Args:
+        identity: The identity of the dataset.
+        pairs: The files, in order.
+    """
 
     def __init__(self, identity: DatasetIdentity, pairs: Sequence[Pair]) -> None:
         super().__init__(identity)
