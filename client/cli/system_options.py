@@ -25,6 +25,15 @@ from inferometer.client.cli.command import (
 from inferometer.client.cli.paths import INPUT
 from inferometer.evaluators.jobs.defaults import MODEL, OPEN_TIMEOUT_S, SharedMemoryUse
 
+publication_options = options(
+    boolean("--publish", default=True, help="Publish the evaluation to the database."),
+    boolean(
+        "--require_stable",
+        help="Exit with 9 if the conditions of an evaluation were not stable; it is published all the same.",
+    ),
+)
+"""Adds ``publish`` and ``require_stable``."""
+
 system_options = options(
     database_options,
     option("--model_name", default=MODEL, metavar="NAME", help="Model."),
@@ -107,11 +116,7 @@ system_options = options(
         "[default: the framework's]",
     ),
     allocator_option(" An agent has its own."),
-    boolean("--publish", default=True, help="Publish the evaluation to the database."),
-    boolean(
-        "--require_stable",
-        help="Exit with 9 if the conditions of an evaluation were not stable; it is published all the same.",
-    ),
+    publication_options,
     tls_options,
 )
 """Adds the options that choose a model, where it runs and where its evaluation goes."""

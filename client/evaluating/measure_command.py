@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import click
 
-from inferometer.client.cli.command import Command, Group
+from inferometer.client.cli.command import Command, Group, database_options, options
 from inferometer.client.cli.request_options import request_options
-from inferometer.client.cli.system_options import system_options
-from inferometer.evaluators.kinds.registry import find_kind, plugged_kinds
+from inferometer.client.cli.system_options import publication_options, system_options
+from inferometer.evaluators.jobs.declaring import needs_system, options_of
+from inferometer.evaluators.kinds.registry import every_kind, find_kind, plugged_kinds
 from inferometer.manifests.errors import ConfigurationError
 
 
@@ -18,8 +18,8 @@ class _Kinds(Group):
     """A group with one command per plug-in kind; its options are those of the kind's request."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the names of the kinds."""
-        return sorted(plugged_kinds())
+        """Returns the names of the kinds that can be imported."""
+        return sorted({kind.name for kind in every_kind()} & {*plugged_kinds()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Creates the command of a kind."""
@@ -33,8 +33,11 @@ class _Kinds(Group):
             _measure(cmd_name, given)
 
         documentation = type(kind).__doc__ or f"Measure {kind.phrase}."
+        every = (
+            system_options if needs_system(kind.request) else options(database_options, publication_options)
+        )
         return click.command(cmd_name, cls=Command, help=documentation)(
-            system_options(request_options(kind.request)(run))
+            every(request_options(kind.request)(run))
         )
 
 
@@ -53,8 +56,8 @@ def _measure(name: str, given: dict[str, Any]) -> None:
 
     invocation, kind = current_invocation(), find_kind(name)
     kept = {"publish": given.pop("publish"), "require_stable": given.pop("require_stable")}
-    system = take_system(given, invocation, DatasetChoice())
     request: Any = kind.request
-    known = {each.name for each in fields(request)}
-    values = {name: value for name, value in {**given, "system": system}.items() if name in known}
+    values = {each.name: given[each.name] for each in options_of(request)}
+    if needs_system(request):
+        values["system"] = take_system(given, invocation, DatasetChoice())
     click.get_current_context().exit(run_job(invocation, kind.job(request(**values)), **kept))

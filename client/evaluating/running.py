@@ -129,10 +129,14 @@ def evaluation_code(
     evaluation: Evaluation, *, published: bool, allow_invalid: bool = True, require_stable: bool = False
 ) -> int:
     """Returns the exit code of an evaluation, and prints one line on stderr for each problem with it."""
-    kind, measurement = kind_of(evaluation), evaluation.measurement
+    kind = kind_of(evaluation)
+    code = _completeness_code(evaluation, published=published)
+    if code == INTERRUPTED and not kind.keeps_interrupted:
+        return code
+    whole = evaluation.status is Status.COMPLETE
     return max(
-        _completeness_code(evaluation, published=published),
-        INVALID if not allow_invalid and kind.invalid(measurement) else SUCCESS,
+        code,
+        INVALID if whole and not allow_invalid and kind.invalid(evaluation.measurement) else SUCCESS,
         _stability_code(evaluation) if require_stable else SUCCESS,
     )
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from typing import Any
 
 from inferometer.client.api.runner import measured
 from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.requests import system_request
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.declaring import options_of
+from inferometer.evaluators.jobs.declaring import check_options, needs_system, options_of
 from inferometer.evaluators.jobs.defaults import MODEL
 from inferometer.evaluators.kinds.registry import find_kind, plugged_kinds
 from inferometer.manifests.errors import ConfigurationError, suggestion
@@ -60,16 +59,18 @@ def measure(
         if name not in known:
             raise ConfigurationError(f'unknown option "{name}" of {kind}; {suggestion(name, known)}')
     invocation = library_invocation()
-    system = system_request(
-        invocation,
-        model,
-        version=version,
-        framework=framework,
-        weights=weights,
-        seed=seed,
-        gpu=gpu,
-        threads=threads,
-        agent=agent,
-    )
-    more = {"system": system} if "system" in {each.name for each in fields(found.request)} else {}
-    return measured(invocation, found.job(found.request(**more, **options)), publish=publish)
+    if needs_system(found.request):
+        options["system"] = system_request(
+            invocation,
+            model,
+            version=version,
+            framework=framework,
+            weights=weights,
+            seed=seed,
+            gpu=gpu,
+            threads=threads,
+            agent=agent,
+        )
+    request = found.request(**options)
+    check_options(request)
+    return measured(invocation, found.job(request), publish=publish)

@@ -18,7 +18,7 @@ from inferometer.client.web.documents import (
     page_reports,
 )
 from inferometer.evaluators.conditions.conditions import Stability
-from inferometer.evaluators.kinds.registry import every_kind, find_kind, known_kinds
+from inferometer.evaluators.kinds.registry import every_kind, find_kind
 from inferometer.evaluators.reports.base import Report
 from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
@@ -179,9 +179,8 @@ class StoreReader:
     def filters(self) -> dict[str, Any]:
         """Returns the values to choose from, by the key of the column."""
         found = dict(self.store.choices())
-        found["kind"] = [
-            find_kind(kind).title if kind in known_kinds() else kind for kind in map(str, found["kind"])
-        ]
+        titles = {kind.name: kind.title for kind in every_kind()}
+        found["kind"] = [titles.get(kind, kind) for kind in map(str, found["kind"])]
         return found
 
     def page(self, query: ListQuery) -> dict[str, Any]:

@@ -7,6 +7,7 @@ because the help of the command line shows the options.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
@@ -86,6 +87,11 @@ def options_of(request: type[Any]) -> Iterator[Option]:
             yield Option(each.name, each.default, _kind_of(each), found)
 
 
+def needs_system(request: type[Any]) -> bool:
+    """Returns whether a request has a field ``system``: a model, and where it runs."""
+    return any(each.name == "system" for each in fields(request))
+
+
 def check_options(request: Any) -> None:
     """Checks the options of a request.
 
@@ -96,9 +102,8 @@ def check_options(request: Any) -> None:
         value, shown = getattr(request, option.name), option.declared
         if value is None:
             continue
-        if option.kind in _NUMBERS and (
-            isinstance(value, bool) or not isinstance(value, _NUMBERS[option.kind])
-        ):
+        known = _TYPES.get(option.kind, object)
+        if not isinstance(value, known) or (option.kind in ("int", "float") and isinstance(value, bool)):
             raise ConfigurationError(
                 f"{spoken(option.name)} is {value!r}; it must be {_ARTICLES[option.kind]}"
             )
@@ -130,8 +135,20 @@ def spoken(name: str) -> str:
     return name.removesuffix("_s")
 
 
-_NUMBERS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float)}
-_ARTICLES = {"int": "a whole number", "float": "a number"}
+_TYPES: Mapping[str, Any] = {
+    "int": int,
+    "float": int | float,
+    "bool": bool,
+    "str": str,
+    "Path": os.PathLike | str,
+}
+_ARTICLES = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "True or False",
+    "str": "text",
+    "Path": "the path of a file",
+}
 
 
 def _kind_of(each: Field[Any]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from inferometer.evaluators.comparing.verdict import FIGURES
 from inferometer.evaluators.evaluation import Evaluation, M, Status
-from inferometer.evaluators.jobs.declaring import options_of
+from inferometer.evaluators.jobs.declaring import needs_system, options_of
 from inferometer.evaluators.kinds.words import system_words
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -87,7 +87,14 @@ class Kind(Generic[M]):
     """Whether it is one model with one batch size."""
     tabled: ClassVar[tuple[type[Report[Any]], ...]] = ()
     """Further reports that the page shows as tables."""
-
+    keeps_interrupted: ClassVar[bool] = True
+    """Whether what was measured before a stop is worth keeping."""
+    has_predictions: ClassVar[bool] = False
+    """Whether the measurement may hold the prediction of each input."""
+    mixes_frameworks: ClassVar[bool] = False
+    """Whether one side of a comparison may have an evaluation for each of several frameworks."""
+    comparer: ClassVar[str | None] = None
+    """What compares two sides in its own way, as ``module:function``; None compares ``figures``."""
     measurement: ClassVar[type[Any] | None] = None
     """The class of the measurement, for a kind with plain documents; see ``documents``."""
     request: ClassVar[type[Any] | None] = None
@@ -96,7 +103,7 @@ class Kind(Generic[M]):
     def documents(self) -> MeasurementDocuments:
         """Returns the object that writes the measurement to documents and reads it back.
 
-        By default, it stores the fields of ``measurement`` in the evaluation's document.
+        By default, these are the fields of ``measurement``, in the evaluation's own document.
         """
         from inferometer.evaluators.kinds.plain_documents import PlainDocuments
 
@@ -112,9 +119,6 @@ class Kind(Generic[M]):
         """Returns why its figures cannot be trusted, in one line; empty if they can."""
         return ""
 
-    keeps_interrupted: ClassVar[bool] = True
-    """Whether what was measured before a stop is worth keeping."""
-
     def unanswered(self, measurement: M) -> str:
         """Returns why a failed evaluation has no figure."""
         return "every input failed"
@@ -126,9 +130,6 @@ class Kind(Generic[M]):
     def measured(self, measurement: M) -> str:
         """Returns how much was measured, such as ``12 batches``, for an interrupted evaluation."""
         return ""
-
-    has_predictions: ClassVar[bool] = False
-    """Whether the measurement may hold the prediction of each input."""
 
     def with_predictions(self, measurement: M, predictions: Sequence[Any]) -> M:
         """Returns the measurement with other predictions, where a kind has them."""
@@ -182,13 +183,8 @@ class Kind(Generic[M]):
             return Again((), (f"No command is known that repeats an evaluation of kind {self.name}.",))
         given = getattr(evaluation.measurement, "options", {})
         words = (word for each in options_of(self.request) for word in each.words(given.get(each.name)))
-        return Again(("measure", self.name, *system_words(evaluation), *words))
-
-    mixes_frameworks: ClassVar[bool] = False
-    """Whether one side of a comparison may have an evaluation for each of several frameworks."""
-
-    comparer: ClassVar[str | None] = None
-    """What compares two sides in its own way, as ``module:function``; None compares ``figures``."""
+        system = system_words(evaluation) if needs_system(self.request) else ()
+        return Again(("measure", self.name, *system, *words))
 
     def unfit(self, measurement: M) -> str:
         """Returns why the measurement cannot be compared, after "evaluation ID"; empty if it can."""

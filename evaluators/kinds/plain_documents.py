@@ -12,9 +12,12 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.measurement import Measurement
 from inferometer.evaluators.store.measurement_documents import Document, Part, Stored
 from inferometer.evaluators.store.values import checked, restored, storable
+from inferometer.manifests.errors import StoreError
 
 _MOST_VALUES = 1_000_000
 """A document of MongoDB holds 16 MB."""
+_KEPT = "biuf"
+"""The kinds of dtypes: booleans, integers and floating point."""
 
 
 class PlainDocuments:
@@ -32,7 +35,7 @@ class PlainDocuments:
         """Returns the document of the measurement.
 
         Raises:
-            ValueError: An array has too many values for a document.
+            StoreError: An array cannot be kept so.
         """
         return {name: _written(name, getattr(evaluation.measurement, name)) for name in self._names}, {}
 
@@ -47,12 +50,18 @@ class PlainDocuments:
 def _written(name: str, value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return storable(value)
-    if value.ndim != 1 or value.size > _MOST_VALUES:
-        raise ValueError(f"{name} is no array of one axis with at most {_MOST_VALUES:,} values")
-    return {"dtype": str(value.dtype), "values": value.tolist()}
+    if value.ndim != 1 or value.size > _MOST_VALUES or value.dtype.kind not in _KEPT:
+        raise StoreError(
+            f"{name} is an array of {value.dtype} and shape {value.shape}; plain documents keep numbers of "
+            f"one axis, at most {_MOST_VALUES:,}; others need a Kind.documents of their own"
+        )
+    return {"dtype": str(value.dtype), "values": storable(value.tolist())}
 
 
 def _read(stored: Any) -> Any:
     if isinstance(stored, Mapping) and set(stored) == {"dtype", "values"}:
-        return np.array(stored["values"], np.dtype(stored["dtype"]))
+        dtype = np.dtype(stored["dtype"])
+        if dtype.kind not in _KEPT:
+            raise ValueError(f"an array of {dtype}")
+        return np.array(restored(stored["values"]), dtype)
     return restored(stored)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from inferometer.evaluators.kinds.kind import Kind
 
 ENTRY_POINTS = "inferometer.kinds"
+_log = logging.getLogger(__name__)
 _HERE = "inferometer.evaluators.kinds."
 _BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
@@ -47,13 +49,17 @@ def find_kind(name: str) -> Kind[Any]:
 
     Raises:
         KeyError: There is no kind of this name.
-        ConfigurationError: The kind of a plug-in cannot be imported.
+        ConfigurationError: The kind of a plug-in cannot be imported, or is not one of this name.
     """
+    from inferometer.evaluators.kinds.kind import Kind
+
     target = known_kinds()[name]
     try:
-        kind: Kind[Any] = resolve_name(target)()
+        kind = resolve_name(target)()
     except IMPORT_FAILURES as error:
         raise ConfigurationError(f"kind {name}: {target} cannot be imported: {one_line(error)}") from error
+    if not isinstance(kind, Kind) or getattr(kind, "name", None) != name:
+        raise ConfigurationError(f'kind {name}: {target} is no Kind with the name "{name}"')
     return kind
 
 
@@ -62,6 +68,13 @@ def kind_of(evaluation: Evaluation[M]) -> Kind[M]:
     return find_kind(evaluation.measurement.kind)
 
 
+@cache
 def every_kind() -> tuple[Kind[Any], ...]:
-    """Returns all kinds that can be imported."""
-    return tuple(find_kind(name) for name in known_kinds())
+    """Returns all kinds. A plug-in's kind that cannot be imported is logged once and left out."""
+    found = []
+    for name in known_kinds():
+        try:
+            found.append(find_kind(name))
+        except ConfigurationError as error:
+            _log.warning("left out %s", error)
+    return tuple(found)

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timezone
+from functools import cache
 from typing import Any
 
 from inferometer.agent.hardware.device import Device, DeviceKind
@@ -37,7 +38,7 @@ from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary, to_the_millisecond
-from inferometer.evaluators.kinds.registry import every_kind, find_kind, kind_of, known_kinds
+from inferometer.evaluators.kinds.registry import every_kind, find_kind, kind_of
 from inferometer.evaluators.store import documents_v1
 from inferometer.evaluators.store.condition_documents import conditions_document, conditions_from_document
 from inferometer.evaluators.store.measurement_documents import (
@@ -74,6 +75,7 @@ class Documents:
     parts: Mapping[str, Iterable[Document]]
 
 
+@cache
 def part_collections() -> tuple[str, ...]:
     """Returns the collections that hold parts of evaluations, of all kinds."""
     own = (name for kind in every_kind() for name in kind.collections)
@@ -119,12 +121,21 @@ def present_head(head: Document) -> Document:
         raise _newer(name, f"schema {version}; this one reads up to {SCHEMA_VERSION}")
     try:
         head = documents_v1.upgraded(head) if version == documents_v1.SCHEMA_VERSION else head
-        if head["kind"] not in known_kinds():
-            raise _newer(name, f"it measured {head['kind']}")
+        _check_kind(name, head["kind"])
         _check_frame(head)
     except DAMAGES as error:
         raise _damaged(name, error) from error
     return head
+
+
+def _check_kind(name: str, kind: str) -> None:
+    """Raises StoreError where this program does not have the kind, or cannot import it."""
+    try:
+        find_kind(kind)
+    except ConfigurationError as error:
+        raise StoreError(f"{name} cannot be read: {error}") from error
+    except KeyError as error:
+        raise _newer(name, f"it measured {kind}", ", or with a plug-in that is not installed") from error
 
 
 def part_ids(head: Stored, but: Collection[str] = ()) -> Mapping[str, Sequence[str]]:
@@ -188,9 +199,10 @@ def _name(head: Stored) -> str:
     return f"evaluation {printable(str(head.get('_id', '(without id)')))}"
 
 
-def _newer(name: str, reason: str) -> StoreError:
+def _newer(name: str, reason: str, or_else: str = "") -> StoreError:
     return StoreError(
-        f"{name} was written by a newer inferometer ({reason}); update with: pip install -U inferometer"
+        f"{name} was written by a newer inferometer ({reason}){or_else}; "
+        "update with: pip install -U inferometer"
     )
 
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol, TypeVar
 
 from inferometer.agent.inference.predictor import Weights
@@ -34,12 +34,6 @@ from inferometer.evaluators.store.span_documents import chunk_from_document
 from inferometer.evaluators.store.values import checked
 from inferometer.manifests.errors import ConfigurationError, StoreError, one_line, printable
 
-INDEXES = {
-    "evaluation": ("created_at", "model_key"),
-    "agent": ("expires_unix_ms",),
-    **dict.fromkeys(part_collections(), ("evaluation_id",)),
-}
-"""The collections, each with its indexed fields."""
 EXPIRING = {"agent": "expires_at"}
 """Collections with a field at whose time the database deletes a document, if it supports that."""
 
@@ -59,6 +53,16 @@ _LARGE_DOCUMENTS_PER_INSERT = 4  # a document of any other part holds thousands 
 _CHARACTERS_PER_INSERT = 8_000_000
 _TELLING = ("created_at", "kind", "model_key", "elapsed_ns")
 """Fields that distinguish two evaluations with the same id."""
+
+
+@cache
+def indexes() -> Mapping[str, tuple[str, ...]]:
+    """Returns the collections, each with its indexed fields."""
+    return {
+        "evaluation": ("created_at", "model_key"),
+        "agent": ("expires_unix_ms",),
+        **dict.fromkeys(part_collections(), ("evaluation_id",)),
+    }
 
 
 class Database(Protocol):

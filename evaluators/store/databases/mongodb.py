@@ -14,7 +14,7 @@ from dns.exception import DNSException, FormError
 from dns.exception import SyntaxError as DNSSyntaxError
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
-from inferometer.evaluators.store.evaluation_store import EXPIRING, INDEXES, Database
+from inferometer.evaluators.store.evaluation_store import EXPIRING, Database, indexes
 from inferometer.manifests.errors import ConfigurationError, StoreError
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class MongoConnection:
             return
         self._is_prepared = True
         wanted: list[tuple[str, str, dict[str, int]]] = [
-            *((name, field, {}) for name, fields in INDEXES.items() for field in fields),
+            *((name, field, {}) for name, fields in indexes().items() for field in fields),
             *((name, field, {"expireAfterSeconds": 0}) for name, field in EXPIRING.items()),
         ]
         refused = []

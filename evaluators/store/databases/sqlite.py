@@ -12,7 +12,7 @@ import neosqlite
 from neosqlite import exceptions
 from neosqlite.connection import sqlite3  # neosqlite chooses between two builds of this module
 
-from inferometer.evaluators.store.evaluation_store import INDEXES, Database
+from inferometer.evaluators.store.evaluation_store import Database, indexes
 from inferometer.manifests.errors import StoreError
 
 _TIMEOUT_S = 60.0
@@ -104,10 +104,10 @@ class SqliteConnection:
 
         Outside a transaction, neosqlite silently skips an index whose table another process has locked.
         """
-        if set(INDEXES) <= set(self._connection.list_collection_names()):
+        if set(indexes()) <= set(self._connection.list_collection_names()):
             return
         with self.transaction():
-            for name, indexed in INDEXES.items():
+            for name, indexed in indexes().items():
                 collection = self._connection[name]
                 for field in indexed:
                     collection.create_index(field)

@@ -208,6 +208,9 @@ def test_an_answer_of_runs_at_several_speeds_is_as_uncertain_as_the_speed() -> N
     assert different is not None
     assert alike.error_qps / alike.rate_qps < 0.01
     assert 0.015 < different.error_qps / different.rate_qps < 0.04
+    half = 3.18 * np.std([0.95, 1, 1, 1.05], ddof=1) / 2  # Student's t of three degrees of freedom
+    assert 1 - different.low_qps / different.rate_qps > 0.9 * half
+    assert different.high_qps / different.rate_qps - 1 > 0.9 * half
 
 
 def test_an_answer_is_never_exact_to_more_than_the_search_for_it() -> None:

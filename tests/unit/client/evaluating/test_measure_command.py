@@ -1,0 +1,56 @@
+"""``agent measure``: the options of a kind are those that its request declares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+import pytest
+
+from inferometer.client.evaluating import measure_command
+from inferometer.evaluators.jobs.declaring import check_options, declared
+from inferometer.evaluators.kinds.kind import Kind
+from inferometer.manifests.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NapRequest:
+    naps: int = declared(2, "How often.", "N")
+    deep: bool = declared(False, "Whether deeply.")
+    place: str = declared("bed", "Where.", "PLACE")
+
+
+class NapKind(Kind[object]):
+    """Sleep."""
+
+    name = "naps"
+    title = "naps"
+    phrase = "a nap"
+    request = NapRequest
+
+
+def test_a_request_without_a_system_has_no_options_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_command, "plugged_kinds", lambda: ("naps",))
+    monkeypatch.setattr(measure_command, "find_kind", lambda name: NapKind())
+
+    command = measure_command.measure.get_command(click.Context(measure_command.measure), "naps")
+
+    assert command is not None
+    assert command.help == "Sleep."
+    names = {each.name for each in command.params}
+    assert {"naps", "deep", "place", "publish", "require_stable"} <= names
+    assert not {"model_name", "gpu", "agent_address"} & names
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"naps": True}, "naps is True; it must be a whole number"),
+        ({"naps": 1.5}, "naps is 1.5; it must be a whole number"),
+        ({"deep": "yes"}, "deep is 'yes'; it must be True or False"),
+        ({"place": 3}, "place is 3; it must be text"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        check_options(NapRequest(**given))  # type: ignore[arg-type]
