@@ -361,8 +361,9 @@ class Group(_GlobalFlags, click.Group):
                 rows.append((name, self._lazy[name][1]))
             elif command := self.get_command(ctx, name):
                 rows.append((name, command.get_short_help_str(limit=80)))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
 
 def _with_values(command: click.Command, ctx: click.Context, args: Sequence[str]) -> list[str]:

@@ -18,8 +18,18 @@ class _Kinds(Group):
     """A group with one command per plug-in kind; its options are those of the kind's request."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the names of the kinds that can be imported."""
-        return sorted({kind.name for kind in every_kind()} & {*plugged_kinds()})
+        """Returns the names of the kinds that can be imported and have a request."""
+        plugged = plugged_kinds()
+        return sorted(kind.name for kind in every_kind() if kind.name in plugged and kind.request is not None)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands, or says that there are none."""
+        super().format_commands(ctx, formatter)
+        if not self.list_commands(ctx):
+            formatter.write_paragraph()
+            formatter.write_text(
+                "No kind is installed: a plug-in adds one by the entry point inferometer.kinds."
+            )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Creates the command of a kind."""

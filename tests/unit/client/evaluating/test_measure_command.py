@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from inferometer.client.evaluating import measure_command
 from inferometer.evaluators.jobs.declaring import check_options, declared
@@ -40,6 +41,22 @@ def test_a_request_without_a_system_has_no_options_of_models(monkeypatch: pytest
     names = {each.name for each in command.params}
     assert {"naps", "deep", "place", "publish", "require_stable"} <= names
     assert not {"model_name", "gpu", "agent_address"} & names
+
+
+def test_without_plug_ins_the_help_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_command, "plugged_kinds", lambda: ())
+
+    shown = CliRunner().invoke(measure_command.measure, ["--help"])
+
+    assert shown.exit_code == 0, shown.output
+    assert "No kind is installed" in shown.output
+    assert "Commands" not in shown.output
+
+
+def test_a_kind_without_a_request_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_command, "plugged_kinds", lambda: ("load",))
+
+    assert CliRunner().invoke(measure_command.measure, ["--help"]).exit_code == 0
 
 
 @pytest.mark.parametrize(
