@@ -107,7 +107,7 @@ def test_mxnet_has_computed_when_a_run_returns(form):
 
     runs = (call.forward, call.forward_for_gradient, call.backward)
     times = [[(spent_s(run), spent_s(mxnet.nd.waitall)) for run in runs] for _ in range(9)]
-    ran_s, waited_s = np.median(times, axis=0).T
+    ran_s, waited_s = np.min(times, axis=0).T  # other processes lengthen the rest
     assert (waited_s < ran_s / 10).all(), "what a run queues takes its time after the run"
 
 
