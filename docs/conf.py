@@ -52,7 +52,7 @@ _SECTIONS = {
 _OWNERS = (
     ("client", "Results"),
     ("agent.tasks", "Tasks"),
-    ("agent.preprocessing.origins", "Tasks"),
+    ("agent.preprocessing.inputs", "Tasks"),
     ("evaluators.tasks", "Tasks"),
     ("evaluators.datasets", "Datasets"),
     ("evaluators", "Reports"),

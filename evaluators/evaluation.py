@@ -1,4 +1,4 @@
-"""The evaluation: the envelope of what ran, on what and when, around one measurement."""
+"""The evaluation: the envelope of what ran, on what and when, around one measurement of any kind."""
 
 from __future__ import annotations
 
@@ -6,16 +6,50 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Generic, TypeGuard
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeGuard
 
 from typing_extensions import TypeVar
 
-from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.results import SystemDescription
-from inferometer.agent.tracing.span import SpanChunk, TraceLevel
+from inferometer.agent.tracing.recorder import SpanChunk, TraceLevel
 from inferometer.evaluators.conditions.conditions import Conditions
 from inferometer.evaluators.datasets.base import DatasetIdentity
-from inferometer.evaluators.kinds.measurement import Measurement
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Measurement(Protocol):
+    """What an evaluation measured, with the options that shaped it and the raw values.
+
+    A kind is one module of this package, one of the store's documents (``store.measurement_documents``), and
+    the reports on it.
+    """
+
+    kind: ClassVar[str]
+    """The kind's name in stored documents and filters; never renamed."""
+
+    @property
+    def batch_size(self) -> int:
+        """The maximum number of inputs that were predicted together."""
+        ...
+
+    @property
+    def elapsed_ns(self) -> int:
+        """How long the measured part took, in nanoseconds."""
+        ...
+
+
+class TimedMeasurement(Measurement, Protocol):
+    """A measurement of batches or steps, one after the other."""
+
+    @property
+    def full_ns(self) -> NDArray[np.int64]:
+        """int64; the times of the full batches or steps in nanoseconds, in order."""
+        ...
+
 
 M = TypeVar("M", bound=Measurement)
 M_co = TypeVar("M_co", bound=Measurement, covariant=True, default=Measurement)

@@ -1,4 +1,7 @@
-"""Statistics of raw times, the trimmed mean and percentiles, and the random numbers of load."""
+"""Statistics of raw times, the trimmed mean and percentiles, and the random numbers of load.
+
+The tail of Student's t distribution is for tests at any level.
+"""
 
 from __future__ import annotations
 
@@ -87,3 +90,23 @@ def _at_least_one(values: Values) -> NDArray[np.float64]:
     if array.ndim != 1 or not len(array):
         raise ValueError(f"expected at least one value in a row, found shape {list(array.shape)}")
     return array
+
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def student_tail(t: float, degrees: float) -> float:
+    """Returns how probable it is that Student's t exceeds a value.
+
+    With t = √degrees · tan θ, the density is proportional to cos(θ)^(degrees - 1), which is integrated by
+    Gauss and Legendre with 64 nodes.
+
+    Args:
+        t: The value.
+        degrees: The degrees of freedom, at least 1; not only whole numbers.
+    """
+    theta = math.atan(t / math.sqrt(degrees))
+    half = (math.pi / 2 - theta) / 2
+    integral = half * float(_WEIGHTS @ np.cos(theta + half * (_NODES + 1)) ** (degrees - 1))
+    scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - math.log(math.pi) / 2
+    return min(1.0, integral * math.exp(scale))

@@ -12,28 +12,38 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from inferometer.agent import __version__
-    from inferometer.agent.artifacts.model_files import Artifacts
-    from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
-    from inferometer.agent.hardware.device import Device, DeviceKind
-    from inferometer.agent.hardware.environment import FrameworkDetails
+    from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
+    from inferometer.agent.hardware.environment import Device, DeviceKind, FrameworkDetails
     from inferometer.agent.inference.predictor import Precision, Predictor, PredictorOptions, Tensors, Weights
     from inferometer.agent.inference.registry import FrameworkEntry
-    from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Tensor, Url
-    from inferometer.agent.preprocessing.origins import ImageGeometry, TokenizedText
-    from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
+    from inferometer.agent.preprocessing.inputs import (
+        EncodedImage,
+        ImageGeometry,
+        Pixels,
+        Tensor,
+        TokenizedText,
+        Url,
+    )
     from inferometer.agent.tasks.predictions import (
         Classifications,
         ClassMaps,
         Detections,
         Images,
         Instances,
+        PredictedInputs,
         Predictions,
+        TaskPostprocessor,
         Texts,
         Values,
     )
-    from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
-    from inferometer.agent.tracing.recorder import SpanRecorder
-    from inferometer.agent.tracing.span import SpanKind, TraceLevel
+    from inferometer.agent.tracing.recorder import (
+        LayerWriter,
+        PredictWindow,
+        Profiler,
+        SpanKind,
+        SpanRecorder,
+        TraceLevel,
+    )
     from inferometer.agent.training.trainer import (
         OptimizerOptions,
         PlacedBatch,
@@ -44,10 +54,9 @@ if TYPE_CHECKING:
         TrainerOptions,
         TrainingBatch,
     )
-    from inferometer.client.library.benchmarks import DataArguments, TrainingArguments, ingest, train
-    from inferometer.client.library.comparing import Comparison, compare
-    from inferometer.client.library.evaluating import evaluate, sweep
-    from inferometer.client.library.load import (
+    from inferometer.client.api.benchmarks import DataArguments, TrainingArguments, ingest, train
+    from inferometer.client.api.evaluating import Scores, evaluate, measure, score, sweep
+    from inferometer.client.api.load import (
         LatencyPercentile,
         LoadArguments,
         RateSearch,
@@ -55,47 +64,54 @@ if TYPE_CHECKING:
         max_qps,
         workload,
     )
-    from inferometer.client.library.measuring import measure
-    from inferometer.client.library.operator_runs import (
+    from inferometer.client.api.operators.runs import (
         OperatorArguments,
         OperatorRun,
         OperatorRuns,
         benchmark_operators,
     )
-    from inferometer.client.library.runs import Latency, Run, Runs, TopAccuracy
-    from inferometer.client.library.stored import Evaluations, evaluations
-    from inferometer.client.library.tables import Rows
-    from inferometer.client.library.trainings import Ingestion, StepPartTimes, Training
-    from inferometer.client.score.from_python import Scores, score
+    from inferometer.client.api.results import Rows
+    from inferometer.client.api.runs import (
+        Ingestion,
+        Latency,
+        Run,
+        Runs,
+        StepPartTimes,
+        TopAccuracy,
+        Training,
+    )
+    from inferometer.client.api.stored import Comparison, Evaluations, compare, evaluations
     from inferometer.client.serving.from_python import ServedAgent, serve
-    from inferometer.evaluators.comparing.times import RunTimes
-    from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-    from inferometer.evaluators.datasets.truths import (
+    from inferometer.evaluators.comparing.verdict import RunTimes
+    from inferometer.evaluators.datasets.base import (
         AcceptedAnswers,
         ClassMap,
+        Dataset,
+        DatasetIdentity,
         Objects,
         Polygons,
         RunLengths,
+        Sample,
         TargetImage,
         TargetValues,
     )
     from inferometer.evaluators.evaluation import Evaluation, Status
-    from inferometer.evaluators.jobs.declaring import check_options, declared, given_options
-    from inferometer.evaluators.jobs.ranges import Range
-    from inferometer.evaluators.jobs.requests import SystemRequest
+    from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, SystemRequest
+    from inferometer.evaluators.jobs.options import Range, check_options, declared, given_options
     from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
     from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement
     from inferometer.evaluators.kinds.kind import Kind, top_figures
-    from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+    from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement
     from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
-    from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
     from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
     from inferometer.evaluators.reports.base import Column, Report, Row, describe
-    from inferometer.evaluators.running.job import Job
-    from inferometer.evaluators.running.resources import JobCallbacks, JobResources, JobStart
-    from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
-    from inferometer.evaluators.tasks.metric import TaskMetric
-    from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
+    from inferometer.evaluators.tasks.metric import (
+        Score,
+        ScoreInterval,
+        TaskMetric,
+        TaskResult,
+        bootstrap_interval,
+    )
     from inferometer.manifests.errors import (
         ArtifactError,
         ConfigurationError,
@@ -242,31 +258,61 @@ __all__ = [
 ]
 
 _OWNERS = {
-    "evaluators.jobs.ranges": ("Range",),
-    "client.library.measuring": ("measure",),
-    "evaluators.jobs.declaring": ("check_options", "declared", "given_options"),
-    "evaluators.comparing.times": ("RunTimes",),
-    "evaluators.jobs.requests": ("SystemRequest",),
-    "evaluators.kinds.kind": ("Kind", "top_figures"),
-    "evaluators.running.resources": ("JobCallbacks", "JobResources", "JobStart"),
-    "evaluators.running.job": ("Job",),
+    "evaluators.jobs.options": (
+        "Range",
+        "check_options",
+        "declared",
+        "given_options",
+    ),
+    "client.api.evaluating": (
+        "measure",
+        "evaluate",
+        "sweep",
+        "Scores",
+        "score",
+    ),
+    "evaluators.comparing.verdict": ("RunTimes",),
+    "evaluators.jobs.job": (
+        "SystemRequest",
+        "JobCallbacks",
+        "JobResources",
+        "JobStart",
+        "Job",
+    ),
+    "evaluators.kinds.kind": (
+        "Kind",
+        "top_figures",
+    ),
     "agent": ("__version__",),
-    "agent.artifacts.model_files": ("Artifacts",),
-    "agent.artifacts.signature": ("InputSignature", "ModelSignature"),
-    "agent.hardware.device": ("Device", "DeviceKind"),
-    "agent.hardware.environment": ("FrameworkDetails",),
-    "agent.inference.predictor": ("Precision", "Predictor", "PredictorOptions", "Tensors", "Weights"),
+    "agent.artifacts.files": (
+        "Artifacts",
+        "InputSignature",
+        "ModelSignature",
+    ),
+    "agent.hardware.environment": (
+        "Device",
+        "DeviceKind",
+        "FrameworkDetails",
+    ),
+    "agent.inference.predictor": (
+        "Precision",
+        "Predictor",
+        "PredictorOptions",
+        "Tensors",
+        "Weights",
+    ),
     "agent.inference.registry": ("FrameworkEntry",),
-    "agent.preprocessing.inputs": ("EncodedImage", "Pixels", "Tensor", "Url"),
-    "agent.preprocessing.origins": (
+    "agent.preprocessing.inputs": (
+        "EncodedImage",
+        "Pixels",
+        "Tensor",
+        "Url",
         "ImageGeometry",
         "TokenizedText",
     ),
-    "agent.tasks.postprocessing": (
+    "agent.tasks.predictions": (
         "PredictedInputs",
         "TaskPostprocessor",
-    ),
-    "agent.tasks.predictions": (
         "ClassMaps",
         "Classifications",
         "Detections",
@@ -276,7 +322,7 @@ _OWNERS = {
         "Texts",
         "Values",
     ),
-    "evaluators.datasets.truths": (
+    "evaluators.datasets.base": (
         "AcceptedAnswers",
         "ClassMap",
         "Objects",
@@ -284,17 +330,25 @@ _OWNERS = {
         "RunLengths",
         "TargetImage",
         "TargetValues",
+        "Dataset",
+        "DatasetIdentity",
+        "Sample",
     ),
-    "evaluators.tasks.bootstrap": ("bootstrap_interval",),
-    "evaluators.tasks.metric": ("TaskMetric",),
-    "evaluators.tasks.scores": (
+    "evaluators.tasks.metric": (
+        "bootstrap_interval",
+        "TaskMetric",
         "Score",
         "ScoreInterval",
         "TaskResult",
     ),
-    "agent.tracing.profiler": ("LayerWriter", "PredictWindow", "Profiler"),
-    "agent.tracing.recorder": ("SpanRecorder",),
-    "agent.tracing.span": ("SpanKind", "TraceLevel"),
+    "agent.tracing.recorder": (
+        "LayerWriter",
+        "PredictWindow",
+        "Profiler",
+        "SpanRecorder",
+        "SpanKind",
+        "TraceLevel",
+    ),
     "agent.training.trainer": (
         "OptimizerOptions",
         "PlacedBatch",
@@ -305,9 +359,13 @@ _OWNERS = {
         "TrainerOptions",
         "TrainingBatch",
     ),
-    "client.library.comparing": ("Comparison", "compare"),
-    "client.library.evaluating": ("evaluate", "sweep"),
-    "client.library.load": (
+    "client.api.stored": (
+        "Comparison",
+        "compare",
+        "Evaluations",
+        "evaluations",
+    ),
+    "client.api.load": (
         "LatencyPercentile",
         "LoadArguments",
         "RateSearch",
@@ -315,29 +373,55 @@ _OWNERS = {
         "max_qps",
         "workload",
     ),
-    "client.library.runs": ("Latency", "Run", "Runs", "TopAccuracy"),
-    "client.serving.from_python": ("ServedAgent", "serve"),
-    "client.library.stored": ("Evaluations", "evaluations"),
-    "client.library.tables": ("Rows",),
-    "client.library.benchmarks": ("DataArguments", "TrainingArguments", "ingest", "train"),
-    "client.library.trainings": ("Ingestion", "StepPartTimes", "Training"),
-    "client.library.operator_runs": (
+    "client.api.runs": (
+        "Latency",
+        "Run",
+        "Runs",
+        "TopAccuracy",
+        "Ingestion",
+        "StepPartTimes",
+        "Training",
+    ),
+    "client.serving.from_python": (
+        "ServedAgent",
+        "serve",
+    ),
+    "client.api.results": ("Rows",),
+    "client.api.benchmarks": (
+        "DataArguments",
+        "TrainingArguments",
+        "ingest",
+        "train",
+    ),
+    "client.api.operators.runs": (
         "OperatorArguments",
         "OperatorRun",
         "OperatorRuns",
         "benchmark_operators",
     ),
-    "client.score.from_python": ("Scores", "score"),
-    "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
-    "evaluators.evaluation": ("Evaluation", "Status"),
+    "evaluators.evaluation": (
+        "Evaluation",
+        "Status",
+    ),
     "evaluators.kinds.batches.measurement": ("BatchMeasurement",),
     "evaluators.kinds.ingestion.measurement": ("IngestionMeasurement",),
-    "evaluators.kinds.load.measurement": ("LoadMeasurement",),
+    "evaluators.kinds.load.measurement": (
+        "LoadMeasurement",
+        "RateSearchMeasurement",
+    ),
     "evaluators.kinds.operators.measurement": ("OperatorMeasurement",),
-    "evaluators.kinds.rate_search.measurement": ("RateSearchMeasurement",),
     "evaluators.kinds.training.measurement": ("TrainingMeasurement",),
-    "evaluators.reports.base": ("Column", "Report", "Row", "describe"),
-    "manifests.schema": ("Loss", "ModelManifest", "ModelOutput"),
+    "evaluators.reports.base": (
+        "Column",
+        "Report",
+        "Row",
+        "describe",
+    ),
+    "manifests.schema": (
+        "Loss",
+        "ModelManifest",
+        "ModelOutput",
+    ),
 }
 
 if not TYPE_CHECKING:  # a type checker reads the imports above, and reports a name that is not there

@@ -1,18 +1,143 @@
-"""The loader of a manifest file: safe YAML, validated against the schema, with located errors."""
+"""The text of manifests: read as safe YAML, validated against the schema with located errors; and written.
+
+The YAML has no ambiguous constructs. PyYAML parses in Python or, five times as fast, in C with libyaml.
+The two differ for some texts, and in their messages: libyaml is used where they agree, and PyYAML parses
+what libyaml rejects. The text of a new manifest, for a model's file, has comments that say what a person
+fills in.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import stat
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
 
 from inferometer.manifests.errors import ManifestError, suggestion
-from inferometer.manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
-from inferometer.manifests.strict_yaml import parse_yaml
+from inferometer.manifests.fields import DYNAMIC_AXIS
+from inferometer.manifests.schema import (
+    ColorMode,
+    DatasetManifest,
+    ElementType,
+    FrameworkManifest,
+    ImageParameters,
+    InputParameters,
+    Manifest,
+    ModelManifest,
+)
+
+_MAX_NUMBER_BITS = 63
+_NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
+# what PyYAML raises, beside its own errors, for invalid values of a tag and for deep nesting
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
+# what libyaml accepts and PyYAML does not, or reads as another value; found with random texts
+_READ_DIFFERENTLY = re.compile(r"[!?\t\ufeff]|(?<!\S)[^\s|>]*[|>]\S*#")
+
+
+class InvalidYamlError(ValueError):
+    """A text that is not valid YAML, or uses constructs that manifests do not allow."""
+
+
+def parse_yaml(text: str, *, libyaml: bool = yaml.__with_libyaml__) -> Any:
+    """Parses YAML into mappings, lists, text, numbers, booleans, dates and None.
+
+    - ``version: 1.10`` stays text; YAML reads it as the number 1.1.
+    - A repeated field is an error; YAML uses the last one.
+    - An alias is an error: a few lines of aliases can expand beyond the memory.
+    - A whole number of more than 63 bits is an error: no database accepts it.
+
+    The use of libyaml only affects the speed.
+
+    Raises:
+        InvalidYamlError: The text is not valid; the message is one line.
+    """
+    if libyaml and not _READ_DIFFERENTLY.search(text):
+        try:
+            return yaml.load(text, _LibyamlLoader)  # noqa: S506 - a safe loader
+        except _YAML_ERRORS:
+            pass  # PyYAML reports the error with its position
+    try:
+        return yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader
+    except RecursionError as error:
+        raise InvalidYamlError("is nested too deep") from error
+    except _YAML_ERRORS as error:
+        raise InvalidYamlError(" ".join(str(error).split())) from error
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """The loader in Python; see ``parse_yaml``."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        number = super().construct_yaml_int(node)
+        if number.bit_length() > _MAX_NUMBER_BITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"found a whole number of more than {_MAX_NUMBER_BITS} bits", node.start_mark
+            )
+        return number
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call] # as types-PyYAML has it
+            raise yaml.composer.ComposerError(
+                None, None, f"found the alias *{event.anchor}; write the value out instead", event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        if isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    continue
+                if (key.tag, key.value) in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"found the field {key.value} twice", key.start_mark
+                    )
+                seen.add((key.tag, key.value))
+                if key.value == "version" and value.tag in _NUMBER_TAGS:
+                    value.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
+
+
+class _LibyamlLoader(_StrictLoader):
+    """The same loader with libyaml's parser.
+
+    libyaml's composer is not used: it is recursive in C, and deep nesting crashes the process.
+    """
+
+    def __init__(self, text: str) -> None:
+        from yaml._yaml import CParser  # only available if PyYAML was built with libyaml
+
+        Composer.__init__(self)
+        SafeConstructor.__init__(self)
+        Resolver.__init__(self)
+        self._parser = CParser(text)
+
+    def check_event(self, *choices: Any) -> bool:
+        return self._parser.check_event(*choices)
+
+    def peek_event(self) -> yaml.Event | None:
+        return self._parser.peek_event()
+
+    def get_event(self) -> yaml.Event | None:
+        return self._parser.get_event()
+
+    def dispose(self) -> None:
+        self._parser.dispose()
+
 
 _KINDS: dict[str, type[Manifest]] = {
     "model": ModelManifest,
@@ -145,3 +270,90 @@ def _field_name(part: int | str) -> str:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+_WIDTH = 10_000
+
+
+def manifest_text(
+    manifest: ModelManifest,
+    folder: Path,
+    target: Path,
+    checksums: Mapping[str, str],
+    fixed_batch: int | None = None,
+) -> str:
+    """Returns the YAML of a manifest whose inputs were inferred from a file.
+
+    Args:
+        manifest: The manifest; its files are names in ``folder``.
+        folder: The folder of the files.
+        target: The folder of the manifest, which paths are relative to.
+        checksums: The checksum of each file by its name.
+        fixed_batch: The only batch size that the model takes; None for any.
+    """
+    return "\n".join(_lines(manifest, folder, target, checksums, fixed_batch)) + "\n"
+
+
+def _lines(
+    manifest: ModelManifest,
+    folder: Path,
+    target: Path,
+    checksums: Mapping[str, str],
+    fixed_batch: int | None,
+) -> Iterator[str]:
+    files = manifest.model
+    yield f"name: {_scalar(manifest.name)}"
+    yield 'version: "1.0"              # of the model; fill it in if there are several'
+    yield "framework:"
+    yield f"  name: {_scalar(manifest.framework.name)}"
+    yield '  version: "*"              # the versions that it runs in, such as ">=1.17"'
+    if fixed_batch:
+        yield f"# the model takes batches of {fixed_batch} only: --batch_size={fixed_batch}"
+    yield "inputs:"
+    for model_input in manifest.inputs:
+        parameters = model_input.parameters
+        dynamic = f", {DYNAMIC_AXIS} for a dynamic axis" if DYNAMIC_AXIS in parameters.dimensions else ""
+        yield f"  - type: {model_input.type}"
+        yield "    parameters:"
+        yield f"      dimensions: {list(parameters.dimensions)}   # without the batch{dynamic}"
+        yield f"      element_type: {parameters.element_type.value}"
+        yield f"      input_layer: {_scalar(parameters.input_layer)}"
+        yield from (f"      {line}" for line in _preprocessing(parameters))
+    yield "output:"
+    yield "  type: raw                 # the output tensors unchanged, so that no accuracy is counted"
+    yield "  # For a model that classifies, write this instead, with its labels in the order of its scores:"
+    yield "  # type: classification"
+    yield "  # parameters:"
+    yield "  #   probabilities_layer: 0           # the output's index or name"
+    yield "  #   probabilities_transform: softmax # none if the model does it"
+    yield "  #   labels: [cat, dog]               # or features_url: labels.txt, one a line"
+    yield "model:"
+    for field, name in (("graph", files.graph_path), ("weights", files.weights_path)):
+        if name is not None:
+            path = Path(os.path.relpath(folder / name, target)).as_posix()
+            yield f"  {field}_path: {_scalar(path)}   # relative to this file"
+            yield f"  {field}_checksum: {checksums[name]}"
+    yield "# dataset: my_images          # the default of --dataset_name"
+    yield "# description: what it does, and where it comes from"
+    yield "# license: that of the model"
+
+
+def _preprocessing(parameters: InputParameters) -> Iterator[str]:
+    """Yields the preprocessing of images, which is assumed, since a model's file does not state it."""
+    if not isinstance(parameters, ImageParameters):
+        yield "# type image, with its parameters, takes pictures: see docs/manifests.md"
+        return
+    yield f"layout: {parameters.layout.value}"
+    grey = parameters.color_mode is ColorMode.GRAY
+    yield f"color_mode: {parameters.color_mode.value}" + ("" if grey else "           # or BGR")
+    if parameters.element_type is not ElementType.UINT8:
+        yield "# fill in what the model was trained with: (pixel - mean) / scale, with pixels in 0…255"
+        yield "mean: 0                   # one number" + ("" if grey else ", or red, green and blue")
+        yield "scale: 255"
+    yield "keep_aspect_ratio: true   # resize the shorter side; false resizes both"
+    yield "crop_method: center       # center, topleft, or none: the whole image is resized"
+    yield "crop_ratio: 1             # resize to dimensions / crop_ratio, then crop; 0.875 for many models"
+
+
+def _scalar(text: str) -> str:
+    return yaml.safe_dump(text, allow_unicode=True, width=_WIDTH).splitlines()[0]

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from inferometer.evaluators.datasets.files import datum
-from inferometer.evaluators.datasets.files.record_framing import framed
-from inferometer.evaluators.datasets.recordio import IMAGE_HEADER
+from inferometer.evaluators.datasets import caffe_lmdb
+from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, framed
 
 CIFAR_RECORD_BYTES = 3073
 
@@ -76,12 +75,12 @@ def write_lmdb(folder: Path, datums: Sequence[bytes]) -> Path:
 
 def encoded(made: Sequence[Item]) -> list[bytes]:
     """The images as encoded Datums."""
-    return [datum.encoded_datum(item.content, item.label) for item in made]
+    return [caffe_lmdb.encoded_datum(item.content, item.label) for item in made]
 
 
 def raw(made: Sequence[Item]) -> list[bytes]:
     """The pixels as raw Datums."""
-    return [datum.raw_datum(item.pixels, item.label) for item in made]
+    return [caffe_lmdb.raw_datum(item.pixels, item.label) for item in made]
 
 
 def write_folder(root: Path, made: Sequence[Item], suffix: str = ".png") -> Path:

@@ -9,8 +9,7 @@ from typing import Any
 
 from inferometer.evaluators.plans.cells import Run, cells_of
 from inferometer.evaluators.plans.plan import plan_of
-from inferometer.evaluators.plans.running.folder import PlanFolder
-from inferometer.evaluators.plans.running.journal import Ended, Journal, Result
+from inferometer.evaluators.plans.running.folder import Ended, Journal, PlanFolder, Result
 
 START_NS = 1_780_000_000_000_000_000
 

@@ -16,19 +16,18 @@ from pathlib import Path
 
 import click
 
-from inferometer.client.cli.bench_options import (
+from inferometer.client.cli.command import database_options, is_global, tls_options
+from inferometer.client.cli.main import PROGRAM, cli
+from inferometer.client.cli.options import dataset_options, system_options
+from inferometer.client.cli.output import output_options, printing_options
+from inferometer.client.commands.bench import (
     data_options,
     model_options,
     result_options,
     training_options,
 )
-from inferometer.client.cli.command import database_options, is_global, tls_options
-from inferometer.client.cli.main import PROGRAM, cli
-from inferometer.client.cli.output import output_options, printing_options
-from inferometer.client.cli.system_options import dataset_options, system_options
-from inferometer.client.commands.load import load_options
-from inferometer.client.commands.predict import evaluation_options
-from inferometer.client.reports.evaluation_filter import filter_options
+from inferometer.client.commands.evaluation import filter_options
+from inferometer.client.commands.predict import evaluation_options, load_options
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
 MEND = "run: make docs"

@@ -1,4 +1,4 @@
-"""Generator of client/library/load_arguments.py: the arguments of the library that requests declare.
+"""Generator of client/api/load_arguments.py: the arguments of the library that requests declare.
 
 python -m tools.library_arguments         write the file
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from inferometer.evaluators.jobs.declaring import Option, options_of
+from inferometer.evaluators.jobs.options import Option, options_of
 from inferometer.evaluators.kinds.load.request import LoadRequest
 
-FILE = Path(__file__).resolve().parents[1] / "client" / "library" / "load_arguments.py"
+FILE = Path(__file__).resolve().parents[1] / "client" / "api" / "load_arguments.py"
 MEND = "run: make stubs"
 NAMED = ("initial_qps", "arrival", "percentile")
 """The options that both functions name themselves."""

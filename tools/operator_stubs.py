@@ -13,7 +13,7 @@ from types import ModuleType
 
 FOLDER = Path(__file__).resolve().parents[1] / "inferometer" / "operators"
 MEND = "run: make stubs"
-_LIBRARY = "inferometer.client.library.operators"
+_LIBRARY = "inferometer.client.api.operators"
 
 
 def stubs() -> Mapping[Path, str]:

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.operators.operator import Category, Operator
-from inferometer.agent.operators.table.registry import operators
-from inferometer.evaluators.operators.coverage import Coverage, coverage_of, frameworks_with_operators
+from inferometer.agent.operators.operator import Category, Operator, operators
+from inferometer.evaluators.operators.cases import Coverage, coverage_of, frameworks_with_operators
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 MEND = "run: make docs"

@@ -1,19 +1,268 @@
-"""The sources of architectures: the program, packages with models, and files in a user's directories."""
+"""Architectures, which are models built in code: those of the program, of packages, and of a user's files.
+
+Nothing here imports a framework. The builders of the program's own are classes in
+``agent/architectures/FRAMEWORK/``, which are imported when a model is built. A user's file is hashed,
+executed as a module of its own, and instantiated.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
+import sys
+import traceback
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 
-from inferometer.agent.architectures.architecture import Architecture
-from inferometer.agent.architectures.architecture_file import ArchitectureFile
-from inferometer.agent.architectures.catalogue import ARCHITECTURES, BuiltinArchitecture
-from inferometer.agent.architectures.package import installed_version
-from inferometer.manifests.errors import ArtifactError, suggestion
+from inferometer.manifests.errors import IMPORT_FAILURES, ArtifactError, one_line, suggestion
 from inferometer.manifests.files import check_directories
+
+
+class Builder(Protocol):
+    """Builds a model of the framework's own kind: a ``torch.nn.Module``, a ``gluon.HybridBlock``."""
+
+    def __call__(self, *, initialize: bool) -> Any:
+        """Builds the model.
+
+        Without ``initialize`` the weights of a file replace all of its own, which it may leave undefined.
+
+        Raises:
+            ArtifactError: The model cannot be built; the message names what is missing, or where the code
+                failed.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A model in code, found by its name; none of its code has been imported or run yet.
+
+    Attributes:
+        name: As the manifest writes it.
+        build: Imports what is needed and builds the model.
+        checksum: ``sha256:…`` of the user's file that defines it; None for architectures of the program and
+            of packages.
+        versions: The installed version of the package that defines it, by the package's name.
+    """
+
+    name: str
+    build: Builder
+    checksum: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchitectureFile:
+    """A Python file with a class that implements an architecture.
+
+    The content that was read and hashed is what is executed. No bytecode is read or written, and the file's
+    folder is not searched for modules.
+    """
+
+    path: Path
+    content: bytes
+
+    @classmethod
+    def read(cls, path: Path) -> ArchitectureFile:
+        """Reads a file without executing it; raises ArtifactError if it cannot be read."""
+        try:
+            return cls(path, path.read_bytes())
+        except OSError as error:
+            raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+    @property
+    def checksum(self) -> str:
+        """``sha256:…`` of the content."""
+        return f"sha256:{hashlib.sha256(self.content).hexdigest()}"
+
+    def build(self, name: str) -> Any:
+        """Executes the file and instantiates the class that ``implements`` a name; case does not matter.
+
+        Raises:
+            ArtifactError: The code fails, or the file has no such class, or several.
+        """
+        try:
+            found = self._implementing(self._execute(), name)
+            return found()
+        except ArtifactError:
+            raise
+        except (Exception, SystemExit) as error:  # a user's code may raise anything
+            raise ArtifactError(f"{self._place(error)}: {_reason(error)}") from error
+
+    def _execute(self) -> ModuleType:
+        """Runs the file as a module under a name that no user's module has."""
+        name = f"inferometer_architecture_{hashlib.sha256(self.content).hexdigest()[:16]}"
+        module = ModuleType(name)
+        module.__file__ = str(self.path)
+        sys.modules[name] = module  # where dataclasses look for the types of their fields
+        try:
+            code = compile(self.content, str(self.path), "exec", dont_inherit=True)
+            exec(code, vars(module))  # noqa: S102 - what the user has named for that
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+
+    def _implementing(self, module: ModuleType, name: str) -> type:
+        """Returns the one class of the module, not one that it imports, that implements the name."""
+        classes = {
+            v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__
+        }
+        found = [c for c in classes if name.casefold() in {n.casefold() for n in _implemented(c)}]
+        if len(found) > 1:
+            names = " and ".join(sorted(c.__name__ for c in found))
+            raise ArtifactError(f'{self.path}: the classes {names} all implement "{name}"; keep one')
+        if not found:
+            others = sorted(f'{c.__name__} implements "{n}"' for c in classes for n in _implemented(c))
+            more = f"; {', '.join(others)}" if others else ""
+            raise ArtifactError(f'{self.path}: holds no class with implements = "{name}"{more}')
+        return found[0]
+
+    def _place(self, error: BaseException) -> str:
+        """Returns the file, and the last of its lines that an error came through."""
+        if isinstance(error, SyntaxError) and error.filename == str(self.path):
+            line = error.lineno
+        else:
+            frames = traceback.extract_tb(error.__traceback__)
+            line = next((f.lineno for f in reversed(frames) if f.filename == str(self.path)), None)
+        return f"{self.path}, line {line}" if line else str(self.path)
+
+
+def _implemented(found: type) -> tuple[str, ...]:
+    """Returns the names that a class itself declares to implement, without inherited ones."""
+    names = vars(found).get("implements", ())
+    return tuple(map(str, names)) if isinstance(names, tuple | list) else (str(names),)
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the kind of the error and its message, in one line."""
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return one_line(f"{type(error).__name__}: {message}" if message else type(error).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinArchitecture:
+    """A model that the program builds in code.
+
+    Attributes:
+        name: As manifests write it.
+        input_shape: The shape of one input, without the batch: channels × height × width, or features.
+        classes: The number of its classes, or of what else it tells of an input.
+        builder: The class that builds it, as ``"module:Class"`` in a framework's folder, the same in each.
+        options: The keyword arguments of the builder.
+        frameworks: The frameworks that have the builder.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]
+    classes: int
+    builder: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    frameworks: tuple[str, ...] = ("PyTorch", "MXNet")
+
+    def build(self, framework: str) -> Any:
+        """Imports what builds the model in a framework, and builds it."""
+        module, _, name = self.builder.partition(":")
+        package = importlib.import_module(f"inferometer.agent.architectures.{framework.lower()}.{module}")
+        return getattr(package, name)(**self.options)
+
+
+RESNET_STAGES: Mapping[int, tuple[int, int, int, int]] = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
+    269: (3, 30, 48, 8),
+}
+"""The residual blocks of each stage, by the number of layers with weights."""
+
+
+def resnet_stages(depth: int) -> tuple[tuple[int, int, int, int], bool]:
+    """Returns the blocks of each stage, and whether they are bottlenecks; raises ValueError if unknown."""
+    if depth not in RESNET_STAGES:
+        raise ValueError(
+            f"there is no ResNet of {depth} layers, only of {', '.join(map(str, RESNET_STAGES))}"
+        )
+    return RESNET_STAGES[depth], depth >= 50
+
+
+def _image(name: str, side: int, builder: str, classes: int = 1000, **options: Any) -> BuiltinArchitecture:
+    return BuiltinArchitecture(name, (3, side, side), classes, builder, options)
+
+
+def _digits(name: str, side: int, classes: int) -> BuiltinArchitecture:
+    return BuiltinArchitecture(
+        name, (1, side, side), classes, f"digits_tasks:{name}", frameworks=("PyTorch",)
+    )
+
+
+_ALL = (
+    BuiltinArchitecture("DigitsCNN", (1, 16, 16), 10, "feed_forward:DigitsCNN"),
+    _digits("DigitsDetector", 64, 10),
+    _digits("DigitsSegmenter", 64, 11),
+    _digits("DigitsDenoiser", 64, 1),
+    _digits("DigitsEmbedder", 16, 16),
+    BuiltinArchitecture("StatementsCNN", (-1,), 2, "text_convolution:StatementsCNN", frameworks=("PyTorch",)),
+    BuiltinArchitecture("acoustic_model", (540,), 8192, "feed_forward:AcousticModel"),
+    BuiltinArchitecture("deep_mnist", (784,), 10, "feed_forward:DeepMNIST"),
+    BuiltinArchitecture("sensor_net", (784,), 16, "feed_forward:SensorNet"),
+    _image("alexnet", 227, "feed_forward:AlexNet"),
+    _image("alexnet_owt", 227, "feed_forward:AlexNetOWT"),
+    _image("overfeat", 231, "feed_forward:OverFeat"),
+    _image("googlenet", 224, "inception:GoogLeNet"),
+    _image("inception3", 299, "inception:Inception3"),
+    _image("inception4", 299, "inception:Inception4"),
+    _image("inception_resnet_v2", 299, "inception:InceptionResNetV2"),
+    *(_image(f"resnet{d}", 224, "resnet:ResNet", depth=d) for d in RESNET_STAGES),
+    *(_image(f"vgg{d}", 224, "feed_forward:VGG", depth=d) for d in (11, 13, 16, 19)),
+    BuiltinArchitecture("deep_speech2", (1, 200, 161), 842, "deep_speech2:DeepSpeech2"),
+    _image("cifar10_lenet", 32, "feed_forward:Cifar10LeNet", classes=10),
+    BuiltinArchitecture("single_convolution", (32, 256, 256), 32, "feed_forward:SingleConvolution"),
+)
+ARCHITECTURES: Mapping[str, BuiltinArchitecture] = {
+    architecture.name.casefold(): architecture for architecture in _ALL
+}
+
+
+def import_package(name: str, architecture: str) -> ModuleType:
+    """Imports a package, whose name is also the one that pip installs, for an architecture.
+
+    Raises:
+        ArtifactError: It is not installed, or fails to import, as torchvision does beside a PyTorch that it
+            was not built for.
+    """
+    if importlib.util.find_spec(name) is None:
+        raise ArtifactError(
+            f'architecture "{architecture}": {name} is not installed; install it with: pip install {name}'
+        )
+    try:
+        with warnings.catch_warnings():
+            # torchvision warns of the image decoders that it was built without
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    except IMPORT_FAILURES as error:
+        version = ", ".join(installed_version(name).values()) or "of unknown version"
+        raise ArtifactError(
+            f'architecture "{architecture}": {name} {version} cannot be imported: {one_line(error)}; '
+            "install versions that fit each other and the framework"
+        ) from error
+
+
+def installed_version(name: str) -> dict[str, str]:
+    """Returns the installed version of a package by its name; empty where there is none."""
+    try:
+        return {name: metadata.version(name)}
+    except metadata.PackageNotFoundError:
+        return {}
+
 
 _BUILT_IN: Mapping[str, str] = {"PyTorch": "PyTorch", "MXNet": "MXNet", "ONNXRuntime": "PyTorch"}
 """The framework that builds the architectures of each framework; ONNX Runtime receives them by export."""
@@ -125,7 +374,7 @@ def _built_in(found: BuiltinArchitecture, framework: str) -> Architecture:
     def build(*, initialize: bool) -> Any:
         if initialize or framework != "PyTorch":  # gluon's parameters are undefined in any case
             return found.build(framework)
-        pytorch = importlib.import_module("inferometer.agent.architectures.pytorch.undefined")
+        pytorch = importlib.import_module("inferometer.agent.architectures.pytorch.feed_forward")
         return pytorch.undefined(lambda: found.build(framework))
 
     return Architecture(found.name, build)

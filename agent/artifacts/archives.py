@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 
-from inferometer.agent.artifacts.checksums import SHA256, CheckedFile, digests, mismatch
-from inferometer.agent.artifacts.locations import is_file
-from inferometer.agent.artifacts.urls import shown
+from inferometer.agent.artifacts.downloads import SHA256, CheckedFile, digests, mismatch
+from inferometer.agent.artifacts.locations import is_file, shown
 from inferometer.manifests.errors import ArtifactError, one_line, suggestion
 
 _CHUNK_BYTES = 1024 * 1024

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inferometer.agent.artifacts.signature import InputSignature
+from inferometer.agent.artifacts.files import InputSignature
 from inferometer.manifests.errors import ArtifactError, one_line, printable
 
 PARAMETERS = ".params"

@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from inferometer.agent.artifacts.signature import InputSignature
+from inferometer.agent.artifacts.files import InputSignature
 from inferometer.manifests.errors import ArtifactError, one_line
 
 _MAX_JSON_BYTES = 256 * 1024 * 1024

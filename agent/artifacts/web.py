@@ -30,7 +30,7 @@ from urllib3.exceptions import (
 from urllib3.exceptions import TimeoutError as UrllibTimeoutError
 from urllib3.util import Timeout, make_headers
 
-from inferometer.agent.artifacts.urls import is_public, shown
+from inferometer.agent.artifacts.locations import is_public, shown
 from inferometer.manifests.errors import InputError, one_line
 
 MAX_IMAGE_BYTES = 64 * 1024 * 1024

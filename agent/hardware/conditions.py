@@ -1,21 +1,28 @@
-"""What disturbs a measurement on this machine, as counters that only grow.
+"""What disturbs a measurement on this machine: other processes, clocks, heat, and what GPUs do.
 
-Two readings give what happened between. Nothing here watches: a reading takes about a millisecond. What a
-system does not tell is None.
+Counters only grow: two readings give what happened between, and a reading takes about a millisecond. What
+a system or NVIDIA's driver does not tell is None. ``ConditionSampler`` is a thread that looks now and
+then at what has no counter: clocks, and when others took the processors. ``GpuReader`` reads the GPU of a
+model, ``GpuUseReader`` how busy every GPU is.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
+import pynvml
+
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.environment import Device
 
 PROC = Path("/proc")
 SYS = Path("/sys")
@@ -276,3 +283,214 @@ def _heat_throttles(sys: Path) -> Iterator[int]:
             _optional(lambda each=each: int(each.read_text())) for each in folder.glob("*_throttle_count")
         )
         yield sum(count or 0 for count in counts)
+
+
+INTERVAL_S = 0.5
+MOST_SHARE = 0.0025
+"""The share of the process's CPU time that the thread takes; where a look takes more, it looks less often."""
+_LONGEST_PAUSE_S = 3600.0
+_LEAVING_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look.
+
+    Attributes:
+        own_cpu_s: The CPU time of this process so far.
+        processors: The time of the processors so far; None if unknown.
+        frequencies_mhz: The frequencies of some processors now; empty if unknown.
+        gpu: What the GPU's driver tells now; None without a GPU.
+    """
+
+    own_cpu_s: float
+    processors: ProcessorTimes | None = None
+    frequencies_mhz: tuple[float, ...] = ()
+    gpu: GpuCounters | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What a sampler saw, in order, and the CPU time of its thread in seconds."""
+
+    looks: tuple[Sample, ...] = ()
+    cpu_s: float = 0.0
+
+
+def look(read_gpu: Callable[[], GpuCounters | None] = lambda: None, processes: Iterable[int] = ()) -> Sample:
+    """Looks once; ``processes`` are children whose CPU time belongs to this process."""
+    return Sample(own_cpu_s(processes), read_processors(), tuple(read_frequencies_mhz()), read_gpu())
+
+
+@dataclass(eq=False)
+class ConditionSampler:
+    """Looks every ``interval_s`` from ``start`` to ``stop``, in a thread that measures its own CPU time.
+
+    A process that hardly runs, because others have the processors or the model is on a GPU, is looked at less
+    often.
+    """
+
+    look: Callable[[], Sample] = look
+    interval_s: float = INTERVAL_S
+    _looks: list[Sample] = field(default_factory=list)
+    _cpu_s: float = 0.0
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins to look."""
+        self._thread = threading.Thread(target=self._run, name="watch-conditions", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> Samples:
+        """Ends the looking, and returns what was seen; calling it again returns the same."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(_LEAVING_S)
+        return Samples(tuple(self._looks), self._cpu_s)
+
+    def _run(self) -> None:
+        began_s, cpu_at_start_s = time.monotonic(), time.process_time()
+        pause_s = self.interval_s
+        while not self._ended.wait(pause_s):
+            before_s = time.thread_time()
+            self._looks.append(self.look())
+            self._cpu_s = time.thread_time()
+            running = (time.process_time() - cpu_at_start_s) / max(time.monotonic() - began_s, 1e-9)
+            wanted_s = (self._cpu_s - before_s) / MOST_SHARE / max(running, 1e-6)
+            pause_s = min(max(self.interval_s, wanted_s), _LONGEST_PAUSE_S)
+
+
+_SLOWDOWN = (
+    pynvml.nvmlClocksThrottleReasonHwSlowdown
+    | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
+    | pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
+    | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
+)
+"""The limit of power is none of them: under full load it is the usual state."""
+_Told = TypeVar("_Told")
+
+
+class GpuReader(Closeable):
+    """Reads the counters of the GPU that a model is on; without a GPU or a driver, all are None.
+
+    Args:
+        device: The device of the model, whose process has the GPU open.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._handle: Any = None
+        self._open = False
+        if device.is_gpu:
+            self._open = _told_by_driver(lambda: pynvml.nvmlInit() or True) or False
+            self._handle = _told_by_driver(lambda: _handle_of_index(device.index)) if self._open else None
+
+    def read(self) -> GpuCounters | None:
+        """Reads the counters; None without a GPU."""
+        handle = self._handle
+        if handle is None:
+            return None
+        reasons = _told_by_driver(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
+        return GpuCounters(
+            clock_mhz=_told_by_driver(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+            clock_limit_mhz=_told_by_driver(
+                lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
+            ),
+            slowdown=None if reasons is None else bool(reasons & _SLOWDOWN),
+            heat_slowed_ns=_slowed_ns(handle, pynvml.NVML_PERF_POLICY_THERMAL),
+            power_slowed_ns=_slowed_ns(handle, pynvml.NVML_PERF_POLICY_POWER),
+            other_processes=_told_by_driver(lambda: _others(handle)),
+        )
+
+    def close(self) -> None:
+        """Leaves the driver; calling it again does nothing."""
+        if self._open:
+            self._open, self._handle = False, None
+            _told_by_driver(pynvml.nvmlShutdown)
+
+
+def _told_by_driver(read: Callable[[], _Told]) -> _Told | None:
+    """What a driver tells, or None where it does not."""
+    try:
+        return read()
+    except (pynvml.NVMLError, AttributeError, IndexError, ValueError):
+        return None
+
+
+def _handle_of_index(index: int) -> Any:
+    """The GPU with a number as frameworks count them, which see those that ``CUDA_VISIBLE_DEVICES`` names."""
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    name = visible[index] if visible else str(index)
+    if name.isdigit():
+        return pynvml.nvmlDeviceGetHandleByIndex(int(name))
+    return pynvml.nvmlDeviceGetHandleByUUID(name)
+
+
+def _slowed_ns(handle: Any, policy: int) -> int | None:
+    return _told_by_driver(lambda: int(pynvml.nvmlDeviceGetViolationStatus(handle, policy).violationTime))
+
+
+def _others(handle: Any) -> int:
+    """The processes that compute on the GPU, without this one, whose number in a container may be another."""
+    processes = {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    return len(processes - {os.getpid()}) if os.getpid() in processes else max(len(processes) - 1, 0)
+
+
+_MILLIWATTS = 1000.0
+
+
+class GpuUseReader(Closeable):
+    """Reads use, memory and power of every GPU of this machine; without a GPU or a driver, of none.
+
+    ``CUDA_VISIBLE_DEVICES`` does not matter: the order is that of the driver, and what another process does
+    on a GPU counts too.
+    """
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+        self._open = False
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
+            self._open = True
+            count = pynvml.nvmlDeviceGetCount()
+            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+
+    def read(self) -> tuple[dict[str, float], ...]:
+        """Reads the figures of each GPU, as far as its driver tells them.
+
+        They are ``utilization_percent`` (the part of the driver's last period in which a kernel ran),
+        ``memory_bytes`` (of all processes) and ``power_watts``.
+        """
+        return tuple(_figures(handle) for handle in self._handles)
+
+    def close(self) -> None:
+        """Leaves the driver; calling it again does nothing."""
+        if self._open:
+            self._open, self._handles = False, []
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+
+
+def _figures(handle: Any) -> dict[str, float]:
+    readers: dict[str, Callable[[], float]] = {
+        "utilization_percent": lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+        "memory_bytes": lambda: float(pynvml.nvmlDeviceGetMemoryInfo(handle).used),
+        "power_watts": lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / _MILLIWATTS,
+    }
+    found = {}
+    for name, read in readers.items():
+        with suppress(pynvml.NVMLError):
+            found[name] = read()
+    return found
+
+
+def process_tree(root: int) -> tuple[int, ...]:
+    """Returns the numbers of a process and of all that it has started, also indirectly, but not this one's.
+
+    A process that is gone has none.
+    """
+    with suppress(psutil.Error):
+        process = psutil.Process(root)
+        every = (process, *process.children(recursive=True))
+        return tuple(each.pid for each in every if each.pid != os.getpid())
+    return ()

@@ -1,20 +1,105 @@
-"""The hardware and software that a model runs on, as an evaluation records it."""
+"""The device that a model runs on, and its hardware and software, as an evaluation records them.
+
+Owns the default number of threads of an operator, one rule for all frameworks, so that they compare; and
+the shared libraries that this process has loaded, with the versions that CUDA's libraries tell.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pynvml
 
 from inferometer.agent import __version__
 from inferometer.agent.hardware.allocator import SETTING, allocator_in_use
+
+
+class DeviceKind(str, Enum):
+    """The kind of a device; ``REMOTE`` is a server's device that is not known."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    REMOTE = "remote"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The CPU, the GPU number ``index`` as the framework counts them, or a server's device."""
+
+    kind: DeviceKind = DeviceKind.CPU
+    index: int = 0
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether this is a GPU."""
+        return self.kind is DeviceKind.GPU
+
+    def __str__(self) -> str:
+        return f"gpu:{self.index}" if self.is_gpu else self.kind.value
+
+
+CPU = Device()
+
+
+_MAPS = Path("/proc/self/maps")
+
+
+def loaded_library(prefix: str, folder: Path | None = None, maps: Path = _MAPS) -> Path | None:
+    """Returns the first loaded library whose file name begins with ``prefix``, in ``folder`` if given.
+
+    None if there is none, or the system does not tell.
+    """
+    with suppress(OSError):
+        for line in maps.read_text(encoding="utf-8", errors="replace").splitlines():
+            fields = line.split(maxsplit=5)
+            path = Path(fields[5]) if len(fields) == 6 else Path()
+            if path.name.startswith(prefix) and folder in {None, path.parent}:
+                return path
+    return None
+
+
+def cuda_library_versions() -> Mapping[str, str]:
+    """Returns the versions of the CUDA runtime and of cuDNN in this process; without those not loaded."""
+    found = {}
+    for name, prefix, version_of in (
+        ("CUDA runtime", "libcudart", cuda_runtime_version),
+        ("cuDNN", "libcudnn.", cudnn_version),
+    ):
+        path = loaded_library(prefix)
+        with suppress(OSError, AttributeError):  # the file is gone, or is another library
+            if path is not None:
+                found[name] = version_of(ctypes.CDLL(str(path)))
+    return found
+
+
+def cuda_runtime_version(library: Any) -> str:
+    """Asks ``libcudart`` for its version, such as 12.4."""
+    version = ctypes.c_int()
+    library.cudaRuntimeGetVersion(ctypes.byref(version))
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def cudnn_version(library: Any) -> str:
+    """Asks ``libcudnn`` for its version, such as 9.1.0."""
+    library.cudnnGetVersion.restype = ctypes.c_size_t
+    return readable_cudnn_version(int(library.cudnnGetVersion()))
+
+
+def readable_cudnn_version(number: int) -> str:
+    """Returns cuDNN's version number as text: 8902 is 8.9.2, and from cuDNN 9 on 90100 is 9.1.0."""
+    major = 10_000 if number >= 90_000 else 1000
+    return f"{number // major}.{number % major // 100}.{number % 100}"
+
 
 _VARIABLES = (
     # threads, where they run, and how they wait for work
@@ -270,3 +355,35 @@ def _read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
         finally:
             pynvml.nvmlShutdown()
     return (), None
+
+
+_VARIABLE = "OMP_NUM_THREADS"
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+def default_threads(spare_cores: int = 0) -> int:
+    """Returns how many threads an operator may use on the CPU if no option says it.
+
+    ``OMP_NUM_THREADS`` if it is set, also for frameworks that do not read it; else one thread for each core
+    that this process may use. ``spare_cores`` are left free, and at least one thread remains.
+    """
+    threads = _threads_of_variable() or usable_physical_cores()
+    if spare_cores:
+        threads = min(threads, usable_cores() - spare_cores)
+    return max(1, threads)
+
+
+def usable_physical_cores(topology: Path = _TOPOLOGY) -> int:
+    """Returns the number of cores that this process may use; its logical processors count once."""
+    try:
+        processors = os.sched_getaffinity(0)
+        siblings = (topology / f"cpu{number}/topology/thread_siblings_list" for number in processors)
+        return len({path.read_text(encoding="utf-8").strip() for path in siblings})
+    except (AttributeError, OSError):  # the system has no processor affinity, or does not tell the siblings
+        return min(psutil.cpu_count(logical=False) or usable_cores(), usable_cores())
+
+
+def _threads_of_variable() -> int | None:
+    """The number in ``OMP_NUM_THREADS``, of nested levels the outermost; None without a valid one."""
+    outermost = os.environ.get(_VARIABLE, "").partition(",")[0].strip()
+    return int(outermost) or None if outermost.isdecimal() else None

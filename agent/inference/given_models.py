@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
+from inferometer.agent.artifacts.files import InputSignature, ModelSignature
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.manifests.errors import (
     ArtifactError,
@@ -18,9 +18,8 @@ from inferometer.manifests.errors import (
     suggestion,
 )
 from inferometer.manifests.fields import DYNAMIC_AXIS
-from inferometer.manifests.inputs import ElementType, TensorElementType
 from inferometer.manifests.loader import parse_manifest
-from inferometer.manifests.schema import ModelManifest
+from inferometer.manifests.schema import ElementType, ModelManifest, TensorElementType
 
 INFERRED = "manifest"
 """The attribute of a manifest that says where it was inferred from."""

@@ -144,7 +144,7 @@ def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
 
 def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
     """Returns the entry of a file in the index, and whether the file could be read."""
-    from inferometer.agent.inference.requirements import unsupported_here
+    from inferometer.agent.inference.selection import unsupported_here
     from inferometer.manifests.loader import load_manifest
     from inferometer.manifests.schema import DatasetManifest, ModelManifest
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.postprocessing import Postprocessor
 from inferometer.agent.inference.predictor import Predictor, Tensors
 from inferometer.agent.inference.preparation import (
     Clock,
@@ -33,18 +32,16 @@ from inferometer.agent.inference.results import (
     Inferred,
     InputFailure,
     Outputs,
+    Postprocessor,
     QueueTimes,
     RawOutputs,
     Stage,
     StageTimes,
 )
 from inferometer.agent.inference.run_tracing import RunTracing
-from inferometer.agent.preprocessing.inputs import Input, batch_size
+from inferometer.agent.preprocessing.inputs import Input, Origin, batch_size
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
-from inferometer.agent.preprocessing.origins import Origin
-from inferometer.agent.tracing.profiler import Profiler
-from inferometer.agent.tracing.recorder import TraceScope
-from inferometer.agent.tracing.span import AttributeValue, TraceLevel
+from inferometer.agent.tracing.recorder import AttributeValue, Profiler, TraceLevel, TraceScope
 from inferometer.manifests.errors import HungError, PredictionError
 
 _SHORTEST_WAIT_S = 0.001

@@ -1,4 +1,8 @@
-"""The predictor: the interface that every framework implements for one model on one device."""
+"""The predictor: the interface that every framework implements for one model on one device.
+
+``found_names`` matches the inputs of a manifest, which may be numbered, with those that a framework found
+in a model.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
+from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.hardware.device import CPU, Device
-from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.hardware.environment import CPU, Device, FrameworkDetails, default_threads
 from inferometer.agent.preprocessing.inputs import Tensors as Tensors
 from inferometer.agent.preprocessing.inputs import dtype_of
-from inferometer.agent.tracing.profiler import Profiler
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,
     ConfigurationError,
@@ -33,9 +33,60 @@ from inferometer.manifests.errors import (
     InferometerError,
     OutOfMemoryError,
     PredictionError,
+    suggestion,
 )
-from inferometer.manifests.inputs import AxisSizes, TensorSpec
-from inferometer.manifests.schema import ModelManifest
+from inferometer.manifests.fields import FIRST_INPUT, is_numbered_layer
+from inferometer.manifests.schema import AxisSizes, ModelManifest, TensorSpec
+
+
+def number_of(name: str) -> int | None:
+    """Returns the number that stands for a name in a manifest, such as 1 for ``#1``; None for other names."""
+    if is_numbered_layer(name):
+        return int(name[1:])
+    return 0 if name == FIRST_INPUT else None
+
+
+def has_numbers(tensors: Sequence[TensorSpec]) -> bool:
+    """Returns whether a manifest numbers its inputs; ``data`` alone is a name as well."""
+    return any(is_numbered_layer(each.name) for each in tensors)
+
+
+def found_names(where: object, tensors: Sequence[TensorSpec], found: Sequence[str]) -> dict[str, str]:
+    """Returns the name in the model of each of a manifest's inputs, which may be numbered.
+
+    Args:
+        where: The beginning of messages.
+        tensors: The inputs of the manifest.
+        found: The names of all inputs of the model, in its order.
+
+    Raises:
+        ArtifactError: The names differ.
+    """
+    numbered, known = has_numbers(tensors), set(found)
+    names = {}
+    for tensor in tensors:
+        number = number_of(tensor.name)
+        if tensor.name not in known and numbered and number is not None and number < len(found):
+            names[tensor.name] = found[number]
+        else:
+            names[tensor.name] = tensor.name
+    taken = set(names.values())
+    for wanted, name in names.items():
+        if name not in known:
+            several = f"it has {len(found)}: {', '.join(found)}"
+            advice = suggestion(wanted, found) if len(tensors) > 1 or len(found) == 1 else several
+            single = "single " if len(tensors) == 1 else ""
+            raise ArtifactError(f'{where}: has no {single}input "{wanted}"; {advice}')
+    for name in found:
+        if name not in taken:
+            several = ", ".join(found)
+            if len(tensors) == 1:
+                raise ArtifactError(
+                    f'{where}: has no single input "{tensors[0].name}"; it has {len(found)}: {several}'
+                )
+            raise ArtifactError(f'{where}: has the input "{name}", which the manifest lacks')
+    return names
+
 
 _NO_TURN = nullcontext()
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from inferometer.agent.inference.results import InputFailure, Stage
-from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Tensors, Url
+from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Origin, Tensors, Url
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
-from inferometer.agent.preprocessing.origins import Origin
 from inferometer.manifests.errors import InputError, SessionError
 
 _OPEN = nullcontext()

@@ -148,7 +148,7 @@ BUILTIN = (
         suffixes=("-symbol.json", ".json", ".params"),
         classes=("mxnet.gluon.block.HybridBlock",),
         trainer="inferometer.agent.frameworks.mxnet.trainer:MXNetTrainer",
-        companions="inferometer.agent.frameworks.mxnet.training.servers:companions",
+        companions="inferometer.agent.frameworks.mxnet.servers:companions",
         operators="inferometer.agent.frameworks.mxnet.operators.runner:MXNetOperators",
     ),
     FrameworkEntry(

@@ -6,9 +6,15 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from inferometer.agent.inference.preparation import PreparedInput
-from inferometer.agent.tracing.profiler import PredictWindow, Profiler
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceScope
-from inferometer.agent.tracing.span import AttributeValue, SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    AttributeValue,
+    PredictWindow,
+    Profiler,
+    SpanKind,
+    SpanRecorder,
+    TraceLevel,
+    TraceScope,
+)
 from inferometer.manifests.errors import InferometerError, one_line
 
 _READ = SpanKind("read", TraceLevel.APPLICATION_TRACE)

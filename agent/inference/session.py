@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
-from inferometer.agent.artifacts.locations import tokenizer_files
-from inferometer.agent.artifacts.model_files import Artifacts, get_file, resolve_model
-from inferometer.agent.artifacts.signature import InputSignature
-from inferometer.agent.artifacts.urls import shown
+from inferometer.agent.artifacts.files import Artifacts, InputSignature, get_file, resolve_model
+from inferometer.agent.artifacts.locations import shown, tokenizer_files
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.hardware.device import CPU, Device
-from inferometer.agent.hardware.environment import container_architecture, read_environment, usable_cores
+from inferometer.agent.hardware.environment import (
+    CPU,
+    Device,
+    container_architecture,
+    read_environment,
+    usable_cores,
+)
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.postprocessing import Postprocessor, with_labels
 from inferometer.agent.inference.predictor import (
     Precision,
     Predictor,
@@ -31,19 +33,25 @@ from inferometer.agent.inference.predictor import (
 )
 from inferometer.agent.inference.preparation import Clock, Fetch
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.requirements import require_supported
-from inferometer.agent.inference.results import BatchResult, Infer, Inferred, SystemDescription
+from inferometer.agent.inference.results import (
+    BatchResult,
+    Infer,
+    Inferred,
+    Postprocessor,
+    SystemDescription,
+    with_labels,
+)
 from inferometer.agent.inference.run_tracing import RunTracing
+from inferometer.agent.inference.selection import require_supported
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
 from inferometer.agent.preprocessing.inputs import Input, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor, model_preprocessor_of
-from inferometer.agent.tracing.recorder import TraceScope, traced
-from inferometer.agent.tracing.span import AttributeValue, SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import AttributeValue, SpanKind, TraceLevel, TraceScope, traced
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, InputError
 from inferometer.manifests.schema import ModelManifest
 
 if TYPE_CHECKING:
-    from inferometer.agent.artifacts.cache import ArtifactCache
+    from inferometer.agent.artifacts.files import ArtifactCache
     from inferometer.agent.inference.given_models import GivenModel
 
 MAX_THREADS = 1024

@@ -10,8 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
-from inferometer.agent.preprocessing.inputs import NamedTensors, Payload, Tensors, Text, dtype_of, padded
-from inferometer.agent.preprocessing.origins import Origin
+from inferometer.agent.preprocessing.inputs import (
+    NamedTensors,
+    Origin,
+    Payload,
+    Tensors,
+    Text,
+    dtype_of,
+    padded,
+)
 from inferometer.agent.preprocessing.preprocessor import (
     Preprocessor,
     bytes_ahead,
@@ -20,8 +27,7 @@ from inferometer.agent.preprocessing.preprocessor import (
     preprocessor_of,
 )
 from inferometer.manifests.errors import InputError
-from inferometer.manifests.inputs import InputParameters, TensorSpec, TextParameters
-from inferometer.manifests.schema import ModelManifest
+from inferometer.manifests.schema import InputParameters, ModelManifest, TensorSpec, TextParameters
 
 
 class ModelPreprocessor:

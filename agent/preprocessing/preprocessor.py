@@ -1,20 +1,29 @@
-"""Preprocessors: the input tensor of a model, from an image or a tensor."""
+"""Preprocessors: the input tensor of a model, from an image or a tensor.
+
+``RecordReader`` is the interface of a framework's own iterator over a file of images, which preprocesses
+them itself.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.closeable import Closeable
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS, ImageDecoder, check_pixels
 from inferometer.agent.preprocessing.inputs import (
     EncodedImage,
+    ImageGeometry,
     NamedTensors,
+    Origin,
     Payload,
     Pixels,
     Tensor,
@@ -24,9 +33,8 @@ from inferometer.agent.preprocessing.inputs import (
     dtype_of,
     element_bytes,
 )
-from inferometer.agent.preprocessing.origins import ImageGeometry, Origin
 from inferometer.manifests.errors import ConfigurationError, FrameworkUnavailableError, InputError
-from inferometer.manifests.inputs import (
+from inferometer.manifests.schema import (
     ColorMode,
     Decoder,
     ElementType,
@@ -198,7 +206,7 @@ def open_decoder(parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> I
         FrameworkUnavailableError: Its library is not installed; the message has the command to install it.
     """
     if parameters.decoder is Decoder.PILLOW:
-        from inferometer.agent.preprocessing.pillow_decoder import PillowDecoder
+        from inferometer.agent.preprocessing.image_decoder import PillowDecoder
 
         return PillowDecoder(parameters, max_pixels)
     # OpenCV reads its limit on import; the default is 2 ** 30 pixels
@@ -350,3 +358,53 @@ def preprocessor_of(parameters: InputParameters, max_pixels: int = MAX_PIXELS) -
             return ImagePreprocessor(parameters, max_pixels)
         case TensorParameters():
             return TensorPreprocessor(parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """The options of a record reader.
+
+    Attributes:
+        batch_size: Samples in a batch; the last one of an epoch may hold fewer.
+        threads: The threads that decode.
+        prefetch: The batches that are loaded ahead; an iterator that always does so loads at least one.
+        shuffle: Whether the order is drawn anew for each epoch, by the framework.
+        seed: The seed of that order.
+    """
+
+    batch_size: int
+    threads: int
+    prefetch: int = 1
+    shuffle: bool = False
+    seed: int = 0
+
+
+class RecordReader(Closeable):
+    """Reads, decodes and preprocesses images as its framework does. A damaged file may end the process.
+
+    Args:
+        path: The file.
+        count: The number of its records.
+        parameters: The model's input.
+        options: See ``RecordOptions``.
+
+    Raises:
+        ConfigurationError: The framework cannot preprocess as the model requires.
+        DatasetError: The file cannot be read.
+    """
+
+    @abstractmethod
+    def __init__(
+        self, path: Path, count: int, parameters: InputParameters, options: RecordOptions
+    ) -> None: ...
+
+    @abstractmethod
+    def epoch(self, out: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
+        """Yields the labels of each batch, int64, (samples,); its inputs are then in rows of ``out``.
+
+        Args:
+            out: ``(batch size, *dimensions)``, float32; the same memory for every batch.
+
+        Raises:
+            DatasetError: The framework cannot read or decode a record.
+        """

@@ -1,22 +1,168 @@
-"""The preprocessor of texts: rows of tokens, as long as each text."""
+"""The preprocessor of texts: rows of tokens, as long as each text, by the library tokenizers.
+
+The library is imported here alone, for the manifests that take texts.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import Payload, Tensors, Text
-from inferometer.agent.preprocessing.origins import TokenizedText
+from inferometer.agent.preprocessing.inputs import Payload, Tensors, Text, TokenizedText
 from inferometer.agent.preprocessing.preprocessor import Preprocessor
-from inferometer.agent.preprocessing.text_tokenizer import TextTokenizer
-from inferometer.manifests.errors import InputError
-from inferometer.manifests.text_inputs import TextParameters
+from inferometer.manifests.errors import ArtifactError, FrameworkUnavailableError, InputError, one_line
+from inferometer.manifests.tensor_specs import TextParameters, Truncation
+
+try:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+except ImportError as error:
+    raise FrameworkUnavailableError(
+        f"texts need the library tokenizers, which cannot be imported ({one_line(error)}); install it with: "
+        "pip install 'inferometer[text]'"
+    ) from error
+
+_UNKNOWN, _FIRST, _SEPARATOR = "[UNK]", "[CLS]", "[SEP]"
+_PADDING = ("[PAD]", "<pad>")
+_JSON = b"{"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """The tokens of one text, without padding.
+
+    Attributes:
+        ids: int64, tokens.
+        types: int64, tokens; 1 for those of a second text.
+        text: The text that contains the answers.
+    """
+
+    ids: NDArray[np.int64]
+    types: NDArray[np.int64]
+    text: TokenizedText
+
+
+class TextTokenizer:
+    """Splits texts into tokens as a manifest and its tokenizer's file say. Thread-safe.
+
+    Args:
+        parameters: The input.
+        path: The file of the tokenizer.
+
+    Attributes:
+        padding_id: The number of the token that texts are padded with.
+
+    Raises:
+        ArtifactError: The file is not a tokenizer, or does not fit the parameters.
+    """
+
+    def __init__(self, parameters: TextParameters, path: Path) -> None:
+        self._longest = parameters.max_length
+        self._pairs = _opened(parameters, path)
+        special = self._pairs.num_special_tokens_to_add(is_pair=False)
+        if parameters.max_length <= special:
+            raise ArtifactError(
+                f"{path}: the tokenizer adds {special} tokens to each text, so that max_length "
+                f"{parameters.max_length} leaves none for it"
+            )
+        self.padding_id = _padding_id(self._pairs, parameters)
+        self._pairs.no_padding()
+        self._pairs.no_truncation()
+        self._singles = self._pairs
+        if parameters.truncation is not Truncation.NONE:
+            # with only_second, the library refuses a text alone
+            self._singles = Tokenizer.from_str(self._pairs.to_str())
+            self._singles.enable_truncation(parameters.max_length, strategy="longest_first")
+            self._pairs.enable_truncation(parameters.max_length, strategy=parameters.truncation.value)
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The version of the library, which determines the tokens."""
+        return {"tokenizers": metadata.version("tokenizers")}
+
+    def __call__(self, text: Text) -> Tokens:
+        """Returns the tokens of a text.
+
+        Raises:
+            InputError: A text is empty or nothing but white space, has no tokens or too many of them, or is
+                not Unicode text.
+        """
+        for part in (text.text, text.pair):
+            if part is not None and not part.strip():
+                raise InputError("the text is empty" if text.pair is None else "a text of the pair is empty")
+        tokenizer = self._singles if text.pair is None else self._pairs
+        try:
+            encoding = tokenizer.encode(text.text, text.pair)
+        except UnicodeEncodeError as error:
+            raise InputError(f"the text cannot be encoded in UTF-8: {one_line(error)}") from error
+        except Exception as error:  # the library has no class of its own, nor a common one
+            raise InputError(f"the text cannot be tokenized: {one_line(error)}") from error
+        ids = np.asarray(encoding.ids, np.int64)
+        if len(ids) > self._longest:
+            raise InputError(f"the text has {len(ids)} tokens; max_length is {self._longest}")
+        if all(encoding.special_tokens_mask):
+            raise InputError("the text has no tokens")
+        answered = 0 if text.pair is None else 1
+        inside = np.asarray([number == answered for number in encoding.sequence_ids], np.bool_)
+        offsets = np.where(inside[:, np.newaxis], np.asarray(encoding.offsets, np.int64).reshape(-1, 2), -1)
+        tokenized = TokenizedText(text.text if text.pair is None else text.pair, offsets)
+        return Tokens(ids, np.asarray(encoding.type_ids, np.int64), tokenized)
+
+
+def _opened(parameters: TextParameters, path: Path) -> Tokenizer:
+    try:
+        content = path.read_bytes()
+        text = content.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{path}: the tokenizer cannot be read: {one_line(error)}") from error
+    if not content.lstrip().startswith(_JSON):
+        return _word_pieces(path, text, lower_case=parameters.lower_case is not False)
+    if parameters.lower_case is not None:
+        raise ArtifactError(
+            f"{path}: says itself whether texts are brought to lower case; leave out lower_case, which is "
+            "for a vocab.txt"
+        )
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # the library has no class of its own
+        raise ArtifactError(f"{path}: is no file of the library tokenizers: {one_line(error)}") from error
+
+
+def _word_pieces(path: Path, text: str, *, lower_case: bool) -> Tokenizer:
+    """Returns the tokenizer of BERT for a vocabulary."""
+    lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
+    vocabulary = {token: number for number, token in enumerate(lines)}
+    if missing := [token for token in (_UNKNOWN, _FIRST, _SEPARATOR) if token not in vocabulary]:
+        raise ArtifactError(
+            f"{path}: is neither a file of the library tokenizers nor a vocabulary of word pieces, which has "
+            f"the token {missing[0]} in a line"
+        )
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=_UNKNOWN))
+    tokenizer.add_special_tokens(
+        [token for token in (_PADDING[0], _UNKNOWN, _FIRST, _SEPARATOR, "[MASK]") if token in vocabulary]
+    )
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(
+        (_SEPARATOR, vocabulary[_SEPARATOR]), (_FIRST, vocabulary[_FIRST])
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _padding_id(tokenizer: Tokenizer, parameters: TextParameters) -> int:
+    if parameters.padding_id is not None:
+        return parameters.padding_id
+    if (padding := tokenizer.padding) is not None:
+        return int(padding["pad_id"])
+    found = (tokenizer.token_to_id(token) for token in _PADDING)
+    return next((number for number in found if number is not None), 0)
 
 
 class TextPreprocessor(Preprocessor):

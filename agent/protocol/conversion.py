@@ -1,19 +1,24 @@
-"""Conversion between the program's types and messages: inputs, options and session descriptions.
+"""Conversion between the program's types and messages of the native protocol.
 
-``agent.protocol.messages`` has the two messages that carry tensors.
+Inputs, options and the descriptions of sessions; the counters of a host's conditions; and spans, whose
+columns travel as bytes and whose kinds as JSON. ``agent.protocol.messages`` has the two messages that
+carry tensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+from google.protobuf.message import Message
 from pydantic import ValidationError
 
-from inferometer.agent.hardware.device import Device, DeviceKind
-from inferometer.agent.hardware.environment import Environment, Gpu
+from inferometer.agent.hardware.conditions import ConditionCounters, GpuCounters, ProcessorTimes
+from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu
 from inferometer.agent.inference.predictor import Precision, Weights, has_own_precision
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
@@ -27,12 +32,158 @@ from inferometer.agent.preprocessing.inputs import (
     Text,
     Url,
 )
-from inferometer.agent.protocol.span_messages import TracePart, trace_part_message
 from inferometer.agent.protocol.tensors import read_named, read_tensor
+from inferometer.agent.tracing.recorder import (
+    COLUMNS,
+    Attributes,
+    AttributeValue,
+    SpanChunk,
+    SpanKind,
+    SpanRole,
+    TraceLevel,
+)
 from inferometer.manifests.errors import AgentError, ConfigurationError, InputError
 from inferometer.manifests.schema import ModelManifest
 from inferometer.manifests.tensor_specs import AxisSizes
 from inferometer.protos.inferometer.v1 import predict_pb2
+
+_INT64 = np.dtype("<i8")
+
+
+@dataclass(frozen=True, slots=True)
+class TracePart:
+    """The spans that a call has recorded since the last part.
+
+    ``dropped`` counts those for which there was no room; ``notes`` say, in a line each, what a trace lacks.
+    ``resource`` is the process that recorded the spans of the call, in one of the call's parts.
+    """
+
+    chunks: Sequence[SpanChunk] = ()
+    dropped: int = 0
+    notes: Sequence[str] = ()
+    resource: Attributes = ()
+
+    def __bool__(self) -> bool:
+        """Returns whether the part has any content."""
+        return bool(self.chunks or self.dropped or self.notes)
+
+
+def trace_part_message(part: TracePart) -> predict_pb2.TracePart:
+    """Returns the message of a part."""
+    return predict_pb2.TracePart(
+        spans=[
+            predict_pb2.SpanChunk(
+                kinds_json=json.dumps([_kind_object(kind) for kind in chunk.kinds]),
+                columns=b"".join(getattr(chunk, name).astype(_INT64).tobytes() for name in COLUMNS),
+            )
+            for chunk in part.chunks
+        ],
+        dropped=part.dropped,
+        notes=part.notes,
+        resource_json=json.dumps(part.resource) if part.resource else "",
+    )
+
+
+def read_trace_part(message: predict_pb2.TracePart) -> TracePart:
+    """Returns the part that a message holds; raises ValueError if its spans are not valid."""
+    return TracePart(
+        [_span_chunk(chunk) for chunk in message.spans],
+        message.dropped,
+        tuple(message.notes),
+        _resource_attributes(message.resource_json) if message.resource_json else (),
+    )
+
+
+def _resource_attributes(text: str) -> Attributes:
+    try:
+        return tuple((str(name), _attribute(value)) for name, value in json.loads(text))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"the resource cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _kind_object(kind: SpanKind) -> dict[str, object]:
+    role = {} if kind.role is SpanRole.INTERNAL else {"role": kind.role.name}
+    return {"name": kind.name, "level": kind.level.name, "attributes": kind.attributes, **role}
+
+
+def _span_chunk(message: predict_pb2.SpanChunk) -> SpanChunk:
+    try:
+        kinds = tuple(
+            SpanKind(
+                str(kind["name"]),
+                TraceLevel[kind["level"]],
+                tuple((str(name), _attribute(value)) for name, value in kind["attributes"]),
+                SpanRole[kind.get("role", SpanRole.INTERNAL.name)],
+            )
+            for kind in json.loads(message.kinds_json)
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"the kinds of its spans cannot be read: {type(error).__name__}: {error}") from error
+    values = np.frombuffer(message.columns, _INT64)  # raises ValueError for a truncated number
+    if len(values) % len(COLUMNS):
+        raise ValueError("the columns of its spans differ in length")
+    columns = dict(zip(COLUMNS, values.astype(np.int64).reshape(len(COLUMNS), -1), strict=True))
+    places = columns["kind"]
+    if len(places) and not 0 <= places.min() <= places.max() < len(kinds):
+        raise ValueError("a span is of no kind")
+    return SpanChunk(kinds, *(columns[name] for name in COLUMNS))
+
+
+def _attribute(value: object) -> AttributeValue:
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, str | bool | int | float):
+        return value
+    raise TypeError(f"an attribute is {type(value).__name__}")
+
+
+_NESTED_COUNTERS = ("processors", "gpu", "heat_throttles")
+
+
+def conditions_response(counters: ConditionCounters) -> predict_pb2.ConditionsResponse:
+    """Returns the message of counters; what is None is not set."""
+    message = predict_pb2.ConditionsResponse(heat_throttles=counters.heat_throttles)
+    _write_counters(message, counters)
+    for name in ("processors", "gpu"):
+        if (nested := getattr(counters, name)) is not None:
+            getattr(message, name).SetInParent()  # also where each of its numbers is 0 or not known
+            _write_counters(getattr(message, name), nested)
+    return message
+
+
+def read_conditions(message: predict_pb2.ConditionsResponse) -> ConditionCounters:
+    """Returns the counters of a message."""
+    counters = ConditionCounters(**_read_counters(message, ConditionCounters))
+    return replace(
+        counters,
+        processors=ProcessorTimes(**_read_counters(message.processors, ProcessorTimes))
+        if message.HasField("processors")
+        else None,
+        heat_throttles=tuple(message.heat_throttles),
+        gpu=GpuCounters(**_read_counters(message.gpu, GpuCounters)) if message.HasField("gpu") else None,
+    )
+
+
+def _write_counters(message: Message, counters: object) -> None:
+    """Sets the plain fields, whose names are those of the message."""
+    for name in _plain_counters(type(counters)):
+        if (value := getattr(counters, name)) is not None:
+            setattr(message, name, value)
+
+
+def _read_counters(message: Message, kind: type) -> dict[str, Any]:
+    """The plain fields that are set; those that cannot be unset are 0 or empty."""
+    optional = {field.name for field in message.DESCRIPTOR.fields if field.has_presence}
+    return {
+        name: getattr(message, name)
+        for name in _plain_counters(kind)
+        if name not in optional or message.HasField(name)
+    }
+
+
+def _plain_counters(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind) if field.name not in _NESTED_COUNTERS]
+
 
 _WEIGHTS = {weights: predict_pb2.Weights.Value(f"WEIGHTS_{weights.name}") for weights in Weights}
 _PRECISIONS = {each: predict_pb2.Precision.Value(f"PRECISION_{each.name}") for each in Precision}

@@ -36,17 +36,21 @@ from inferometer.agent.preprocessing.inputs import (
     Text,
     Url,
 )
-from inferometer.agent.protocol.span_messages import TracePart, read_trace_part, trace_part_message
+from inferometer.agent.protocol.conversion import TracePart, read_trace_part, trace_part_message
 from inferometer.agent.protocol.tensors import (
+    Parts,
+    Span,
     array_bytes,
+    cut_out,
     element_name,
     fill_named,
     fill_tensor,
+    length_delimited,
+    padding,
     read_array,
     read_named,
     read_tensor,
 )
-from inferometer.agent.protocol.wire import Parts, Span, cut_out, length_delimited, padding
 from inferometer.agent.tasks.registry import PREDICTIONS
 from inferometer.manifests.errors import ConfigurationError, InputError, PredictionError
 from inferometer.protos.inferometer.v1 import predict_pb2, tensor_pb2

@@ -1,7 +1,9 @@
-"""The gRPC status of each error of the program, and its transport to the client.
+"""How calls end: the gRPC and the HTTP status of each error of the program, which travels to the client.
 
 The status carries the error's one line as its message, and the name of its class as trailing metadata, so
-that the remote client raises the same class again.
+that the remote client raises the same class again. The HTTP statuses are those that KServe and Triton
+give; the body of an unsuccessful response is ``{"error": "…"}``, with the message. The metadata keys of
+calls, which clients and agents share, are here too.
 """
 
 from __future__ import annotations
@@ -12,6 +14,27 @@ from dataclasses import dataclass
 import grpc
 
 from inferometer.manifests import errors
+from inferometer.manifests.errors import ConfigurationError
+
+AUTHORIZATION_KEY = "authorization"
+"""The secret that a client shows with every call; see ``bearer``."""
+TRACEPARENT_KEY = "traceparent"
+"""The W3C header; a call without it, or with one that is malformed or not sampled, is not traced."""
+LEVEL_KEY = "inferometer-trace-level"
+"""The trace level, from a client that takes the spans itself."""
+LAYERS_KEY = "inferometer-trace-layers"
+"""``0`` if the client wants no spans of layers, as in a warm-up."""
+
+
+def bearer(secret: str) -> str:
+    """Returns what a client with the ``secret`` sends under ``AUTHORIZATION_KEY``.
+
+    Raises ConfigurationError if the secret cannot be sent.
+    """
+    if not (secret and secret.isascii() and secret.isprintable()):
+        raise ConfigurationError("the secret is empty, or has characters other than printable ASCII ones")
+    return f"Bearer {secret}"
+
 
 ERROR_CLASS_KEY = "inferometer-error"
 """The trailing metadata that names the error's class."""
@@ -101,3 +124,61 @@ def described(error: Exception, method: str) -> str:
         return one_line(error)
     _log.exception("%s failed: %s", method, type(error).__name__)
     return f"{method} failed in the agent ({type(error).__name__}); the agent's log says more"
+
+
+HTTP_STATUSES: dict[type[errors.InferometerError], int] = {
+    errors.InferometerError: 500,
+    errors.ManifestError: 500,
+    errors.NotFoundError: 404,
+    errors.UnknownModelError: 404,
+    errors.UnknownFrameworkError: 404,
+    errors.UnknownEvaluationError: 404,
+    errors.UnknownDatasetError: 404,
+    errors.FrameworkUnavailableError: 400,
+    errors.ConfigurationError: 400,
+    errors.ArtifactError: 400,
+    errors.ArtifactUnavailableError: 400,
+    errors.DeviceError: 400,
+    errors.DeviceLostError: 503,
+    errors.DatasetError: 400,
+    errors.InputError: 400,
+    errors.RegionExistsError: 400,
+    errors.PredictionError: 500,
+    errors.OutOfMemoryError: 503,
+    errors.TrainingError: 500,
+    errors.RankLostError: 500,
+    errors.HungError: 503,
+    errors.StoreError: 503,
+    errors.OutputError: 500,
+    errors.AgentError: 503,
+    errors.SessionError: 404,
+    errors.SessionLimitError: 503,
+    errors.QueueFullError: 503,
+    errors.RateLimitError: 429,
+    errors.MemoryLimitError: 503,
+    errors.DeadlineError: 504,
+    errors.RequestCancelledError: 499,
+    errors.EvaluationFailed: 500,
+    errors.EvaluationInterrupted: 499,
+}
+"""The status of each error class; other classes have that of their nearest ancestor."""
+NOT_ADMITTED = 401
+"""The status of a request without the correct secret."""
+
+
+class HttpRequestError(errors.InputError):
+    """A request that HTTP has a ``status`` of its own for, such as 413; ``headers`` go with the response."""
+
+    def __init__(self, status: int, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+
+
+def http_status(error: Exception) -> int:
+    """Returns the HTTP status for an error."""
+    if isinstance(error, HttpRequestError):
+        return error.status
+    if isinstance(error, NotOfferedError):
+        return 501
+    return next((HTTP_STATUSES[kind] for kind in type(error).__mro__ if kind in HTTP_STATUSES), 500)

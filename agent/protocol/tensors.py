@@ -1,23 +1,90 @@
-"""Arrays in messages: the name of an element type, a shape, and little-endian bytes.
+"""Tensors in messages, in the forms that both protocols share.
 
-A decoded array of numbers is a read-only view of the message's bytes: nothing is copied. See ``strings`` for
-those of strings.
+Arrays: the name of an element type, a shape, and little-endian bytes. A decoded array of numbers is a
+read-only view of the message's bytes: nothing is copied.
+
+Strings: each in UTF-8 after its length in 4 bytes, little-endian. That is the form of ``BYTES`` in the
+Open Inference Protocol, which leaves the meaning of the bytes open. In an array they are Python's own
+strings.
+
+The part of protobuf's wire format that avoids copies of large tensors: the protobuf library copies the
+content of every ``bytes`` field when a message is built, serialized, parsed and accessed. For a tensor of
+hundreds of kilobytes these copies are most of the cost of a call beside the transport. Therefore the
+library serializes the small fields of a message only, followed by the tensor's own bytes, and the tensor
+is cut out before the library parses the rest. The bytes on the wire are ordinary protobuf.
+
+Format: https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
 
 import math
+import struct
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.arrays import SMALL_BYTES, aligned
-from inferometer.agent.protocol.strings import is_text, pack_strings, unpack_strings
-from inferometer.manifests.errors import InputError
+from inferometer.agent.preprocessing.inputs import SMALL_BYTES, aligned
+from inferometer.manifests.errors import InputError, PredictionError
 from inferometer.protos.inferometer.v1 import tensor_pb2
+
+_STRING_LENGTH = struct.Struct("<I")
+
+
+def is_text(dtype: np.dtype[Any]) -> bool:
+    """Returns whether an array of a dtype holds strings: Python's own, or NumPy's of a fixed length."""
+    return dtype.kind in "OU"
+
+
+def pack(elements: Iterable[bytes]) -> bytes:
+    """Returns elements as raw contents."""
+    return b"".join(part for element in elements for part in (_STRING_LENGTH.pack(len(element)), element))
+
+
+def pack_strings(array: NDArray[Any]) -> bytes:
+    """Returns an array of strings as raw contents; raises PredictionError if an element is none."""
+    try:
+        return pack(element.encode() for element in array.flat)
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise PredictionError("a tensor of strings has an element that is no string") from error
+
+
+def unpack_strings(content: memoryview, shape: Sequence[int], what: str) -> NDArray[Any]:
+    """Returns an array of the strings in raw contents; raises InputError if they do not match the shape."""
+    count, place = math.prod(shape), 0
+    elements: list[bytes] = []
+    while place + _STRING_LENGTH.size <= len(content) and len(elements) <= count:
+        (length,) = _STRING_LENGTH.unpack_from(content, place)
+        place += _STRING_LENGTH.size
+        if place + length > len(content):
+            raise InputError(
+                f"{what}: element {len(elements)} has {length} bytes, of which {len(content) - place} come"
+            )
+        elements.append(bytes(content[place : place + length]))
+        place += length
+    if place != len(content):
+        raise InputError(f"{what}: {len(content) - place} bytes come after {len(elements)} elements")
+    return strings(elements, shape, what)
+
+
+def strings(elements: Sequence[bytes], shape: Sequence[int], what: str) -> NDArray[Any]:
+    """Returns an array of strings; raises InputError if they do not match the shape, or are not UTF-8."""
+    if len(elements) != math.prod(shape):
+        raise InputError(
+            f"{what}: {len(elements)} elements for shape {list(shape)}, which takes {math.prod(shape)}"
+        )
+    array = np.empty(len(elements), object)
+    for number, element in enumerate(elements):
+        try:
+            array[number] = element.decode()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{what}: element {number} is not UTF-8, in its byte {error.start}") from error
+    return array.reshape(tuple(shape))
+
 
 STRING = "string"
 NUMERIC_TYPES = {
@@ -137,3 +204,99 @@ def array_bytes(array: NDArray[Any]) -> memoryview:
         array = array.astype(array.dtype.newbyteorder("<"))
     # a flat uint8 view, because a memoryview of a shape with a zero cannot be cast
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+_MAX_VARINT_BITS = 64
+_ALIGNMENT_BYTES = 16
+
+Parts: TypeAlias = list[bytes | memoryview]
+"""A message, or a piece of one, as parts that are joined before sending."""
+Span: TypeAlias = tuple[int, int]
+"""The range of a piece of a message: its first byte, and the one after its last."""
+
+
+def length_delimited(number: int, parts: Sequence[bytes | memoryview]) -> Parts:
+    """Returns the field ``number``, a message or bytes, whose content is ``parts``."""
+    return [_varint(number << 3 | _LENGTH_DELIMITED) + _varint(sum(map(len, parts))), *parts]
+
+
+def padding(number: int, offset: int) -> bytes:
+    """Returns a field of zeros that moves ``offset`` to a multiple of 16 bytes.
+
+    The content of a ``bytes`` object has the same alignment.
+    """
+    size = -offset % _ALIGNMENT_BYTES
+    if size == 1:  # a field has at least two bytes
+        size += _ALIGNMENT_BYTES
+    return b"".join(length_delimited(number, [bytes(size - 2)])) if size else b""
+
+
+def cut_out(content: bytes, number: int, span: Span | None = None) -> tuple[bytes, list[Span]]:
+    """Cuts the length-delimited field ``number`` out of a message; without a span that is all of ``content``.
+
+    Returns the message without the field, and the ranges of the field's contents, of which there may be
+    several. Raises DecodeError if the message is not valid.
+    """
+    position, end = span or (0, len(content))
+    kept_from = position
+    kept: list[bytes] = []
+    cut: list[Span] = []
+    wanted = number << 3 | _LENGTH_DELIMITED
+    try:
+        while position < end:
+            start = position
+            key, position = _read_varint(content, position)
+            after = _after(content, key, position)
+            if after > end or key < 8:  # 8 is the first key of field 1
+                raise DecodeError("a field is cut off, or has the number 0")
+            if key == wanted:
+                _, position = _read_varint(content, position)
+                cut.append((position, after))
+                kept.append(content[kept_from:start])
+                kept_from = after
+            position = after
+    except IndexError as error:
+        raise DecodeError("a number is cut off") from error
+    kept.append(content[kept_from:end])
+    return b"".join(kept), cut
+
+
+def _after(content: bytes, key: int, position: int) -> int:
+    """The end of the field whose value begins at ``position``."""
+    wire_type = key & 7
+    if wire_type == _LENGTH_DELIMITED:
+        length, position = _read_varint(content, position)
+        return position + length
+    if wire_type == _VARINT:
+        return _read_varint(content, position)[1]
+    if wire_type == _FIXED32:
+        return position + 4
+    if wire_type == _FIXED64:
+        return position + 8
+    raise DecodeError(f"wire type {wire_type} is not used")
+
+
+def _read_varint(content: bytes, position: int) -> tuple[int, int]:
+    """Returns a number and its end."""
+    byte = content[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value, bits = byte & 0x7F, 7
+    while bits < _MAX_VARINT_BITS:
+        position += 1
+        byte = content[position]
+        value |= (byte & 0x7F) << bits
+        if byte < 0x80:
+            return value, position + 1
+        bits += 7
+    raise DecodeError("a number is too long")
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -17,41 +17,34 @@ from typing import TYPE_CHECKING
 from typing_extensions import Self
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
-from inferometer.agent.artifacts.cache import ArtifactCache
+from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.server import health, reflection
-from inferometer.agent.server.calls import Calls
-from inferometer.agent.server.grpc_server import GrpcServer
-from inferometer.agent.server.health import Health
-from inferometer.agent.server.native import predict_service, registry_service
-from inferometer.agent.server.native.call_tracing import ServerTracing
-from inferometer.agent.server.native.dataset_stream import DatasetRunner
-from inferometer.agent.server.native.opening import ModelOpener
-from inferometer.agent.server.native.predict_service import PredictService
-from inferometer.agent.server.native.registry_service import RegistryService
-from inferometer.agent.server.native.sessions import Sessions
-from inferometer.agent.server.reflection import Reflection
-from inferometer.agent.server.rpc import Dispatcher, Method
-from inferometer.agent.server.security.binding import (
+from inferometer.agent.server import standard_services
+from inferometer.agent.server.admission import ClientLimits, Limits, SecretCheck, StreamLimit
+from inferometer.agent.server.binding import (
+    HostNames,
     check_exposure,
     check_free,
     join_address,
     server_options,
 )
-from inferometer.agent.server.security.client_limits import ClientLimits
-from inferometer.agent.server.security.credentials import ServerTls
-from inferometer.agent.server.security.host_names import HostNames
-from inferometer.agent.server.security.limits import Limits, StreamLimit
-from inferometer.agent.server.security.secret import SecretCheck
-from inferometer.agent.server.telemetry.agent_load import AgentLoad
-from inferometer.agent.server.telemetry.observation import Observation
+from inferometer.agent.server.calls import Calls
+from inferometer.agent.server.native import predict_service, registry_service
+from inferometer.agent.server.native.call_tracing import ServerTracing
+from inferometer.agent.server.native.predict_service import DatasetRunner, PredictService
+from inferometer.agent.server.native.registry_service import RegistryService
+from inferometer.agent.server.native.sessions import ModelOpener, Sessions
+from inferometer.agent.server.observation import Observation
+from inferometer.agent.server.rpc import Dispatcher, GrpcServer, Method
+from inferometer.agent.server.standard_services import Health, Reflection
+from inferometer.agent.server.tls import ServerTls
 from inferometer.agent.server.v2 import service as v2_service
 from inferometer.agent.server.v2.service import InferenceService
 from inferometer.agent.server.v2.shared_memory import SharedMemory
-from inferometer.agent.serving.memory import IdleRelease
-from inferometer.agent.serving.served_models import ServedModels, ServingOptions
+from inferometer.agent.serving.prediction_watch import AgentLoad
+from inferometer.agent.serving.served_models import IdleRelease, ServedModels, ServingOptions
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError
 
@@ -201,7 +194,7 @@ class AgentServer:
         )
         services = (predict_service.SERVICE, registry_service.SERVICE, v2_service.SERVICE)
         self._health = Health(services)
-        described = Reflection((*services, health.SERVICE, *reflection.SERVICES), streams)
+        described = Reflection((*services, standard_services.SERVICE, *standard_services.SERVICES), streams)
         offered = (native, self.registry_service, v2, self._health, described)
         methods = [method for service in offered for method in service.methods()]
         self._dispatcher = self._dispatch(methods, secret)

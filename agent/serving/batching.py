@@ -1,16 +1,113 @@
-"""Dynamic batching: which waiting requests are predicted together, and when their batch begins."""
+"""Dynamic batching: which waiting requests are predicted together, and when their batch begins.
+
+The options of it; the queue policies, which say what becomes of requests that wait too long or are too
+many; and the queue of a model whose requests have priorities, as in Triton's dynamic batcher. The names
+of the policies and their meaning are those of ``ModelQueuePolicy`` in Triton's model configuration:
+https://github.com/triton-inference-server/common/blob/main/protobuf/model_config.proto
+"""
 
 from __future__ import annotations
 
+import re
+import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from enum import Enum
 from queue import Empty
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from inferometer.agent.serving.queue_policy import DEFAULT_POLICY, MAX_LEVELS, QueuePolicy
-from inferometer.agent.serving.request_queue import QueuedRequest, RequestQueue
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.agent.serving.request_queue import MAX_WAITING_BYTES, QueuedRequest, Request, RequestQueue
+from inferometer.manifests.errors import ConfigurationError, QueueFullError, one_line, suggestion
+
+MAX_LEVELS = 1000
+_NS_PER_US = 1000
+_MAX_US = 10 * 365 * 24 * 3600 * 1_000_000
+_MAX_SIZE = 2**32 - 1
+_TRUTHS = {"true": True, "false": False}
+
+
+class TimeoutAction(str, Enum):
+    """What is done with a request that has waited for its timeout."""
+
+    REJECT = "REJECT"
+    DELAY = "DELAY"
+    """It waits until no other of its priority, or of a higher one, waits that is within its own timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """The policy of the requests of one priority.
+
+    Attributes:
+        timeout_action: What is done with a request that has waited for its timeout.
+        default_timeout_microseconds: How long a request waits for its batch to begin; 0 sets no timeout.
+        allow_timeout_override: Whether a request can set a shorter timeout. Triton's own default is false.
+        max_queue_size: The most requests that wait; 0 takes ``BatchingOptions.max_queue``.
+    """
+
+    timeout_action: TimeoutAction = TimeoutAction.REJECT
+    default_timeout_microseconds: int = 0
+    allow_timeout_override: bool = True
+    max_queue_size: int = 0
+
+    @classmethod
+    def parse(cls, text: str, option: str) -> QueuePolicy:
+        """Reads ``name=value`` with commas between; raises ConfigurationError, which names the option."""
+        names = [field.name for field in fields(cls)]
+        found: dict[str, Any] = {}
+        for part in text.split(","):
+            name, mark, value = (each.strip() for each in part.partition("="))
+            if not mark or name not in names:
+                raise ConfigurationError(
+                    f'{option}: found "{one_line(part, 60)}"; give NAME=VALUE with commas between; '
+                    f"{suggestion(name, names)}"
+                )
+            if name in found:
+                raise ConfigurationError(f"{option}: has {name} twice")
+            found[name] = _value(name, value, option)
+        return cls(**found)
+
+    def timeout_ns(self, asked_ns: int | None) -> int | None:
+        """Returns how long a request may wait in the queue that asks for a timeout itself; None for ever."""
+        default_ns = self.default_timeout_microseconds * _NS_PER_US or None
+        if asked_ns is None or not self.allow_timeout_override:
+            return default_ns
+        return asked_ns if default_ns is None else min(asked_ns, default_ns)
+
+
+DEFAULT_POLICY = QueuePolicy()
+
+
+def parse_priority_policy(text: str) -> tuple[int, QueuePolicy]:
+    """Reads the policy of one priority, ``LEVEL:NAME=VALUE,…``; raises ConfigurationError if it is none."""
+    level, mark, policy = text.partition(":")
+    if not mark or not re.fullmatch(r"[0-9]{1,9}", level.strip()):
+        raise ConfigurationError(
+            f'priority_queue_policy: found "{one_line(text, 60)}"; give LEVEL:NAME=VALUE, such as '
+            "1:max_queue_size=100"
+        )
+    return int(level), QueuePolicy.parse(policy, "priority_queue_policy")
+
+
+def _value(name: str, text: str, option: str) -> object:
+    match name:
+        case "timeout_action":
+            if text.upper() in TimeoutAction.__members__:
+                return TimeoutAction[text.upper()]
+            allowed = " or ".join(TimeoutAction.__members__)
+        case "allow_timeout_override":
+            if text.lower() in _TRUTHS:
+                return _TRUTHS[text.lower()]
+            allowed = " or ".join(_TRUTHS)
+        case _:
+            most = _MAX_SIZE if name == "max_queue_size" else _MAX_US
+            if re.fullmatch(r"[0-9]{1,18}", text) and int(text) <= most:
+                return int(text)
+            allowed = f"a whole number from 0 to {most}"
+    raise ConfigurationError(f'{option}: {name} is "{one_line(text, 40)}"; allowed: {allowed}')
+
 
 MAX_INLINE_US = 10_000.0
 _NS_PER_S = 1_000_000_000
@@ -185,3 +282,121 @@ class Batcher(Generic[_Request]):
             waiting = self._queue.get(timeout_ns > 0, timeout_ns / _NS_PER_S)
         self._ended = waiting is None
         return waiting
+
+
+class PriorityQueue(RequestQueue[Request]):
+    """Gives out requests of level 1 before those of level 2 and so on, of one level in their order.
+
+    Each level has the limit of its policy; the limit of memory holds for all together.
+    """
+
+    def __init__(
+        self,
+        options: BatchingOptions,
+        model: str,
+        clock: Callable[[], int],
+        max_bytes: int = MAX_WAITING_BYTES,
+    ) -> None:
+        super().__init__(0, model, clock, max_bytes)
+        self._options = options
+        levels = max(1, options.priority_levels)
+        self._limits = [options.max_queue_of(level) for level in range(1, levels + 1)]
+        self._limit = sum(self._limits)
+        self._waiting_at = [0] * levels
+        self._use(_Levels(levels, clock))
+
+    def put(self, request: Request) -> None:
+        """Adds a request, with its place and its timeout by the policy of its level; see ``RequestQueue``."""
+        level = self._options.level_of(request.priority)
+        request.priority = level
+        policy = self._options.policy_of(level)
+        timeout_ns = policy.timeout_ns(request.timeout_ns)
+        if timeout_ns is not None and policy.timeout_action is TimeoutAction.DELAY:
+            request.delayed_ns = request.came_ns + timeout_ns
+        elif timeout_ns is not None:
+            request.rejected_ns = request.came_ns + timeout_ns
+        with self._lock:
+            if self._waiting_at[level - 1] >= self._limits[level - 1]:
+                raise QueueFullError(
+                    f"model {self._model}: its limit of {self._limits[level - 1]} requests of priority "
+                    f"{level} wait; try again later"
+                )
+            self._waiting_at[level - 1] += 1
+        try:
+            super().put(request)
+        except BaseException:
+            self._gone(request)
+            raise
+
+    def wanted(self, request: Request) -> bool:
+        """Whether a request is to be predicted: also not after its timeout, if that rejects it."""
+        if request.rejected_ns is not None and self._clock() >= request.rejected_ns and self.leave(request):
+            request.fail(self.expired())
+            return False
+        return super().wanted(request)
+
+    def begin(self, requests: list[Request]) -> list[Request]:
+        """Begins a batch; see ``RequestQueue``."""
+        begun = super().begin(requests)
+        for request in begun:
+            self._gone(request)
+        return begun
+
+    def leave(self, request: Request) -> bool:
+        """Removes a request if its batch has not begun; returns whether it did."""
+        if not super().leave(request):
+            return False
+        self._gone(request)
+        return True
+
+    def _gone(self, request: Request) -> None:
+        with self._lock:
+            self._waiting_at[request.priority - 1] -= 1
+
+
+class _Levels:
+    """A queue like ``queue.SimpleQueue`` with requests by their levels; None, the end mark, comes last."""
+
+    def __init__(self, levels: int, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._fresh: list[deque[Request]] = [deque() for _ in range(levels)]
+        self._delayed: list[deque[Request]] = [deque() for _ in range(levels)]
+        self._marks = 0
+
+    def put(self, request: Request | None) -> None:
+        """Adds a request, or an end mark."""
+        with self._changed:
+            if request is None:
+                self._marks += 1
+            else:
+                self._fresh[request.priority - 1].append(request)
+            self._changed.notify()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Request | None:
+        """Takes the next request; raises Empty if there is none, or none comes in time."""
+        end_s = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while (found := self._next()) is None and not self._marks:
+                left_s = None if end_s is None else end_s - time.monotonic()
+                if not block or (left_s is not None and left_s <= 0):
+                    raise Empty
+                self._changed.wait(left_s)
+            if found is None:
+                self._marks -= 1
+            return found
+
+    def get_nowait(self) -> Request | None:
+        """Takes the next request; raises Empty if there is none."""
+        return self.get(block=False)
+
+    def _next(self) -> Request | None:
+        for fresh, delayed in zip(self._fresh, self._delayed, strict=True):
+            while fresh:
+                request = fresh.popleft()
+                if request.delayed_ns is None or self._clock() < request.delayed_ns:
+                    return request
+                delayed.append(request)
+            if delayed:
+                return delayed.popleft()
+        return None

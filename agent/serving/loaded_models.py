@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from inferometer.agent.hardware.device import Device
+from inferometer.agent.hardware.environment import Device
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.manifests.errors import InferometerError, MemoryLimitError, SessionError, SessionLimitError
 

@@ -1,13 +1,17 @@
-"""Calls, and the observers of predictions and queues. An observer must not raise, and must not take long."""
+"""Calls, the observers of predictions and queues, and the statistics of a served model since it was loaded.
+
+An observer must not raise, and must not take long.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
 import secrets
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 REQUEST_ID_KEY = "x-request-id"
@@ -80,3 +84,130 @@ class QueueObserver(Protocol):
 
     def waited(self, model: str, queue_ns: Sequence[int]) -> None:
         """A batch has begun whose requests waited so long each, in nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """How often something was done, and how long that took in all, in nanoseconds."""
+
+    count: int = 0
+    total_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTotals:
+    """The batches of one size: putting them together, predicting them, and taking them apart."""
+
+    assemble: Total = Total()
+    predict: Total = Total()
+    split: Total = Total()
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The statistics of a model.
+
+    ``success`` times the requests that were answered, from when each was ready for the model, ``failure``
+    those that were refused, failed or cancelled. Each answered request also counts in ``queue``, and with its
+    batch in ``assemble``, ``predict`` and ``split``. ``batches`` are predictions, in ``by_size`` by their
+    number of inputs. ``last_unix_ms`` is when the last request was answered; 0 for never.
+    """
+
+    inputs: int = 0
+    batches: int = 0
+    last_unix_ms: int = 0
+    success: Total = Total()
+    failure: Total = Total()
+    queue: Total = Total()
+    assemble: Total = Total()
+    predict: Total = Total()
+    split: Total = Total()
+    by_size: Mapping[int, BatchTotals] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Sums:
+    """The batches of one size, in nanoseconds; ``of_requests`` count each batch once for each request."""
+
+    batches: int = 0
+    requests: int = 0
+    assemble: int = 0
+    predict: int = 0
+    split: int = 0
+    assemble_of_requests: int = 0
+    predict_of_requests: int = 0
+    split_of_requests: int = 0
+
+
+class ModelStatistics:
+    """Counts what a model does. Thread-safe.
+
+    It adds up plain numbers, once for each batch; ``totals`` makes the rest of them, which few ask for.
+    """
+
+    def __init__(self, unix_ns: Callable[[], int]) -> None:
+        self._unix_ns = unix_ns
+        self._lock = threading.Lock()
+        self._by_size: dict[int, _Sums] = {}
+        self._queue_ns = 0
+        self._last_unix_ns = 0
+        self._failures = 0
+        self._failures_ns = 0
+
+    @property
+    def totals(self) -> Totals:
+        """What it has done until now."""
+        with self._lock:
+            by_size = {size: replace(sums) for size, sums in self._by_size.items()}
+            queue_ns, last_unix_ns = self._queue_ns, self._last_unix_ns
+            failure = Total(self._failures, self._failures_ns)
+        sums = by_size.values()
+        requests = sum(each.requests for each in sums)
+        assemble = Total(requests, sum(each.assemble_of_requests for each in sums))
+        predict = Total(requests, sum(each.predict_of_requests for each in sums))
+        split = Total(requests, sum(each.split_of_requests for each in sums))
+        batches_ns = assemble.total_ns + predict.total_ns + split.total_ns
+        return Totals(
+            inputs=sum(size * each.batches for size, each in by_size.items()),
+            batches=sum(each.batches for each in sums),
+            last_unix_ms=last_unix_ns // 1_000_000,
+            success=Total(requests, queue_ns + batches_ns),
+            failure=failure,
+            queue=Total(requests, queue_ns),
+            assemble=assemble,
+            predict=predict,
+            split=split,
+            by_size={
+                size: BatchTotals(
+                    Total(each.batches, each.assemble),
+                    Total(each.batches, each.predict),
+                    Total(each.batches, each.split),
+                )
+                for size, each in by_size.items()
+            },
+        )
+
+    def answered(
+        self, requests: int, inputs: int, *, queue_ns: int, assemble_ns: int, predict_ns: int, split_ns: int
+    ) -> None:
+        """Counts a batch; ``queue_ns`` is the sum over its requests."""
+        with self._lock:
+            sums = self._by_size.get(inputs)
+            if sums is None:
+                sums = self._by_size[inputs] = _Sums()
+            sums.batches += 1
+            sums.requests += requests
+            sums.assemble += assemble_ns
+            sums.predict += predict_ns
+            sums.split += split_ns
+            sums.assemble_of_requests += requests * assemble_ns
+            sums.predict_of_requests += requests * predict_ns
+            sums.split_of_requests += requests * split_ns
+            self._queue_ns += queue_ns
+            self._last_unix_ns = self._unix_ns()
+
+    def failed(self, time_ns: int) -> None:
+        """Counts a request without an answer, and how long it took."""
+        with self._lock:
+            self._failures += 1
+            self._failures_ns += time_ns

@@ -1,4 +1,7 @@
-"""The watch over the predictions under way in an agent, which finds those that hang, and lost devices."""
+"""The watch over the predictions under way in an agent, which finds those that hang, and lost devices.
+
+What it finds is part of the load of the agent, which its metrics and its status report.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from inferometer.agent.artifacts.signature import InputSignature
+from inferometer.agent.artifacts.files import InputSignature
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import Predictor, Tensors
 from inferometer.agent.serving.observers import PredictionObserver
-from inferometer.agent.tracing.profiler import Profiler
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.serving.served_model import ServedModel
+from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import DeviceLostError, OutOfMemoryError, PredictionError
 from inferometer.manifests.tensor_specs import AxisSizes
 
@@ -242,3 +245,21 @@ def _check_tensors(predictor: Predictor, outputs: object) -> None:
             raise PredictionError(
                 f'{predictor}: output "{name}" is {type(output).__name__}, which is no tensor'
             )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLoad:
+    """What an agent holds; a model that is loaded twice occurs twice.
+
+    ``sessions`` are those that clients hold open; ``trouble`` is why it is not fit to serve.
+    """
+
+    stopping: bool = False
+    sessions: int = 0
+    trouble: Trouble = field(default_factory=Trouble)
+    models: tuple[ServedModel, ...] = ()
+
+    @property
+    def serving(self) -> bool:
+        """Whether it is fit to serve."""
+        return not (self.stopping or self.trouble)

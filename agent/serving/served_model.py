@@ -13,13 +13,10 @@ from functools import partial
 from inferometer.agent.inference.results import Inferred, SystemDescription
 from inferometer.agent.inference.session import Session
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.agent.serving.batch_worker import BatchWorker, SessionPredictor
-from inferometer.agent.serving.batching import BatchingOptions
-from inferometer.agent.serving.model_statistics import ModelStatistics
-from inferometer.agent.serving.observers import QueueObserver, is_about
-from inferometer.agent.serving.priority_queue import PriorityQueue
+from inferometer.agent.serving.batch_worker import BatchWorker, SessionPredictor, record_wait
+from inferometer.agent.serving.batching import BatchingOptions, PriorityQueue
+from inferometer.agent.serving.observers import ModelStatistics, QueueObserver, is_about
 from inferometer.agent.serving.request_queue import WAITING, Request, RequestQueue
-from inferometer.agent.serving.request_tracing import record_wait
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import HungError, InputError
 from inferometer.manifests.schema import ModelManifest

@@ -1,23 +1,219 @@
-"""The models that an agent serves, each loaded once for all clients with the same options."""
+"""The models that an agent serves, each loaded once for all clients with the same options.
+
+Which of their versions clients of the Open Inference Protocol see, as Triton's ``version_policy``; and
+the memory of the process: what it takes on a device, and what it gives back to the system.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from inferometer.agent.inference.predictor import Precision, has_own_precision
+import psutil
+import pynvml
+from packaging.utils import canonicalize_version
+from packaging.version import InvalidVersion, Version
+
+from inferometer.agent.artifacts.locations import model_files
+from inferometer.agent.hardware.environment import Device
+from inferometer.agent.inference.predictor import Precision, Weights, has_own_precision
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.loaded_models import Borrowers, Lease, LoadedModels, Loading
-from inferometer.agent.serving.memory import file_bytes, used_bytes
 from inferometer.agent.serving.observers import QueueObserver
 from inferometer.agent.serving.served_model import ServedModel
-from inferometer.agent.serving.version_policy import VersionPolicies
 from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.manifests.errors import ConfigurationError, one_line
 from inferometer.manifests.schema import ModelManifest
+
+
+class VersionChoice(str, Enum):
+    """The kinds of policy."""
+
+    ALL = "all"
+    LATEST = "latest"
+    SPECIFIC = "specific"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPolicy:
+    """Serves every version of a model, the ``latest`` ones, or ``specific`` ones.
+
+    Attributes:
+        choice: The kind.
+        latest: How many of the highest versions ``LATEST`` serves.
+        specific: The versions that ``SPECIFIC`` serves; ``1`` and ``1.0`` are the same.
+    """
+
+    choice: VersionChoice = VersionChoice.ALL
+    latest: int = 1
+    specific: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> VersionPolicy:
+        """Reads ``all``, ``latest:N`` or ``specific:V,V``; raises ConfigurationError for other texts."""
+        kind, _, rest = text.strip().partition(":")
+        if kind == VersionChoice.ALL and text.strip() == kind:
+            return cls()
+        if kind == VersionChoice.LATEST and re.fullmatch(r"0*[1-9][0-9]{0,8}", rest):
+            return cls(VersionChoice.LATEST, latest=int(rest))
+        versions = tuple(part.strip() for part in rest.split(","))
+        if kind == VersionChoice.SPECIFIC and all(map(_is_version, versions)):
+            return cls(VersionChoice.SPECIFIC, specific=versions)
+        raise ConfigurationError(
+            f'version_policy: found "{one_line(text, 60)}"; allowed: all, latest:N with N from 1 on, or '
+            "specific: with versions and commas, such as specific:1,3; for one model NAME=POLICY"
+        )
+
+    def __str__(self) -> str:
+        match self.choice:
+            case VersionChoice.LATEST:
+                return f"latest:{self.latest}"
+            case VersionChoice.SPECIFIC:
+                return f"specific:{','.join(self.specific)}"
+        return VersionChoice.ALL.value
+
+    def served(self, versions: Sequence[str]) -> tuple[str, ...]:
+        """Returns those of a model's versions, the highest first, that are served; in the same order."""
+        match self.choice:
+            case VersionChoice.LATEST:
+                return tuple(versions[: self.latest])
+            case VersionChoice.SPECIFIC:
+                wanted = set(map(canonicalize_version, self.specific))
+                return tuple(v for v in versions if canonicalize_version(v) in wanted)
+        return tuple(versions)
+
+
+SERVE_ALL = VersionPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPolicies:
+    """The policy of each model.
+
+    Attributes:
+        default: That of models without one of their own.
+        by_model: Those of models, by their names.
+    """
+
+    default: VersionPolicy = SERVE_ALL
+    by_model: Mapping[str, VersionPolicy] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> VersionPolicies:
+        """Reads ``POLICY`` for every model and ``NAME=POLICY`` for one; see ``VersionPolicy.parse``.
+
+        Raises ConfigurationError for other texts, and where two are for the same.
+        """
+        found: dict[str, VersionPolicy] = {}
+        for text in texts:
+            name, mark, policy = text.rpartition("=")
+            name = name.strip()
+            if mark and not name:
+                raise ConfigurationError(
+                    f'version_policy: found "{one_line(text, 60)}" without a model; give NAME=POLICY'
+                )
+            if name.casefold() in map(str.casefold, found):
+                what = f"model {one_line(name, 60)} has" if name else "all models have"
+                raise ConfigurationError(f"version_policy: {what} two policies; give one")
+            found[name] = VersionPolicy.parse(policy)
+        return cls(found.pop("", SERVE_ALL), found)
+
+    def of(self, model: str) -> VersionPolicy:
+        """Returns the policy of a model; names compare without case."""
+        wanted = model.strip().casefold()
+        return next((p for name, p in self.by_model.items() if name.casefold() == wanted), self.default)
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except (InvalidVersion, ValueError):  # ValueError: a number too long for int
+        return False
+    return True
+
+
+def used_bytes(device: Device) -> int | None:
+    """Returns the resident set of this process for a CPU, and the memory in use for a GPU.
+
+    That of a GPU is what NVML counts for this process, or where it does not know the process, as in a
+    container, what is in use on the whole GPU. GPUs are counted as NVML does, which is as CUDA does unless
+    ``CUDA_VISIBLE_DEVICES`` or ``CUDA_DEVICE_ORDER`` say otherwise. Without a driver it is None.
+    """
+    if not device.is_gpu:
+        return psutil.Process().memory_info().rss
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(device.index)
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                if process.pid == os.getpid() and process.usedGpuMemory:
+                    return int(process.usedGpuMemory)
+            return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+        finally:
+            pynvml.nvmlShutdown()
+    return None
+
+
+def file_bytes(manifest: ModelManifest, weights: Weights) -> int:
+    """Returns the size of a model's graph and weights, of what is on this machine outside the cache."""
+    files = model_files(manifest, weights=weights is Weights.PRETRAINED)
+    found = (file.local() for file in files.values())
+    return sum(path.stat().st_size for path in found if path is not None)
+
+
+def release_free_memory() -> None:
+    """Returns what the C library's allocator holds without use to the system, where it is glibc.
+
+    Calls that come and go on many threads leave it spread over the allocator's arenas, several hundred MiB
+    after a burst of large tensors, and glibc by itself returns only the end of each.
+    """
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+_IDLE_SHARE = 0.02
+"""The share of one processor below which a process counts as idle."""
+_WORKED_S = 0.5
+"""The processor time after which there may be something to release."""
+
+
+class IdleRelease:
+    """Releases free memory when a process that worked has become idle, so that no request waits for it.
+
+    Args:
+        release: Releases the memory.
+        clock: A monotonic clock in seconds.
+        processor_clock: The processor time of the process in seconds.
+    """
+
+    def __init__(
+        self,
+        release: Callable[[], None] = release_free_memory,
+        clock: Callable[[], float] = time.monotonic,
+        processor_clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._release = release
+        self._clock = clock
+        self._processor_clock = processor_clock
+        self._checked_s, self._used_s = clock(), processor_clock()
+        self._released_s = self._used_s
+
+    def check(self) -> None:
+        """Releases the memory if the process worked, and has been idle since the last check."""
+        now_s, used_s = self._clock(), self._processor_clock()
+        idle = used_s - self._used_s < _IDLE_SHARE * (now_s - self._checked_s)
+        if idle and used_s - self._released_s > _WORKED_S:
+            self._release()
+            used_s = self._released_s = self._processor_clock()
+        self._checked_s, self._used_s = now_s, used_s
 
 
 @dataclass(frozen=True, slots=True)

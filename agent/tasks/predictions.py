@@ -1,22 +1,27 @@
-"""Predictions: the results for the inputs of a batch, in columns, one class for each kind of output.
+"""Predictions in columns, and the interface of postprocessing, which makes them of a model's outputs.
 
-Columns are plain numeric arrays, so that predictions travel and are kept as such. Where inputs have different
-numbers of entries, such as objects, ``counts`` tells how many each has, and the other columns hold the
-entries of one input after the other.
+Also owns the run-length encoding of masks, and ``find_layer``, which finds the output that a manifest
+names. A task has one class in this room, for the agent, and one in ``evaluators.tasks``, which scores its
+predictions against a dataset: an agent knows of no datasets.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.agent.preprocessing.inputs import ImageGeometry, Origin, Tensors
+from inferometer.agent.preprocessing.inputs import TokenizedText as TokenizedText
+from inferometer.manifests.errors import PredictionError
+from inferometer.manifests.schema import ModelOutput
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 NO_CLASS = -1
@@ -319,3 +324,196 @@ def _total(counts: NDArray[np.int64]) -> int:
 
 Outputs: TypeAlias = Predictions | RawOutputs
 """What postprocessing makes of a model's outputs."""
+
+
+_BITS = 5
+_MORE = 0x20
+_FIRST = 48
+_MOST_CHARACTERS = 13
+
+
+def encoded(mask: NDArray[np.bool_]) -> bytes:
+    """Returns the compressed run lengths of a mask, height × width."""
+    pixels = np.ravel(mask, order="F")
+    if not pixels.size:
+        return b""
+    changes = np.flatnonzero(pixels[1:] != pixels[:-1]) + 1
+    ends = np.concatenate([[0], changes, [pixels.size]])
+    counts = np.diff(ends)
+    return compressed(np.concatenate([[0], counts]) if pixels[0] else counts)
+
+
+def compressed(counts: Sequence[int] | NDArray[np.int64]) -> bytes:
+    """Returns run lengths, the first of pixels outside the mask, as COCO's text.
+
+    Source: ``rleToString`` in ``maskApi.c`` of the COCO API. From the third length on the difference to the
+    length before the last one is kept, in groups of five bits, the lowest first.
+    """
+    lengths = np.asarray(counts, np.int64)
+    values = lengths.copy()
+    values[3:] -= lengths[1:-2]
+    characters = np.zeros((len(values), _MOST_CHARACTERS), np.uint8)
+    used = np.zeros(characters.shape, np.bool_)
+    active = np.ones(len(values), np.bool_)
+    for place in range(_MOST_CHARACTERS):
+        bits = values & 0x1F
+        values >>= _BITS
+        more = np.where(bits & 0x10, values != -1, values != 0)
+        characters[:, place] = (bits | np.where(more, _MORE, 0)) + _FIRST
+        used[:, place] = active
+        active &= more
+        if not active.any():
+            break
+    return characters[used].tobytes()
+
+
+def decoded(content: bytes, height: int, width: int) -> NDArray[np.bool_]:
+    """Returns the mask, height × width, of compressed run lengths.
+
+    Raises:
+        ValueError: They are damaged, or of a mask of another size.
+    """
+    counts = _lengths(content, height * width)
+    inside = np.arange(len(counts)) % 2 == 1
+    pixels: NDArray[Any] = np.repeat(inside, counts)
+    return pixels.reshape((height, width), order="F")
+
+
+def _lengths(content: bytes, pixels: int) -> list[int]:
+    """Returns the run lengths of COCO's text, which fill the pixels (``rleFrString`` in ``maskApi.c``)."""
+    counts: list[int] = []
+    value = shift = 0
+    for character in content:
+        bits = character - _FIRST
+        if not 0 <= bits < 2 * _MORE:
+            raise ValueError("run lengths have a character that none has")
+        value |= (bits & 0x1F) << shift
+        shift += _BITS
+        if bits & _MORE:
+            if shift > _BITS * _MOST_CHARACTERS:
+                raise ValueError("a run length has too many characters")
+            continue
+        if bits & 0x10:
+            value -= 1 << shift
+        counts.append(value + counts[-2] if len(counts) > 2 else value)
+        value = shift = 0
+    if shift:
+        raise ValueError("run lengths end in the middle of a number")
+    if any(count < 0 for count in counts) or sum(counts) != pixels:
+        raise ValueError(f"run lengths do not fill the {pixels} pixels of the mask")
+    return counts
+
+
+def areas(contents: Sequence[bytes], height: int, width: int) -> list[int]:
+    """Returns the pixels in each mask, height × width.
+
+    Raises:
+        ValueError: Run lengths are damaged, or of a mask of another size, which pycocotools does not check.
+    """
+    pixels = height * width
+    return [sum(itertools.islice(_lengths(content, pixels), 1, None, 2)) for content in contents]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedInputs:
+    """Information on the inputs of a batch for postprocessing, in addition to the outputs.
+
+    Attributes:
+        size: The number of inputs.
+        geometries: How each image became an input; None for an input that is no image, and empty where none
+            is. Without a geometry, coordinates are those of the model's input.
+        texts: The text of each input with the offsets of its tokens, where there is one.
+    """
+
+    size: int
+    geometries: Sequence[ImageGeometry | None] = ()
+    texts: Sequence[TokenizedText | None] = ()
+
+    @classmethod
+    def of(cls, size: int, origins: Sequence[Origin | None]) -> PredictedInputs:
+        """Returns the information on inputs, from the origin of each."""
+        return cls(
+            size,
+            tuple(each if isinstance(each, ImageGeometry) else None for each in origins),
+            tuple(each if isinstance(each, TokenizedText) else None for each in origins),
+        )
+
+
+class TaskPostprocessor(Protocol):
+    """Makes predictions of a model's outputs. Thread-safe. Inherit from it.
+
+    Attributes:
+        wants_inputs: Whether it uses the geometries and texts of the inputs, which are kept only then.
+        takes_unbatched: Whether the outputs for a batch of one input may lack the batch axis. Such outputs
+            are not checked before.
+        invalid_row: Why an input of an invalid row failed.
+    """
+
+    wants_inputs: ClassVar[bool] = False
+    takes_unbatched: ClassVar[bool] = False
+    invalid_row: ClassVar[str] = "the model's output is not a finite number"
+
+    def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Outputs, NDArray[np.bool_]]:
+        """Returns the predictions of the valid rows of a batch, and the mask of these rows.
+
+        The mask has an entry for each input, and is false where an output cannot be a prediction, such as one
+        that is not a finite number.
+
+        Args:
+            tensors: The outputs, each with the batch as its first axis, which is checked before; but see
+                ``takes_unbatched``.
+            inputs: Information on the inputs.
+
+        Raises:
+            PredictionError: The outputs do not match the manifest.
+        """
+
+
+class PostprocessorType(Protocol):
+    """The type of the registry's entries: a class or function that creates postprocessors."""
+
+    def __call__(self, output: ModelOutput, feature_limit: int) -> TaskPostprocessor:
+        """Returns the postprocessor of a model; ``feature_limit`` bounds what is kept, and 0 keeps all.
+
+        Raises:
+            ManifestError: The manifest lacks what the task requires of ``output.parameters``.
+        """
+
+
+_UNNAMED = re.compile(r"output\d+")
+
+
+def find_layer(tensors: Tensors, layer: int | str, *, exactly: bool = False) -> tuple[str, NDArray[Any]]:
+    """Returns the name of an output and its numbers.
+
+    Any name means the only output, and the first of a model whose outputs have no names: PyTorch's programs
+    have none, and MLModelScope's manifests give them one all the same. A task of several outputs finds them
+    ``exactly``, since such a name does not tell them apart.
+
+    Args:
+        tensors: The outputs; those without a name are called ``output0``, ``output1``, …
+        layer: The name, or the place from 0.
+        exactly: Whether a name means the output of that name only.
+
+    Raises:
+        PredictionError: The output does not exist, or is not numeric.
+    """
+    names = list(tensors)
+    if isinstance(layer, int):
+        if not 0 <= layer < len(names):
+            raise PredictionError(f"the model has no output number {layer}; it has {len(names)}")
+        layer = names[layer]
+    if layer not in tensors:
+        stands_for_first = len(names) == 1 or (names and all(map(_UNNAMED.fullmatch, names)))
+        if exactly or not stands_for_first:
+            raise PredictionError(f'the model has no output "{layer}"; it has: {", ".join(names)}')
+        layer = names[0]
+    tensor: NDArray[Any] = tensors[layer]
+    if tensor.dtype.kind not in "biuf":
+        raise PredictionError(f"output {layer} has element type {tensor.dtype}; predictions are numbers")
+    return layer, tensor
+
+
+def as_computed(tensor: NDArray[Any]) -> NDArray[np.floating[Any]]:
+    """Returns numbers as float32, or as float64 where float32 does not hold all of their type."""
+    return tensor.astype(np.promote_types(tensor.dtype, np.float32), copy=False)

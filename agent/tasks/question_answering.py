@@ -7,11 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.agent.preprocessing.origins import TokenizedText
-from inferometer.agent.tasks.layers import find_layer
-from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
-from inferometer.agent.tasks.predictions import Texts
+from inferometer.agent.preprocessing.inputs import Tensors, TokenizedText
+from inferometer.agent.tasks.predictions import PredictedInputs, TaskPostprocessor, Texts, find_layer
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelOutput
 

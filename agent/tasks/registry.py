@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 from inferometer.manifests.errors import IMPORT_FAILURES, ConfigurationError, one_line, suggestion
 
 if TYPE_CHECKING:  # a listing of models needs no NumPy
-    from inferometer.agent.tasks.postprocessing import PostprocessorType
-    from inferometer.agent.tasks.predictions import Predictions
+    from inferometer.agent.tasks.predictions import PostprocessorType, Predictions
 
 Part = TypeVar("Part")
 
@@ -76,16 +75,16 @@ class TaskRegistry(Generic[Part]):
 
 
 _BUILTIN = {
-    "classification": "inferometer.agent.tasks.classification:Classification",
-    "embedding": "inferometer.agent.tasks.embedding:EmbeddingVectors",
+    "classification": "inferometer.agent.tasks.vectors:Classification",
+    "embedding": "inferometer.agent.tasks.vectors:EmbeddingVectors",
     "question_answering": "inferometer.agent.tasks.question_answering:AnswerSpans",
-    "raw": "inferometer.agent.tasks.raw:Raw",
-    "object_detection": "inferometer.agent.tasks.object_detection:DetectionPostprocessor",
-    "instance_segmentation": "inferometer.agent.tasks.instance_segmentation:InstancePostprocessor",
-    "semantic_segmentation": "inferometer.agent.tasks.semantic_segmentation:SemanticSegmentation",
-    "image_enhancement": "inferometer.agent.tasks.image_enhancement:ImageEnhancement",
-    "regression": "inferometer.agent.tasks.regression:Regression",
-    "text_classification": "inferometer.agent.tasks.text_classification:TextClassification",
+    "raw": "inferometer.agent.tasks.vectors:Raw",
+    "object_detection": "inferometer.agent.tasks.objects:DetectionPostprocessor",
+    "instance_segmentation": "inferometer.agent.tasks.objects:InstancePostprocessor",
+    "semantic_segmentation": "inferometer.agent.tasks.pixels:SemanticSegmentation",
+    "image_enhancement": "inferometer.agent.tasks.pixels:ImageEnhancement",
+    "regression": "inferometer.agent.tasks.vectors:Regression",
+    "text_classification": "inferometer.agent.tasks.vectors:TextClassification",
 }
 POSTPROCESSORS: TaskRegistry[PostprocessorType] = TaskRegistry(
     "output.type", "postprocessing", "inferometer.postprocessors", _BUILTIN

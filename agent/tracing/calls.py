@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import unquote
 
-from inferometer.agent.tracing.span import Attributes, AttributeValue, SpanKind, SpanRole, TraceLevel
+from inferometer.agent.tracing.recorder import Attributes, AttributeValue, SpanKind, SpanRole, TraceLevel
 
 OK = "OK"
 _CODES = (

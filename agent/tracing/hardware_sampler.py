@@ -12,9 +12,8 @@ import psutil
 import pynvml
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.hardware.device import Device
-from inferometer.agent.tracing.recorder import TraceScope
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.hardware.environment import Device
+from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope
 
 INTERVAL_S = 0.1
 """The time between two samples. A sample takes about 0.1 ms, on a thread of its own."""

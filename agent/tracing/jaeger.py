@@ -21,8 +21,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 from thrift.protocol.TCompactProtocol import TCompactProtocol
 from thrift.transport.TTransport import TMemoryBuffer, TTransportException
 
-from inferometer.agent.tracing.address import TraceAddress
-from inferometer.agent.tracing.exporting import ATTEMPT_TIMEOUT_S, Collector, DeliveryError, innermost
+from inferometer.agent.tracing.exporting import (
+    ATTEMPT_TIMEOUT_S,
+    Collector,
+    DeliveryError,
+    TraceAddress,
+    innermost,
+)
 
 MOST_PACKET_BYTES = 65_000
 """The most that a Jaeger agent reads from one packet; also nearly the limit of UDP."""

@@ -11,8 +11,15 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 from opentelemetry.trace import SpanKind as OtelSpanKind
 
 from inferometer.agent import __version__
-from inferometer.agent.tracing.recorder import ALL_BITS
-from inferometer.agent.tracing.span import NO_PARENT, AttributeValue, SpanChunk, SpanKind, SpanLink, SpanRole
+from inferometer.agent.tracing.recorder import (
+    ALL_BITS,
+    NO_PARENT,
+    AttributeValue,
+    SpanChunk,
+    SpanKind,
+    SpanLink,
+    SpanRole,
+)
 
 _SCOPE = InstrumentationScope("inferometer", __version__)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)

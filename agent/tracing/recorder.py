@@ -1,4 +1,9 @@
-"""The span recorder, which keeps spans in columns, with the context of a trace and its scopes."""
+"""Spans, the recorder that keeps them in columns, and the interface to a framework's own profiler.
+
+Trace levels, kinds of spans and their chunks come first, then the context of a trace and its scopes, then
+``Profiler``, which records layers during ``predict``. NumPy is loaded with the first chunk only: the
+options of commands use ``TraceLevel``.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,159 @@ import re
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from inferometer.agent.tracing.span import COLUMNS, NO_BATCH, SpanChunk, SpanKind, TraceLevel
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, suggestion
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class TraceLevel(IntEnum):
+    """The levels of tracing; each level includes the ones before it."""
+
+    NO_TRACE = 0
+    APPLICATION_TRACE = 1
+    MODEL_TRACE = 2
+    FRAMEWORK_TRACE = 3
+    ML_LIBRARY_TRACE = 4
+    SYSTEM_LIBRARY_TRACE = 5
+    HARDWARE_TRACE = 6
+    FULL_TRACE = 7
+
+    @classmethod
+    def named(cls, name: str) -> TraceLevel:
+        """Returns the level of a name; case does not matter. Raises ConfigurationError if there is none."""
+        try:
+            return cls[name.strip().upper()]
+        except KeyError:
+            raise ConfigurationError(
+                f'unknown trace level "{name}"; {suggestion(name, cls.__members__)}'
+            ) from None
+
+
+AttributeValue: TypeAlias = (
+    str | bool | int | float | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
+)
+"""The values that OpenTelemetry allows for an attribute."""
+Attributes: TypeAlias = tuple[tuple[str, AttributeValue], ...]
+"""Attributes by their names; a tuple, so that what has them can be compared and hashed."""
+NO_PARENT = 0
+"""The parent's id of a root span."""
+NO_BATCH = -1
+"""The batch of a span outside all batches."""
+
+
+class SpanRole(Enum):
+    """The side of a call that a span is, which OpenTelemetry calls the kind of a span."""
+
+    INTERNAL = "internal"
+    """No call."""
+    CLIENT = "client"
+    """A call to another process, as its caller sees it."""
+    SERVER = "server"
+    """A call, as the process that answers it sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanLink:
+    """A reference to a span that is not the parent, possibly of another trace.
+
+    ``trace_id`` has 32 hexadecimal digits; ``span_id`` is a signed 64-bit number.
+    """
+
+    trace_id: str
+    span_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanKind:
+    """The common part of repeated spans: the same layer in every batch is one kind.
+
+    Attributes:
+        name: The displayed name: ``predict``, ``layer1.0.conv1``, ``aten::addmm``.
+        level: The lowest trace level that records it.
+        attributes: By their names in OpenTelemetry's semantic conventions if there is one, else
+            ``inferometer.…``; sorted, so that equal kinds compare equal.
+        role: The side of a call that its spans are.
+    """
+
+    name: str
+    level: TraceLevel
+    attributes: Attributes = ()
+    role: SpanRole = SpanRole.INTERNAL
+
+    @classmethod
+    def of(cls, name: str, level: TraceLevel, **attributes: AttributeValue | None) -> SpanKind:
+        """Returns a kind; ``batch_size=8`` becomes ``inferometer.batch_size``, and None is left out.
+
+        A name with a dot, such as ``host.name``, follows OpenTelemetry's conventions and stays unchanged.
+        """
+        given = {
+            key if "." in key else f"inferometer.{key}": value
+            for key, value in attributes.items()
+            if value is not None
+        }
+        return cls(name, level, tuple(sorted(given.items())))
+
+    def attribute(self, name: str) -> AttributeValue | None:
+        """Returns the value of ``inferometer.NAME``; None if there is none."""
+        wanted = f"inferometer.{name}"
+        return next((value for key, value in self.attributes if key == wanted), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpanChunk:
+    """Spans in columns, each of n values; a span never refers to the kinds of another chunk.
+
+    Attributes:
+        kinds: The kinds that ``kind`` refers to.
+        kind: int64; the position in ``kinds``.
+        span_id: int64; unique in the trace, never 0. Those of this program are positive; one from elsewhere
+            with its highest bit set is negative here.
+        parent_id: int64; ``NO_PARENT`` at the root. The parent may be in another chunk.
+        start_ns: int64; nanoseconds since 1970, all on one clock.
+        duration_ns: int64; not negative.
+        batch: int64; the number of the batch within its run, from 0; ``NO_BATCH`` for others.
+        thread: int64; the thread, or the stream of a device.
+        resource: The process that recorded the spans; empty for this one. See ``resource.process_resource``.
+        links: The links of those spans that have any, by their ids. The store and the agent's protocol keep
+            none: they are only exported.
+    """
+
+    kinds: tuple[SpanKind, ...]
+    kind: NDArray[np.int64]
+    span_id: NDArray[np.int64]
+    parent_id: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    batch: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    resource: Attributes = field(default=(), kw_only=True)
+    links: Mapping[int, Sequence[SpanLink]] = field(default_factory=dict, kw_only=True)
+
+    def __len__(self) -> int:
+        """Returns the number of spans."""
+        return len(self.kind)
+
+    def values(self, *columns: str) -> Iterator[tuple[int, ...]]:
+        """Yields each span as a tuple of its values in ``columns``; all of ``COLUMNS`` by default."""
+        return zip(*(getattr(self, name).tolist() for name in columns or COLUMNS), strict=True)
+
+
+COLUMNS: Sequence[str] = ("kind", "span_id", "parent_id", "start_ns", "duration_ns", "batch", "thread")
+"""The columns of a chunk, in order."""
+
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 0x01
@@ -269,3 +418,119 @@ def traced(scope: TraceScope | None, kind: SpanKind) -> Iterator[TraceScope | No
     else:
         with scope.span(kind) as inner:
             yield inner
+
+
+@dataclass(frozen=True, slots=True)
+class PredictWindow:
+    """One profiled call of ``Predictor.predict``, with its times on the recorder's clock.
+
+    ``span_id`` is its span of level MODEL_TRACE, the parent of the layers; ``batch`` is the number of the
+    batch.
+    """
+
+    span_id: int
+    start_ns: int
+    end_ns: int
+    batch: int
+
+
+class Profiler(ABC):
+    """Records the layers of a model during predictions, and at deeper levels the operators inside them.
+
+    The order of calls is ``start``, then any number of predictions each followed by ``predicted``, then
+    ``collect``; and again. All calls are made by the thread that predicts, outside the time of a prediction.
+    ``close`` may be called at any time, and more than once.
+
+    Spans of level FRAMEWORK_TRACE are *layers*: they are in the order of execution, and do not
+    overlap if the framework runs one after the other. Their kinds have the attributes
+
+    - ``layer_index``: int, the position in the order of execution, from 0;
+    - ``layer_type``: the operator, such as ``Convolution`` or ``aten::conv2d``;
+    - ``input_shapes``, ``output_shapes``: texts such as ``8x3x224x224``, if known;
+    - ``arguments``: texts that tell the parameters as the framework has them, such as strides, if known;
+    - ``allocated_bytes``, ``peak_bytes``: ints, if known;
+
+    each with the prefix ``inferometer.``, as in ``SpanKind.of``. Spans of ML_LIBRARY_TRACE are operators
+    inside a layer. Those of SYSTEM_LIBRARY_TRACE are calls of the device's runtime, kernels and copies; their
+    parent is the layer, and they have a ``correlation_id`` if there is one. A span lies inside its parent,
+    except for kernels and copies, which run on the device's own time line.
+
+    Attributes:
+        round_batches: The number of batches after which to ``collect`` and ``start`` again, which bounds the
+            memory; it may change at ``collect``.
+    """
+
+    round_batches: int = 16
+
+    def __init__(self, level: TraceLevel, *, gpu: bool) -> None:
+        self._level = level
+        self._gpu = gpu
+        self._windows: list[PredictWindow] = []
+        self._folder: TemporaryDirectory[str] | None = None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts recording.
+
+        Raises:
+            PredictionError: The framework's profiler is not available, for instance because another one runs.
+        """
+
+    def predicted(self, window: PredictWindow) -> None:
+        """Registers a prediction since ``start``."""
+        self._windows.append(window)
+
+    @abstractmethod
+    def collect(self, recorder: SpanRecorder) -> None:
+        """Stops recording, and adds the spans of the predictions since ``start``.
+
+        Data that the framework does not provide is reported with ``SpanRecorder.note``.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stops recording and removes all hooks; calling it again does nothing."""
+
+    def open_folder(self) -> Path:
+        """Returns a temporary folder for the framework's files, made at the first call."""
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="inferometer-")
+        return Path(self._folder.name)
+
+    def remove_folder(self) -> None:
+        """Removes the temporary folder, if there is one."""
+        if self._folder is not None:
+            folder, self._folder = self._folder, None
+            folder.cleanup()
+
+    def note_missing_device_calls(self, recorder: SpanRecorder, framework: str) -> None:
+        """Notes that a framework's profiler records no device calls, if the level includes them."""
+        if self._level >= TraceLevel.SYSTEM_LIBRARY_TRACE:
+            why = f"{framework}'s profiler has none" if self._gpu else "the model runs on the CPU"
+            recorder.note(f"no calls of a device's runtime, kernels or copies: {why}")
+
+
+class LayerWriter:
+    """Adds spans below a prediction, clipped to it where the clocks differ."""
+
+    def __init__(self, recorder: SpanRecorder, window: PredictWindow) -> None:
+        self._recorder = recorder
+        self._window = window
+
+    def add(
+        self, kind: SpanKind, start_ns: int, end_ns: int, parent_id: int | None = None, thread: int = 0
+    ) -> int:
+        """Adds a span and returns its id; ``parent_id`` is the layer that contains it, None for a layer.
+
+        The times are on the recorder's clock; ``thread`` is the thread or stream that it ran on.
+        """
+        window = self._window
+        start_ns = min(max(start_ns, window.start_ns), window.end_ns)
+        end_ns = min(max(end_ns, start_ns), window.end_ns)
+        parent_id = window.span_id if parent_id is None else parent_id
+        return self._recorder.add(kind, start_ns, end_ns, parent_id, batch=window.batch, thread=thread)
+
+
+def shape_texts(shapes: Iterable[Iterable[int]]) -> tuple[str, ...] | None:
+    """Returns shapes as texts such as ``8x3x224x224``, without scalars; None if there are none."""
+    return tuple(text for shape in shapes if (text := "x".join(map(str, shape)))) or None

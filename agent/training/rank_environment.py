@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 
-from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.hardware.environment import default_threads
 from inferometer.agent.training.trainer import Rank
 from inferometer.manifests.errors import ConfigurationError
 

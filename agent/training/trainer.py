@@ -1,27 +1,51 @@
-"""The trainer: the interface that every framework implements to train one model on this process's devices."""
+"""The trainer: the interface that every framework implements to train one model on this process's devices.
+
+``open_trainer`` opens that of a model, as ``agent.inference.session`` opens its predictor. ``Companion``
+is a process that ranks require beside them, such as the servers of MXNet's kvstore.
+"""
 
 from __future__ import annotations
 
+import platform
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
+from inferometer.agent.artifacts.files import Artifacts, resolve_model
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.hardware.device import CPU, Device
-from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import PredictorOptions, checked_array, title_of
-from inferometer.agent.tracing.profiler import Profiler
-from inferometer.agent.tracing.span import TraceLevel
-from inferometer.manifests.errors import ConfigurationError, TrainingError, suggestion
+from inferometer.agent.hardware.environment import (
+    CPU,
+    Device,
+    FrameworkDetails,
+    container_architecture,
+    read_environment,
+)
+from inferometer.agent.inference.predictor import PredictorOptions, Weights, checked_array, title_of
+from inferometer.agent.inference.registry import FrameworkEntry, Registry
+from inferometer.agent.inference.results import SystemDescription, with_labels
+from inferometer.agent.inference.selection import require_supported
+from inferometer.agent.preprocessing.preprocessor import preprocessor_of
+from inferometer.agent.tracing.recorder import Profiler, TraceLevel
+from inferometer.manifests.errors import (
+    ArtifactError,
+    ConfigurationError,
+    FrameworkUnavailableError,
+    TrainingError,
+    suggestion,
+)
 from inferometer.manifests.schema import Loss, ModelManifest
+
+if TYPE_CHECKING:
+    from inferometer.agent.artifacts.files import ArtifactCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,3 +389,120 @@ class Trainer(Closeable):
 
     def __str__(self) -> str:
         return title_of(self.manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A process that runs beside ranks.
+
+    Attributes:
+        name: The name of the process in messages.
+        work: Runs until the ranks tell it to end; pickle can pass it on to the process.
+    """
+
+    name: str
+    work: Callable[[], None]
+
+
+CompanionsOf: TypeAlias = Callable[[Rank], Sequence[Companion]]
+"""Returns what runs beside a rank, on its host."""
+
+
+def open_trainer(
+    manifest: ModelManifest,
+    options: TrainerOptions,
+    registry: Registry,
+    *,
+    architectures: Architectures = BUILTIN_ARCHITECTURES,
+    cache: ArtifactCache | None = None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> tuple[Trainer, SystemDescription]:
+    """Builds a model on this process's devices, and meets the other ranks; the caller closes the trainer.
+
+    Without a ``cache``, the weights of a model that is not to have random ones must be on this machine.
+
+    Returns:
+        The loaded trainer, and what it runs on: the first of the devices, and no threads that preprocess,
+        which are the loader's.
+
+    Raises:
+        UnknownFrameworkError, FrameworkUnavailableError: The framework is unknown or not installed.
+        ConfigurationError: The framework trains no models, or an option is not supported here.
+        ArtifactError: The model is read from a file, or a file of it is missing or changed.
+        ManifestError: The manifest requires something that is not supported, or other hardware.
+        DeviceError: A device is not available.
+        TrainingError: The other ranks cannot be reached.
+    """
+    trainer_type = check_trainer(manifest, options, registry)
+    preprocessor = preprocessor_of(manifest.inputs[0].parameters)
+    entry = registry.find(manifest.framework.name)
+    random = options.predictor.weights is Weights.RANDOM
+    manifest = with_labels(manifest, needed=False, cache=None if random else cache)
+    artifacts = resolve_model(manifest, entry.name, architectures, cache, random=random)
+    versions = {**registry.versions, **(artifacts.architecture.versions if artifacts.architecture else {})}
+    trainer = trainer_type(manifest, artifacts, options, clock)
+    try:
+        trainer.load()
+        description = SystemDescription(
+            manifest=manifest,
+            checksums=artifacts.checksums,
+            framework_version=entry.installed_version or "",
+            device=options.devices[0],
+            threads=trainer.threads,
+            preprocess_threads=0,
+            overlap=False,
+            environment=read_environment(versions, preprocessor.libraries, trainer.details()),
+            weights=options.predictor.weights,
+            seed=options.predictor.seed if random else None,
+            precision=options.predictor.precision,
+            cudnn_benchmark=options.predictor.cudnn_benchmark,
+        )
+    except BaseException:
+        trainer.close()
+        raise
+    return trainer, description
+
+
+def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Registry) -> type[Trainer]:
+    """Returns the trainer of a model, after all checks that need neither its files nor the data.
+
+    Raises what ``open_trainer`` raises for the framework, the options, the devices and the manifest.
+    """
+    require_supported(manifest, container_architecture(platform.machine()))
+    entry = registry.find(manifest.framework.name)
+    trainer = _trainer_of(entry, registry)
+    if manifest.model.architecture is None:
+        raise ArtifactError(
+            f"model {manifest.name} {manifest.version} for {entry.name} is read from a file; only a model "
+            "that is built in code (architecture) can be trained"
+        )
+    trainer.check(manifest, options)
+    return trainer
+
+
+def find_companions(entry: FrameworkEntry, communication: str) -> CompanionsOf | None:
+    """Returns the function that gives the companions of ranks; None for a framework without any.
+
+    Args:
+        entry: The framework.
+        communication: How the ranks add up gradients, as in ``TrainerOptions``.
+
+    Raises:
+        FrameworkUnavailableError: The framework is not installed.
+    """
+    companions = entry.load_companions()
+    if companions is None:
+        return None
+    if not callable(companions):
+        raise FrameworkUnavailableError(f"framework {entry.name}: {entry.companions} is no function")
+    return partial(companions, communication)
+
+
+def _trainer_of(entry: FrameworkEntry, registry: Registry) -> type[Trainer]:
+    if not entry.trainer:
+        able = ", ".join(each.name for each in registry.entries if each.trainer)
+        raise ConfigurationError(f"framework {entry.name} trains no models; allowed: {able or 'none'}")
+    trainer = entry.load_trainer()
+    if not (isinstance(trainer, type) and issubclass(trainer, Trainer)):
+        raise FrameworkUnavailableError(f"framework {entry.name}: {entry.trainer} is no Trainer")
+    return trainer

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from inferometer.client.api.cluster_profiles import ClusterProfile
+from inferometer.client.api.clusters import ClusterProfile
 from inferometer.client.api.directories import expanded
 from inferometer.manifests.errors import ConfigurationError
 

@@ -1,8 +1,12 @@
-"""One invocation of the command line: its global flags, its configuration, and the parts they select."""
+"""One invocation of the command line, or one call of the library: its flags, configuration and parts.
+
+Global flags also set log levels; the warnings of libraries are formatted as one line each.
+"""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -11,20 +15,48 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferometer.agent.hardware.allocator import use_allocator_of_environment
 from inferometer.client.api.directories import ADDRESS_VARIABLE, configuration_path, directory
-from inferometer.client.api.logs import quieten_libraries, set_logging
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from inferometer.agent.architectures.sources import Architectures
-    from inferometer.agent.artifacts.cache import ArtifactCache
+    from inferometer.agent.artifacts.files import ArtifactCache
     from inferometer.agent.inference.model_listing import ModelListing
     from inferometer.agent.inference.registry import Registry
     from inferometer.client.api.configuration import Configuration
     from inferometer.client.api.waiting import WaitingLine
-    from inferometer.client.remote.channel.connection import ClientTls
+    from inferometer.client.remote.connection import ClientTls
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
     from inferometer.manifests.catalog import Catalog
+
+
+def quieten_libraries() -> None:
+    """Formats library warnings as one line each, and suppresses those that are redundant."""
+    warnings.formatwarning = lambda message, *_, **__: _warning_line(message)
+    # Pillow's own limit, which is below --max_pixels
+    warnings.filterwarnings("ignore", r"Image size .* could be decompression bomb")
+    # gRPC would log each failed handshake in addition to the one-line error.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # PyTorch would log that memory allocated before a trace was freed during it.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def set_logging(flags: Mapping[str, Any]) -> None:
+    """Sets the log level that the global flags select."""
+    import logging
+
+    level = logging.DEBUG if flags.get("debug") else logging.INFO if flags.get("verbose") else logging.WARNING
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    # Library loggers are unchanged: Pillow, for example, logs several lines per image within timed regions.
+    logging.getLogger("inferometer").setLevel(level)
+
+
+def _warning_line(message: Warning | str) -> str:
+    """Formats a library's warning as one line, without the source line of the library."""
+    from inferometer.manifests.errors import one_line, printable
+
+    return f"warning: {printable(one_line(str(message)))}\n"
 
 
 DEFAULT_DATABASE = "inferometer"
@@ -133,9 +165,9 @@ class Invocation:
     def cache(self) -> ArtifactCache:
         """The download cache; it shows a progress bar on stderr for each download."""
         from inferometer.agent.artifacts.archives import UnpackLimits
-        from inferometer.agent.artifacts.cache import ArtifactCache
         from inferometer.agent.artifacts.downloads import Downloader, DownloadLimits
-        from inferometer.client.api.download_bar import DownloadBar
+        from inferometer.agent.artifacts.files import ArtifactCache
+        from inferometer.client.api.waiting import DownloadBar
 
         configuration = self.configuration
         most_bytes = int(configuration.max_download_gib * _BYTES_PER_GIB)
@@ -204,7 +236,7 @@ class Invocation:
         if not (authorities or certificate or key or server_name):
             return None
         # imports gRPC, which most commands do not need
-        from inferometer.client.remote.channel.connection import ClientTls
+        from inferometer.client.remote.connection import ClientTls
 
         return ClientTls(authorities, certificate, key, server_name)
 
@@ -251,3 +283,31 @@ def resumed_invocation(flags: Mapping[str, Any]) -> Invocation:
     quieten_libraries()
     set_logging(flags)
     return Invocation(flags, notify=lambda _: None)
+
+
+VARIABLES: Mapping[str, str] = {
+    "secret": "AGENT_SECRET",
+    "secret_file": "AGENT_SECRET_FILE",
+    "database_address": "AGENT_DATABASE_ADDRESS",
+    "tls_ca": "AGENT_TLS_CA",
+    "tls_cert": "AGENT_TLS_CERT",
+    "tls_key": "AGENT_TLS_KEY",
+    "tls_server_name": "AGENT_TLS_SERVER_NAME",
+}
+"""The environment variables of global flags, by the flag; those of folders are read where they are used."""
+FRAMEWORK = "AGENT_FRAMEWORK"
+"""The variable of the framework where none is named."""
+MANIFESTS = "AGENT_MANIFESTS"
+"""The variable of the user's directories with manifests."""
+
+
+def library_invocation(**flags: Any) -> Invocation:
+    """Returns the configuration and what the environment sets; ``flags`` take precedence, unless None.
+
+    Also sets the process's allocator to the one that the environment names.
+    """
+    use_allocator_of_environment()
+    found: dict[str, Any] = {name: os.environ[key] for name, key in VARIABLES.items() if os.environ.get(key)}
+    if directories := os.environ.get(MANIFESTS):
+        found["manifests"] = directories.split(os.pathsep)
+    return Invocation(found | {name: value for name, value in flags.items() if value is not None})

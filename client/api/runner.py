@@ -1,30 +1,276 @@
-"""Runs a job for any front end: progress, Ctrl-C, and the file and store that keep its evaluations."""
+"""Runs a job for any front end: opens its systems, shows progress, stops on Ctrl-C, keeps evaluations.
+
+Systems under test are opened in this process, on agents, or on a KServe server. SIGINT and SIGTERM
+request a stop. Evaluations go to a file and to the store.
+"""
 
 from __future__ import annotations
 
 import logging
 import shlex
+import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+from typing_extensions import Self
+
+from inferometer.agent.artifacts.files import ArtifactCache
+from inferometer.agent.artifacts.web import fetch_image
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.results import SystemDescription, with_labels
+from inferometer.agent.inference.selection import describe_unloaded, select_model
+from inferometer.agent.inference.session import Session, check_model, open_session
+from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.agent.training.trainer import CompanionsOf, Trainer, TrainerOptions
 from inferometer.client.api.invocation import Invocation
-from inferometer.client.api.progress import display_of
-from inferometer.client.api.running_now import RunningFile
-from inferometer.client.api.stopping import StopRequest
-from inferometer.client.api.systems import Systems
+from inferometer.client.api.progress import RunningFile, display_of
+from inferometer.client.remote.address import is_kserve
 from inferometer.evaluators.evaluation import Evaluation, M, Status
+from inferometer.evaluators.jobs.job import Found, Job, JobCallbacks, JobPart, JobStart, Notify, SystemRequest
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.running.job import Found, Job
-from inferometer.evaluators.running.resources import JobCallbacks, JobPart, JobStart
 from inferometer.evaluators.store.json_text import write_spool
+from inferometer.evaluators.system import SystemUnderTest, TensorSystem
+from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import StoreError
+from inferometer.manifests.schema import ModelManifest
 
 if TYPE_CHECKING:
+    from inferometer.client.remote.connection import RemoteOptions
+    from inferometer.client.remote.kserve.session import KServeSession
+    from inferometer.client.remote.native.agent import RemoteAgent
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
+
+
+class StopRequest:
+    """A context manager that raises KeyboardInterrupt on SIGINT and SIGTERM.
+
+    Between ``begin`` and ``end``, the first signal requests a stop instead.
+    """
+
+    def __init__(self) -> None:
+        self._stops: str | None = None
+        self._requested = False
+        self._before: dict[signal.Signals, object] = {}
+
+    def __call__(self) -> bool:
+        """Returns whether a stop was requested."""
+        return self._requested
+
+    def begin(self, stops: str) -> None:
+        """Clears an earlier request, and marks the start of work that the next request allows to finish.
+
+        Args:
+            stops: Printed on stderr when a stop is requested, such as "stopping after this batch".
+        """
+        self._requested = False
+        self._stops = stops
+
+    def end(self) -> bool:
+        """Returns whether a stop was requested; from now on, a signal interrupts at once."""
+        requested, self._requested, self._stops = self._requested, False, None
+        return requested
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type] # it came from signal.signal itself
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self._requested or self._stops is None:
+            raise KeyboardInterrupt
+        self._requested = True
+        click.echo(f"{self._stops} (again to stop at once)", err=True)
+
+
+class Systems:
+    """Opens the systems that requests name; implements ``JobResources``. Loads gRPC only for remote systems.
+
+    Args:
+        invocation: Provides the configuration, the manifests, the cache and the secret.
+    """
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+
+    @property
+    def catalog(self) -> Catalog:
+        """Returns the catalogue of manifests."""
+        return self._invocation.catalog
+
+    @property
+    def cache(self) -> ArtifactCache:
+        """Returns the cache that downloads files from URLs."""
+        return self._invocation.cache
+
+    @property
+    def registry(self) -> Registry:
+        """Returns the registry of frameworks."""
+        return self._invocation.registry
+
+    @property
+    def data_directory(self) -> Path:
+        """Returns the folder of the program's data."""
+        return self._invocation.data_directory
+
+    def open_system(
+        self, request: SystemRequest, *, warm_up: bool, notify: Notify, trace: TraceScope | None
+    ) -> SystemUnderTest:
+        """Opens a model; see ``JobResources``."""
+        if len(request.agents) < 2 or is_kserve(request.agents[0]):
+            return self._open_one(request, notify, trace)
+        from inferometer.client.remote.pool import open_agent_pool
+
+        return open_agent_pool(
+            request.agents,
+            lambda address: self._open_remote(request, address, trace),
+            warm_up=warm_up,
+            say=notify,
+        )
+
+    def open_loadable(self, request: SystemRequest, *, notify: Notify) -> TensorSystem:
+        """Opens a model for a load test; see ``JobResources``."""
+        return self._open_one(request, notify, None)
+
+    def find_model(self, request: SystemRequest) -> ModelManifest:
+        """Returns the manifest of the model that a request names; see ``JobResources``."""
+        return with_labels(self._select(request), needed=False)
+
+    def check_system(self, request: SystemRequest) -> ModelManifest | None:
+        """Checks the framework and the device of a model that runs in this process; see ``JobResources``."""
+        if request.agents:
+            return None
+        given, session = request.given, request.session
+        manifest = self._select(request) if given is None else given.manifest
+        if session.device.is_gpu or session.precision is not None:  # otherwise it can wait for its import
+            in_memory = given is not None and given.in_memory is not None
+            check_model(manifest, session, self._invocation.registry, in_memory=in_memory)
+        return manifest
+
+    def check_trainer(self, manifest: ModelManifest, options: TrainerOptions) -> None:
+        """Checks the framework, the options and the devices of a training; see ``JobResources``."""
+        from inferometer.agent.training.trainer import check_trainer
+
+        check_trainer(manifest, options, self._invocation.registry)
+
+    def describe(
+        self, request: SystemRequest, *, preprocess_threads: int, overlap: bool
+    ) -> SystemDescription:
+        """Describes a model without loading it; see ``JobResources``."""
+        return describe_unloaded(
+            self._select(request),
+            self._invocation.registry,
+            preprocess_threads=preprocess_threads,
+            overlap=overlap,
+        )
+
+    def open_trainer(
+        self, manifest: ModelManifest, options: TrainerOptions
+    ) -> tuple[Trainer, SystemDescription]:
+        """Opens a model to train it; see ``JobResources``."""
+        from inferometer.agent.training.trainer import open_trainer
+
+        invocation = self._invocation
+        return open_trainer(
+            manifest,
+            options,
+            invocation.registry,
+            architectures=invocation.architectures,
+            cache=invocation.cache,
+        )
+
+    def companions(self, request: SystemRequest, communication: str) -> CompanionsOf | None:
+        """Returns a function that lists the companion processes of a model's ranks; see ``JobResources``."""
+        from inferometer.agent.training.trainer import find_companions
+
+        entry = self._invocation.registry.find(self._select(request).framework.name)
+        return find_companions(entry, communication)
+
+    def _select(self, request: SystemRequest) -> ModelManifest:
+        invocation = self._invocation
+        return select_model(
+            invocation.catalog,
+            invocation.registry,
+            request.model_name,
+            request.model_version,
+            request.framework_name or invocation.configuration.framework,
+            request.session.weights,
+        )
+
+    def _open_one(
+        self, request: SystemRequest, notify: Notify, trace: TraceScope | None
+    ) -> Session | KServeSession | RemoteAgent:
+        if not request.agents:
+            return self._open_here(request, trace)
+        if is_kserve(request.agents[0]):
+            return self._open_kserve(request, notify)
+        return self._open_remote(request, request.agents[0], trace)
+
+    def _open_here(self, request: SystemRequest, trace: TraceScope | None) -> Session:
+        invocation, given = self._invocation, request.given
+        manifest = self._select(request) if given is None else given.manifest
+        return open_session(
+            manifest,
+            request.session,
+            invocation.registry,
+            architectures=invocation.architectures,
+            cache=invocation.cache,
+            # The user names the URLs, so private and local addresses are allowed.
+            fetch=partial(fetch_image, allow_private=True),
+            trace=trace,
+            given=given,
+        )
+
+    def _open_remote(self, request: SystemRequest, address: str, trace: TraceScope | None) -> RemoteAgent:
+        from inferometer.client.remote.native.agent import open_remote_agent
+
+        invocation = self._invocation
+        return open_remote_agent(
+            address,
+            request.model_name,
+            request.model_version,
+            request.framework_name or invocation.configuration.framework,
+            request.session,
+            self._remote_options(request),
+            trace=trace,
+        )
+
+    def _open_kserve(self, request: SystemRequest, notify: Notify) -> KServeSession:
+        from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
+
+        invocation = self._invocation
+        return open_kserve(
+            request.agents[0],
+            invocation.catalog,
+            # The configured framework applies only to models in this process.
+            ModelChoice(request.model_name, request.model_version, request.framework_name),
+            request.session,
+            self._remote_options(request),
+            cache=invocation.cache,
+            fetch=partial(fetch_image, allow_private=True),
+            say=notify,
+        )
+
+    def _remote_options(self, request: SystemRequest) -> RemoteOptions:
+        from inferometer.client.remote.connection import RemoteOptions
+
+        secret, tls = self._invocation.secret, self._invocation.agent_tls
+        return RemoteOptions(
+            secret, tls, request.open_timeout_s, request.answer_timeout_s, request.shared_memory
+        )
+
 
 F = TypeVar("F", bound="Evaluation[Any] | Found")
 _log = logging.getLogger(__name__)

@@ -1,15 +1,28 @@
-"""Finds evaluations in the database by ids, prefixes of ids and groups."""
+"""Stored evaluations: finds them by ids, prefixes of ids and groups, lists them as rows, compares them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from typing import Any, TypeAlias, overload
 
-from inferometer.agent.tracing.span import SpanChunk
-from inferometer.evaluators.comparing.sides import Side
-from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.reports.trace_report import SpanSource
+from inferometer.agent.tracing.recorder import SpanChunk
+from inferometer.client.api import results
+from inferometer.client.api.invocation import library_invocation
+from inferometer.client.api.results import Result, Tabular
+from inferometer.evaluators.comparing.sides import Side, drawing_of
+from inferometer.evaluators.comparing.verdict import parse_figures
+from inferometer.evaluators.drawing.charts import MOST_EVALUATIONS
+from inferometer.evaluators.evaluation import Evaluation, of_kind
+from inferometer.evaluators.jobs import compare as job
+from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.batches.report import LatencyReport
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.overview import OverviewReport
+from inferometer.evaluators.reports.traces import SpanSource
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, StoreError, UnknownEvaluationError
 
@@ -147,3 +160,186 @@ def _named(store: EvaluationStore, name: str, given: str, notify: Callable[[str]
             f"{evaluation_id}: they ran under a profiler, which slows the model down"
         )
     return undisturbed or list(found)
+
+
+class Evaluations(Tabular, Sequence[Row]):
+    """Stored evaluations of every kind, the newest first, as the rows of ``agent info evaluations``.
+
+    Args:
+        rows: The rows.
+        pictured: The evaluations that a notebook draws in its picture.
+    """
+
+    def __init__(self, rows: Sequence[Row], pictured: Sequence[Evaluation[BatchMeasurement]] = ()) -> None:
+        self._rows = tuple(rows)
+        self._pictured = tuple(pictured)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+        return self._rows[place]
+
+    @property
+    def _columns(self) -> Sequence[Column]:
+        return OverviewReport.columns
+
+    @property
+    def _table(self) -> Sequence[Row]:
+        return self._rows
+
+    def _repr_html_(self) -> str:
+        return results.with_picture(super()._repr_html_(), LatencyReport(), self._pictured)
+
+
+def evaluations(
+    *, model: str | None = None, framework: str | None = None, limit: int | None = None
+) -> Evaluations:
+    """Returns stored evaluations of every kind, the newest first.
+
+    Args:
+        model: Only this model.
+        framework: Only this framework.
+        limit: The newest so many; None means all.
+
+    Raises:
+        ConfigurationError: The limit is below 1.
+        StoreError: The database cannot be reached.
+    """
+    if limit is not None and limit < 1:
+        raise ConfigurationError(f"limit is {limit}; it must be at least 1, or None for all")
+    report = OverviewReport()
+    wanted = EvaluationFilter(
+        model_name=model,
+        framework_name=framework,
+        limit=limit,
+    )
+    with closing(library_invocation().open_store()) as store:
+        found = store.find(wanted, lambda error: _log.warning("left out %s", error))
+    batches = of_kind(found, BatchMeasurement)
+    pictured = [evaluation for evaluation in batches if not evaluation.profiled][:MOST_EVALUATIONS]
+    return Evaluations(tuple(report.rows(found)), pictured)
+
+
+Named: TypeAlias = Result[Any] | str
+"""A result, or the id of a stored evaluation or group; a unique prefix is enough."""
+
+
+class Comparison(Tabular, Sequence[Row]):
+    """A row for each figure: A, B, their ratio with its 95 % interval, and the verdict.
+
+    Attributes:
+        conclusion: The overall conclusion from all figures, in one line.
+        worse: Whether B is worse in any figure by more than the threshold.
+        undecided: For each undecided figure, one line with the reason and how much worse B may be.
+        notes: Caveats about the rows: differences between the sides, and disturbed conditions.
+    """
+
+    def __init__(
+        self, request: job.ComparisonRequest, found: job.Comparison, left_out: Sequence[str]
+    ) -> None:
+        self._of_all = found.columns
+        self.conclusion = found.conclusion
+        self.worse = found.worse
+        self.undecided = found.undecided
+        self.notes = (*left_out, *found.notes)
+        self._rows = found.rows
+        self._sides = request.a, request.b
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+        return self._rows[place]
+
+    @property
+    def _columns(self) -> Sequence[Column]:
+        return self._of_all
+
+    @property
+    def _table(self) -> Sequence[Row]:
+        return self._rows
+
+    def __repr__(self) -> str:
+        """Returns the table, followed by the notes and the conclusion."""
+        return "\n".join((super().__repr__(), *self._lines()))
+
+    def _repr_html_(self) -> str:
+        shown = super()._repr_html_() + results.lines(self._lines())
+        return results.with_drawing(shown, drawing_of(*self._sides))
+
+    def _lines(self) -> Sequence[str]:
+        return (*self.notes, *self.undecided, self.conclusion)
+
+
+def compare(
+    a: Named | Sequence[Named],
+    b: Named | Sequence[Named],
+    *,
+    noise: Named | Sequence[Named] | None = None,
+    threshold: float | None = None,
+    accuracy_threshold: float = ACCURACY_THRESHOLD,
+    figures: str | Sequence[str] | None = None,
+) -> Comparison:
+    """Compares the evaluations B with the evaluations A, as ``agent compare`` does.
+
+    Args:
+        a: The baseline: results, ids of stored evaluations or groups, or unique prefixes of ids.
+        b: The evaluations to judge, in the same forms.
+        noise: Two or more evaluations of one system, whose differences become the threshold of each figure.
+        threshold: The largest difference that counts as the same, as a share; None means 0.05.
+        accuracy_threshold: The same for top-1.
+        figures: The figures to compare, such as ``["p50", "throughput"]``; None means all available ones.
+
+    Raises:
+        ConfigurationError: The evaluations cannot be compared, or a value is invalid.
+        StoreError: An id does not exist, or the database cannot be reached.
+    """
+    job.check_one_threshold(noise is not None, threshold)
+    wanted = figures if figures is None or isinstance(figures, str) else ",".join(figures)
+    parsed = None if wanted is None else parse_figures(wanted)
+    notes: list[str] = []
+    request = job.ComparisonRequest(
+        a=_side("A", a, notes),
+        b=_side("B", b, notes),
+        noise=None if noise is None else _side("noise", noise, notes),
+        threshold=threshold,
+        accuracy_threshold=accuracy_threshold,
+        figures=parsed,
+    )
+    return Comparison(request, job.compare(request), notes)
+
+
+def _side(name: str, given: Named | Sequence[Named], notes: list[str]) -> Side:
+    """Returns the evaluations of one side, each once."""
+    several = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    found: dict[str, Evaluation] = {}
+    for each in several:
+        if isinstance(each, Result):
+            found[each.id] = each.evaluation
+        elif isinstance(each, str):
+            found |= {evaluation.id: evaluation for evaluation in _stored(name, each, notes)}
+        else:
+            raise ConfigurationError(
+                f"{name} holds {each!r}; give what evaluate, sweep, train, ingest, workload, max_qps or "
+                "benchmark_operators returned, or ids"
+            )
+    return Side(name, tuple(found.values()))
+
+
+def _stored(name: str, given: str, notes: list[str]) -> Iterator[Evaluation]:
+    """Yields the evaluations of an id."""
+    with closing(library_invocation().open_store()) as store:
+        yield from chosen_side(store, name, given, notes.append).evaluations

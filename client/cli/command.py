@@ -1,4 +1,7 @@
-"""Click commands and options: boolean flags with or without a value, and global flags in any place."""
+"""Click commands and options: boolean flags with or without a value, global flags in any place, files.
+
+Also the invocation of the command that is running.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,11 +18,37 @@ from click.core import ParameterSource
 
 from inferometer.agent.hardware.allocator import VARIABLE, Allocator, use_allocator
 from inferometer.client.api.directories import ADDRESS_VARIABLE
+from inferometer.client.api.invocation import INVOCATION, Invocation, set_logging
 from inferometer.client.cli.completing import OPTIONS, evaluations
 from inferometer.manifests.errors import OutputError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+
+FILE = click.Path(path_type=Path)
+"""The type of options that name a file."""
+
+
+class InputPath(click.Path):
+    """The type of options that name a file or a folder that the command reads."""
+
+
+INPUT = InputPath(path_type=Path)
+"""Such a type; the command itself says what is wrong with a file."""
+
+
+def current_invocation() -> Invocation:
+    """Returns the invocation of the command that is running; logging follows its flags.
+
+    Must be called from within a command; all calls within it return the same object.
+    """
+    flags: dict[str, Any] = click.get_current_context().ensure_object(dict)
+    if INVOCATION not in flags:
+        set_logging(flags)
+        flags[INVOCATION] = Invocation(flags)
+    invocation: Invocation = flags[INVOCATION]
+    return invocation
 
 
 class FiniteFloatRange(click.FloatRange):
@@ -82,8 +112,6 @@ def profiled(name: str, function: Callable[[], _Result]) -> _Result:
         OutputError: The file cannot be written.
     """
     import cProfile
-
-    from inferometer.client.cli.current import current_invocation
 
     profile = cProfile.Profile()
     directory = current_invocation().data_directory / "profiles"

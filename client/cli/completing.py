@@ -69,7 +69,7 @@ def _evaluations(context: click.Context, begun: str) -> Iterable[str]:
 
 def _columns(context: click.Context, begun: str) -> Iterable[str]:
     """Returns the columns of the command's report; none for a listing, whose columns depend on its rows."""
-    from inferometer.evaluators.reports.registry import ALIASES, find_report, known_reports
+    from inferometer.evaluators.reports.base import ALIASES, find_report, known_reports
 
     name = context.info_name or ""
     if name == "evaluations":
@@ -86,7 +86,7 @@ def _clusters(context: click.Context, _: str) -> Iterable[str]:
 
 
 def _operators(_: click.Context, __: str) -> Iterable[str]:
-    from inferometer.agent.operators.table.registry import operators
+    from inferometer.agent.operators.operator import operators
 
     return operators()
 

@@ -1,4 +1,7 @@
-"""The root of the ``agent`` command, and its error handling."""
+"""The root of the ``agent`` command, its error handling, and the validation of command lines for later.
+
+Command lines that run later or on another machine are validated so that errors show before they run.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from contextlib import suppress
 
 import click
 
-from inferometer.client.api.logs import quieten_libraries
+from inferometer.client.api.invocation import quieten_libraries
 from inferometer.client.cli.command import COMPLETION_VARIABLE, Group
+from inferometer.manifests.errors import ConfigurationError
 
 PROGRAM = "agent"
 _COMMANDS = {
@@ -38,13 +42,16 @@ _COMMANDS = {
 }
 """The help of each command, which is the function of its name in the module of its name."""
 _MODULES = {
+    "compare": "inferometer.client.commands.evaluation",
     "completion": "inferometer.client.cli.completion",
-    "measure": "inferometer.client.evaluating.measure_command",
-    "op": "inferometer.client.op.command",
+    "database": "inferometer.client.commands.evaluation",
+    "measure": "inferometer.client.commands.predict",
+    "op": "inferometer.client.commands.op",
     "plan": "inferometer.client.plan.command",
-    "report": "inferometer.client.web.report_command",
-    "score": "inferometer.client.score.command",
-    "slurm": "inferometer.client.slurm.command",
+    "report": "inferometer.client.commands.report",
+    "score": "inferometer.client.commands.score",
+    "slurm": "inferometer.client.commands.slurm",
+    "status": "inferometer.client.commands.agents",
     "web": "inferometer.client.web.web_command",
 }
 """The modules that are not in ``client/commands``."""
@@ -114,12 +121,12 @@ def run(args: list[str]) -> int:
     except InferometerError as error:
         import logging
 
-        from inferometer.client.cli.exit_codes import exit_code
+        from inferometer.client.cli.output import exit_code
 
         logging.getLogger(__name__).debug("failed", exc_info=True)
         return _fail(f"{PROGRAM}: {error}", exit_code(error))
     except OSError as error:  # stdout or stderr: errors of other files and sockets are wrapped
-        from inferometer.client.cli.exit_codes import OUTPUT_FAILED
+        from inferometer.client.cli.output import OUTPUT_FAILED
 
         what = f"{error.filename}: " if error.filename else "the output cannot be written: "
         return _fail(f"{PROGRAM}: {what}{error.strerror or error}", OUTPUT_FAILED)
@@ -131,7 +138,7 @@ def _flushed(code: int) -> int:
     try:
         sys.stdout.flush()
     except OSError as error:
-        from inferometer.client.cli.exit_codes import OUTPUT_FAILED
+        from inferometer.client.cli.output import OUTPUT_FAILED
 
         with suppress(OSError):  # discard the rest of the buffer
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -169,3 +176,49 @@ def _fail(message: str, code: int) -> int:
     with suppress(OSError):  # if stderr cannot be written either, only the exit code remains
         click.echo(printable(" ".join(message.split())), err=True)
     return code
+
+
+def parsed_command(words: Sequence[str]) -> click.Context:
+    """Parses the words after ``agent``, and returns the click context of the command with its parameters.
+
+    Raises:
+        ConfigurationError: The words are not a valid command line of ``agent``.
+    """
+    command, path, left = _found(words)
+    try:
+        return command.make_context(path, left)
+    except click.ClickException as error:
+        raise ConfigurationError(f"{path}: {error.format_message()}") from error
+
+
+def named_command(words: Sequence[str]) -> click.Command:
+    """Returns the command that the words after ``agent`` name, without parsing its options.
+
+    Raises:
+        ConfigurationError: The words name no command.
+    """
+    return _found(words)[0]
+
+
+def _found(words: Sequence[str]) -> tuple[click.Command, str, list[str]]:
+    """Returns the command, the words that name it as one text, and the remaining words."""
+    from inferometer.client.commands.bench import BenchGroup
+
+    command: click.Command = cli
+    path, left = "agent", list(words)
+    try:
+        while isinstance(command, click.Group):
+            context = click.Context(command, info_name=path)
+            if isinstance(command, BenchGroup):
+                left = command.with_default(context, left)
+            if not left or left[0].startswith("-"):
+                raise ConfigurationError(
+                    f"{path}: no command is named; begin with one, and put options after it"
+                )
+            name, found, left = command.resolve_command(context, left)
+            if found is None:
+                raise ConfigurationError(f'{path}: there is no command "{name}"')
+            command, path = found, f"{path} {name}"
+        return command, path, left
+    except click.ClickException as error:
+        raise ConfigurationError(f"{path}: {error.format_message()}") from error

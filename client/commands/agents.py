@@ -1,19 +1,32 @@
-"""``agent info agents``: lists the known served agents."""
+"""Served agents: ``agent info agents`` lists them, ``agent status`` shows the health and state of one."""
 
 from __future__ import annotations
 
+import json
+import logging
+import sys
+from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 import click
 
-from inferometer.client.cli.command import Command, database_options, option, tls_options
-from inferometer.client.cli.current import current_invocation
-from inferometer.client.cli.output import output_options, print_rows
-from inferometer.client.discovery.finding import KnownAgent, find_agents
+from inferometer.client.api.discovery import KnownAgent, find_agents
+from inferometer.client.cli.command import (
+    POSITIVE,
+    Command,
+    current_invocation,
+    database_options,
+    format_option,
+    option,
+    tls_options,
+)
+from inferometer.client.cli.output import NOT_SERVING, SUCCESS, output_options, print_rows
+from inferometer.client.remote.native.registry import AgentDetails, AgentStatus, ask_status
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.reports.writer import Format
+from inferometer.evaluators.reports.writer import Format, write
 
-_COLUMNS = (
+_AGENT_COLUMNS = (
     Column("address", "address"),
     Column("http_url", "http"),
     Column("state", "state", wraps=True),
@@ -48,7 +61,7 @@ def agents(model_name: str | None, framework_name: str | None, **output: Any) ->
     known = find_agents(invocation)
     wanted = framework_name.strip().casefold() if framework_name else None
     rows = [
-        _row(agent, secure=invocation.agent_tls is not None)
+        _agent_row(agent, secure=invocation.agent_tls is not None)
         for agent in known
         if (model_name is None or agent.runs(model_name, framework_name))
         and (
@@ -57,12 +70,12 @@ def agents(model_name: str | None, framework_name: str | None, **output: Any) ->
     ]
     is_table = Format(str(output["format_name"]).lower()) is Format.TABLE
     names = not is_table or output["chosen"] is not None
-    print_rows((*_COLUMNS, _MODELS) if names else _COLUMNS, rows, **output)
+    print_rows((*_AGENT_COLUMNS, _MODELS) if names else _AGENT_COLUMNS, rows, **output)
 
 
-def _row(agent: KnownAgent, *, secure: bool) -> Row:
+def _agent_row(agent: KnownAgent, *, secure: bool) -> Row:
     info = agent.agent_info
-    row: dict[str, str | int | None] = {column.key: None for column in (*_COLUMNS, _MODELS)}
+    row: dict[str, str | int | None] = {column.key: None for column in (*_AGENT_COLUMNS, _MODELS)}
     row |= {
         "address": agent.address,
         "http_url": agent.http_url(secure=secure),
@@ -83,3 +96,75 @@ def _row(agent: KnownAgent, *, secure: bool) -> Row:
             "inferometer_version": info.inferometer_version,
         }
     return row
+
+
+SERVING = "SERVING"
+_BYTES_PER_MIB = 1024 * 1024
+_log = logging.getLogger(__name__)
+_MODEL_COLUMNS = (
+    Column("name", "model"),
+    Column("version", "version"),
+    Column("framework", "framework"),
+    Column("device", "device"),
+    Column("waiting_requests", "waiting"),
+    Column("busy_s", "busy (s)"),
+    Column("predicted_inputs", "predicted inputs"),
+)
+
+
+@click.command(cls=Command)
+@click.argument("address", metavar="HOST:PORT")
+@option("--timeout_s", type=POSITIVE, default=5.0, metavar="S", help="Timeout of each call.")
+@format_option(Format.TABLE.value, Format.JSON.value)
+@tls_options
+def status(address: str, timeout_s: float, format_name: str) -> int:
+    """Show the status of a served agent: its health, its loaded models and its load.
+
+    The exit code reflects the health: 0 for SERVING, 1 for any other response, such as NOT_SERVING while the
+    agent stops, and 6 if nothing responds. Without the secret, an agent that has one reports only its health;
+    so does an agent that is too busy.
+    """
+    invocation = current_invocation()
+    found = ask_status(address, timeout_s, invocation.secret, invocation.agent_tls)
+    if format_name.lower() == Format.JSON.value:
+        click.echo(json.dumps(_status_document(found), indent=2))
+    else:
+        _print_status(found)
+    if found.problem is not None:
+        if found.refused and invocation.secret is None:
+            _log.info("%s", found.problem)  # without a secret, only the health is expected
+        else:
+            click.echo(f"agent {address}: {found.problem}", err=True)
+    return SUCCESS if found.health == SERVING else NOT_SERVING
+
+
+def _status_document(found: AgentStatus) -> dict[str, object]:
+    document: dict[str, object] = {"health": found.health}
+    if found.details is not None:
+        document |= asdict(found.details)
+        started_at = found.details.started_at
+        document["started_at"] = started_at.isoformat() if started_at else None
+    return document
+
+
+def _print_status(found: AgentStatus) -> None:
+    click.echo(found.health)
+    if found.details is None:
+        return
+    for trouble in found.details.troubles:
+        click.echo(trouble)
+    click.echo(_status_line(found.details))
+    if found.details.models:
+        write(_MODEL_COLUMNS, [asdict(model) for model in found.details.models], Format.TABLE, sys.stdout)
+
+
+def _status_line(details: AgentDetails) -> str:
+    uptime = timedelta(seconds=int(details.uptime_s))
+    parts = [
+        f"inferometer {details.version}",
+        f"up {uptime}" + (f" since {details.started_at:%Y-%m-%d %H:%M} UTC" if details.started_at else ""),
+        f"open sessions: {details.open_sessions}",
+        f"memory: {details.resident_memory_bytes / _BYTES_PER_MIB:,.0f} MiB",
+        f"GPUs: {', '.join(details.gpus) or 'none'}",
+    ]
+    return ", ".join(parts)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferometer.client.cli.command import Command, Group, boolean, option
+from inferometer.client.cli.command import FILE, Command, Group, boolean, option
 from inferometer.client.cli.output import output_options, print_rows
-from inferometer.client.cli.paths import FILE
 from inferometer.evaluators.reports.base import Column, Row
 
 if TYPE_CHECKING:
-    from inferometer.evaluators.conversion.check import DatasetCheck
+    from inferometer.evaluators.conversion.convert import DatasetCheck
     from inferometer.evaluators.datasets.base import Dataset
 
 _TARGETS = ("recordio", "caffe_lmdb", "image_folder", "npz")
@@ -34,7 +33,7 @@ _backend_option = option(
 
 def _opened(path: Path, backend: str | None) -> Dataset:
     """Opens the dataset at a path or, if the path does not exist, the dataset with that name."""
-    from inferometer.client.cli.current import current_invocation
+    from inferometer.client.cli.command import current_invocation
     from inferometer.evaluators.datasets.opening import open_dataset, open_path
 
     invocation = current_invocation()
@@ -89,9 +88,9 @@ def convert(
     from contextlib import closing
 
     from inferometer.client.api.progress import ProgressBar
-    from inferometer.client.cli.exit_codes import EXIT_CODES, SUCCESS
+    from inferometer.client.cli.output import EXIT_CODES, SUCCESS
     from inferometer.evaluators.conversion.convert import convert as converted
-    from inferometer.evaluators.conversion.encoding import Encoding
+    from inferometer.evaluators.conversion.writers import Encoding
     from inferometer.evaluators.kinds.batches.run import Progress
     from inferometer.manifests.errors import DatasetError
 
@@ -128,8 +127,8 @@ def check(path: Path, data_backend: str | None) -> int:
     from contextlib import closing
 
     from inferometer.client.api.progress import ProgressBar
-    from inferometer.client.cli.exit_codes import EXIT_CODES, SUCCESS
-    from inferometer.evaluators.conversion.check import check_dataset
+    from inferometer.client.cli.output import EXIT_CODES, SUCCESS
+    from inferometer.evaluators.conversion.convert import check_dataset
     from inferometer.evaluators.kinds.batches.run import Progress
     from inferometer.manifests.errors import DatasetError
 
@@ -181,8 +180,8 @@ def download(name: str, folder: Path | None, mirror: str | None) -> int:
     """Download the dataset NAME, check it, and say where it lies; `agent data list` has the names."""
     from contextlib import closing
 
-    from inferometer.client.cli.current import current_invocation
-    from inferometer.client.cli.exit_codes import SUCCESS
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.cli.output import SUCCESS
     from inferometer.evaluators.conversion.published import fetch, find_published
     from inferometer.evaluators.datasets.opening import open_path
 
@@ -202,7 +201,7 @@ def download(name: str, folder: Path | None, mirror: str | None) -> int:
 @output_options
 def list_datasets(**output: Any) -> None:
     """List the datasets that `agent data download` gets."""
-    from inferometer.client.cli.current import current_invocation
+    from inferometer.client.cli.command import current_invocation
     from inferometer.evaluators.conversion.published import PUBLISHED
 
     folder = current_invocation().cache_directory / "datasets"

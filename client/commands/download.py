@@ -7,11 +7,10 @@ from functools import partial
 
 import click
 
-from inferometer.agent.artifacts.cache import ArtifactCache
+from inferometer.agent.artifacts.files import ArtifactCache, get_file, resolve_artifacts
 from inferometer.agent.artifacts.locations import DOWNLOADED, FileReference, labels_file, model_files, refer
-from inferometer.agent.artifacts.model_files import get_file, resolve_artifacts
 from inferometer.client.cli.command import Command, Group, boolean, option
-from inferometer.client.cli.exit_codes import EXIT_CODES, SUCCESS
+from inferometer.client.cli.output import EXIT_CODES, SUCCESS
 from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError
 from inferometer.manifests.schema import DatasetManifest, ModelManifest
 
@@ -31,7 +30,7 @@ def models(model_name: str | None, model_version: str | None, framework_name: st
 
     Failures are reported on stderr; the other files are still downloaded.
     """
-    from inferometer.client.cli.current import current_invocation
+    from inferometer.client.cli.command import current_invocation
     from inferometer.manifests.errors import ConfigurationError, UnknownModelError
 
     if every == (model_name is not None) or (every and model_version is not None):
@@ -54,7 +53,7 @@ def models(model_name: str | None, model_version: str | None, framework_name: st
 @option("--dataset_category", metavar="NAME", help="Category of the dataset.  [default: any]")
 def dataset(dataset_name: str, dataset_category: str | None) -> int:
     """Download and verify a dataset."""
-    from inferometer.client.cli.current import current_invocation
+    from inferometer.client.cli.command import current_invocation
 
     invocation = current_invocation()
     manifest = invocation.catalog.find_dataset(dataset_name, category=dataset_category)

@@ -1,41 +1,200 @@
-"""``agent info evaluation``: reports on published evaluations."""
+"""Stored evaluations: the options that select them, ``agent info evaluation``, ``compare`` and ``database``.
+
+``agent info evaluation`` reports on published evaluations, ``agent compare`` compares them, and ``agent
+database`` publishes evaluations from files. Functions import what the options do not need, so that help
+and completion are fast.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferometer.client.cli.command import COUNT, Command, Group, boolean, option
-from inferometer.client.cli.current import current_invocation
+from inferometer.client.cli.command import (
+    COUNT,
+    FILE,
+    WEIGHTS,
+    WHOLE_NUMBER,
+    Command,
+    FiniteFloatRange,
+    Group,
+    boolean,
+    current_invocation,
+    database_options,
+    evaluations_argument,
+    option,
+    options,
+)
 from inferometer.client.cli.output import (
     OUTPUT_NAMES,
     as_tables,
+    echo,
     on_a_page,
     output_options,
     print_rows,
     print_tables,
 )
-from inferometer.client.cli.paths import FILE
-from inferometer.client.reports.evaluation_filter import (
-    ChosenEvaluations,
-    explain,
-    filter_options,
-    rows_of,
-    say_none,
-    undisturbed,
-)
-from inferometer.evaluators.reports.base import Report, Row
-from inferometer.evaluators.reports.registry import ALIASES, find_report, known_reports
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD, THRESHOLD
+from inferometer.evaluators.reports.base import ALIASES, Report, Row, find_report, known_reports
+from inferometer.manifests.errors import ConfigurationError, StoreError
 
-if TYPE_CHECKING:  # a picture needs Matplotlib, which only --plot loads
-    from inferometer.evaluators.plots.writer import PictureFile
+if TYPE_CHECKING:
+    from inferometer.evaluators.drawing.writer import PictureFile
+    from inferometer.evaluators.evaluation import Evaluation
+    from inferometer.evaluators.reports.traces import TraceReport
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
+
+
+filter_options = options(
+    database_options,
+    option("--model_name", metavar="NAME", help="Only this model."),
+    option("--model_version", metavar="VERSION", help="Only this version of the model."),
+    option("--framework_name", metavar="NAME", help="Only this framework."),
+    option("--framework_version", metavar="VERSION", help="Only this version of the framework."),
+    option("--arch", metavar="NAME", help="Only machines of this architecture, such as x86_64."),
+    option("--hostname", metavar="NAME", help="Only this machine."),
+    option("--batch_size", type=WHOLE_NUMBER, metavar="N", help="Only this batch size."),
+    option("--weights", type=WEIGHTS, help="Only evaluations with these weights."),
+    option("--limit", type=int, default=-1, metavar="N", help="The newest N evaluations; -1 for all."),
+    boolean("--include_interrupted", help="Also show interrupted and failed evaluations."),
+    option(
+        "--id",
+        "evaluation_id",
+        metavar="ID",
+        help="Only this evaluation, or those of this group; a unique prefix of the id is enough.",
+    ),
+)
+"""Adds the options that choose evaluations; each left out means any."""
+
+
+class ChosenEvaluations:
+    """The evaluations that ``filter_options`` choose, under the options' names.
+
+    Raises:
+        ConfigurationError: The limit is invalid.
+    """
+
+    def __init__(
+        self,
+        *,
+        arch: str | None,
+        batch_size: int | None,
+        weights: str | None,
+        limit: int,
+        include_interrupted: bool,
+        evaluation_id: str | None,
+        **names: str | None,
+    ) -> None:
+        from inferometer.agent.inference.predictor import Weights
+        from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+
+        if limit != -1 and limit < 1:
+            raise ConfigurationError(f"limit is {limit}; it must be at least 1, or -1 for all")
+        self._wanted = EvaluationFilter(
+            architecture=arch,
+            batch_size=batch_size or None,
+            weights=Weights(weights.lower()) if weights else None,
+            limit=None if limit == -1 else limit,
+            include_interrupted=include_interrupted or evaluation_id is not None,
+            evaluation_id=evaluation_id,
+            kinds=None,
+            stability=None,
+            offset=0,
+            **names,
+        )
+
+    def find(
+        self,
+        store: EvaluationStore,
+        report: Report[Any],
+        on_unreadable: Callable[[StoreError], None] = lambda _: None,
+    ) -> Sequence[Evaluation]:
+        """Returns the evaluations that a report takes, the newest first; reports those that cannot be read.
+
+        ``on_unreadable`` is called with the error of each of those, after it is printed.
+
+        Raises:
+            UnknownEvaluationError: Several ids begin with what was given as one.
+            StoreError: The database cannot be read.
+        """
+        from inferometer.client.api.stored import whole_id
+
+        given, kinds = self._wanted.evaluation_id, tuple(taken.kind for taken in report.takes) or None
+        whole = None if given is None else whole_id(store, given)
+        wanted = replace(self._wanted, evaluation_id=whole, kinds=kinds)
+
+        def left_out(error: StoreError) -> None:
+            say_left_out(error)
+            on_unreadable(error)
+
+        return store.find(wanted, left_out)
+
+
+def say_left_out(error: StoreError) -> None:
+    """Names on stderr an evaluation, or a trace, that cannot be read."""
+    click.echo(f"warning: left out {error}", err=True)
+
+
+def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:
+    """Reports on stderr that no evaluation was found, if so."""
+    if not found:
+        echo(f"no evaluation in {store.location} matches", err=True)
+
+
+def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: EvaluationStore) -> Iterator[Row]:
+    """Yields the rows of a report, with the spans that it needs; reports traces that cannot be read."""
+    from inferometer.evaluators.reports.traces import TraceReport
+
+    if isinstance(report, TraceReport):
+        from inferometer.client.api.stored import readable_spans
+
+        return report.rows_of(evaluations, readable_spans(store, say_left_out))
+    return report.rows(evaluations)
+
+
+def undisturbed(evaluations: Sequence[Evaluation], heading: str = "") -> Sequence[Evaluation]:
+    """Leaves out evaluations that ran under a profiler, and reports it after a heading."""
+    kept = [evaluation for evaluation in evaluations if not evaluation.profiled]
+    if left_out := len(evaluations) - len(kept):
+        echo(
+            f"{heading}left out {left_out} of {len(evaluations)} evaluations: they ran under a profiler, "
+            "which slows the model down (--include_profiled shows them)",
+            err=True,
+        )
+    return kept
+
+
+def explain(
+    report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int, heading: str = ""
+) -> None:
+    """Prints after a heading why there are no rows, and what the existing traces cannot provide."""
+    for reason in _reasons(report, evaluations, rows):
+        echo(f"{heading}{reason}", err=True)
+
+
+def _reasons(report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int) -> Iterator[str]:
+    traced = [e for e in evaluations if e.trace is not None and e.trace_level >= report.level]
+    if evaluations and not traced:
+        yield (
+            f"none of the {len(evaluations)} evaluations was traced deep enough; "
+            f"evaluate with --trace_level={report.level.name}"
+        )
+    short = [e for e in report.taken(traced) if not len(e.measurement.full_ns)]
+    if report.of_full_batches and short:
+        yield (
+            f"left out {len(short)} of {len(evaluations)} evaluations: none of their batches held the full "
+            "batch size; evaluate with a smaller --batch_size"
+        )
+    elif traced and not rows:
+        notes = dict.fromkeys(note for e in traced if e.trace for note in e.trace.notes)
+        yield from notes or (f"the traces of {len(traced)} evaluations hold nothing of the kind",)
 
 
 _READING = "reading evaluations"
@@ -55,7 +214,7 @@ class ReportGroup(Group):
         """Returns the command of a report, or one of the other commands."""
         if cmd_name not in ALIASES and cmd_name not in known_reports():
             return super().get_command(ctx, cmd_name)
-        from inferometer.evaluators.reports.trace_report import TraceReport
+        from inferometer.evaluators.reports.traces import TraceReport
 
         report = find_report(cmd_name)
         command: click.Command = Command(
@@ -78,8 +237,8 @@ class ReportGroup(Group):
 @click.group(
     cls=ReportGroup,
     lazy={
-        "all": ("inferometer.client.reports.all_reports:all_reports", "Write every report into a folder."),
-        "show": ("inferometer.client.reports.show:show", "Show one evaluation."),
+        "all": ("inferometer.client.commands.report:all_reports", "Write every report into a folder."),
+        "show": ("inferometer.client.commands.show:show", "Show one evaluation."),
     },
 )
 def evaluation() -> None:
@@ -118,8 +277,7 @@ def _report(
 ) -> None:
     """Finds the evaluations and prints the report on them."""
     from inferometer.evaluators.kinds.load.report import ProbesReport
-    from inferometer.evaluators.reports.layers import LayerRunsReport
-    from inferometer.evaluators.reports.trace_report import TraceReport
+    from inferometer.evaluators.reports.traces import LayerRunsReport, TraceReport
 
     if raw and (top_layers is not None or plot is not None):
         raise ConfigurationError("--raw shows single runs: leave out --top_layers and --plot")
@@ -134,7 +292,7 @@ def _report(
             raise ConfigurationError(f'the picture and the rows cannot both go to "{plot}"; name two files')
         if overwrite and printing["append"]:
             raise ConfigurationError("append and overwrite exclude each other; choose one")
-        from inferometer.evaluators.plots.writer import PictureFile
+        from inferometer.evaluators.drawing.writer import PictureFile
 
         picture = PictureFile(plot, overwrite=overwrite)
         # without an output file, --overwrite applies only to the picture
@@ -173,3 +331,72 @@ def _heaviest(rows: Iterable[Row], count: int) -> Iterator[Row]:
         of_one = list(group)
         ranked = sorted(range(len(of_one)), key=lambda place: -float(of_one[place]["share_percent"] or 0))
         yield from (of_one[place] for place in sorted(ranked[:count]))
+
+
+@click.command(cls=Command)
+@evaluations_argument("a", metavar="A")
+@evaluations_argument("b", metavar="B")
+@option(
+    "--noise",
+    metavar="RUNS",
+    help="Two or more evaluations of one system, whose differences become the threshold of each figure.",
+)
+@option(
+    "--threshold",
+    type=FiniteFloatRange(0, 10),
+    metavar="SHARE",
+    help=f"Largest difference that counts as the same, such as 0.05 for 5 %.  [default: {THRESHOLD:g}]",
+)
+@option(
+    "--accuracy_threshold",
+    type=FiniteFloatRange(0, 10),
+    default=ACCURACY_THRESHOLD,
+    metavar="SHARE",
+    help="Largest difference of top-1 that counts as the same.",
+)
+@option(
+    "--figures",
+    metavar="NAMES",
+    help="Figures to compare, separated by commas: p50 and other percentiles, throughput, max_qps, top1.  "
+    "[default: p50,p90,p99,throughput and top1; of searches max_qps]",
+)
+@boolean("--fail_on_undecided", help="Exit with 1 also if a figure is undecided.")
+@output_options
+@database_options
+def compare(**given: Any) -> None:
+    """Compare the evaluations B with the evaluations A and report whether B is worse.
+
+    A, B and RUNS are ids of evaluations or groups, or unique prefixes of ids; separate several with commas.
+    The exit code is 1 if a figure of B is worse than A's by more than the threshold, and 0 otherwise.
+    """
+    # Imported here because the help does not need it.
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.evaluating.running import CompareRequest, run_comparison
+
+    printing = {name: given.pop(name) for name in OUTPUT_NAMES}
+    request = CompareRequest(**given, printing=printing)
+    click.get_current_context().exit(run_comparison(current_invocation(), request))
+
+
+@click.group(cls=Group)
+def database() -> None:
+    """Publish results that are kept in files."""
+
+
+@database.command("import", cls=Command)
+@click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE…")
+@database_options
+def import_(files: tuple[Path, ...]) -> None:
+    """Publish evaluations that could not be published when they ended.
+
+    All files are read before the first one is published. Published evaluations are not published again.
+    """
+    from inferometer.evaluators.store.json_text import read_spool
+
+    evaluations = [read_spool(path) for path in files]
+    with closing(current_invocation().open_store()) as store:
+        for path, evaluation in zip(files, evaluations, strict=True):
+            if store.save(evaluation):
+                click.echo(f"published   {evaluation.id} from {path} to {store.location}")
+            else:
+                click.echo(f"unchanged   {evaluation.id} from {path} is in {store.location} already")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from inferometer.client.cli.command import SHAPE, Command, Group, boolean, option
-from inferometer.client.cli.paths import FILE
+from inferometer.client.cli.command import FILE, SHAPE, Command, Group, boolean, option
 
 
 @click.group(cls=Group)
@@ -25,7 +24,7 @@ def check(paths: tuple[Path, ...]) -> int:
     Below a valid model is what of its files can run code, and unsupported features, for which it would be
     refused on opening. The exit code is that of an invalid manifest if any file is not a valid one.
     """
-    from inferometer.client.cli.exit_codes import EXIT_CODES, SUCCESS
+    from inferometer.client.cli.output import EXIT_CODES, SUCCESS
     from inferometer.manifests.errors import ManifestError
     from inferometer.manifests.files import files_in
 
@@ -45,7 +44,7 @@ def check(paths: tuple[Path, ...]) -> int:
 def _described(file: Path) -> list[str]:
     """Describes the manifest in a file, and lists what it uses that is not supported."""
     from inferometer.agent.hardware.environment import container_architecture
-    from inferometer.agent.inference.requirements import code_of, unsupported
+    from inferometer.agent.inference.selection import code_of, unsupported
     from inferometer.manifests.errors import ManifestError
     from inferometer.manifests.loader import load_manifest
     from inferometer.manifests.schema import FrameworkManifest, ModelManifest
@@ -84,12 +83,12 @@ def init(
     MODEL is a file as --model_path of agent predict takes it. The manifest is valid as it is; what the file
     does not tell, such as the mean of images and the labels, is in its comments.
     """
-    from inferometer.agent.artifacts.checksums import digest
+    from inferometer.agent.artifacts.downloads import digest
     from inferometer.agent.inference.given_models import Wanted, model_of_file
-    from inferometer.client.cli.current import current_invocation
+    from inferometer.client.cli.command import current_invocation
     from inferometer.evaluators.reports.output_file import OutputFile
     from inferometer.manifests.errors import printable
-    from inferometer.manifests.template import manifest_text
+    from inferometer.manifests.loader import manifest_text
 
     wanted = Wanted(shape=input_shape, images=True, name=name)
     given = model_of_file(model, current_invocation().registry, wanted)

@@ -1,17 +1,19 @@
-"""``agent predict``: evaluates a model."""
+"""``agent predict`` and ``agent measure``: evaluate a model, load it, and run the kinds that plug-ins add."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from click.core import ParameterSource
 
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.cli.command import (
     COUNT,
     COUNTS,
+    FILE,
+    INPUT,
     NOT_NEGATIVE,
     POSITIVE,
     WHOLE_NUMBER,
@@ -19,27 +21,104 @@ from inferometer.client.cli.command import (
     FiniteFloatRange,
     Group,
     boolean,
+    database_options,
     option,
     options,
 )
-from inferometer.client.cli.paths import FILE, INPUT
-from inferometer.client.cli.system_options import (
+from inferometer.client.cli.options import (
     dataset_options,
+    publication_options,
     repeat_option,
+    request_options,
     system_options,
     tracer_options,
 )
-from inferometer.client.commands.load import max_qps, workload
-from inferometer.evaluators.jobs.defaults import (
+from inferometer.evaluators.jobs.options import (
     ANSWER_TIMEOUT_S,
     BATCH_SIZE,
     TARGET_CI_PERCENT,
     TOP_CLASSES,
+    needs_system,
+    options_of,
 )
+from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
+from inferometer.evaluators.kinds.registry import every_kind, find_kind, plugged_kinds
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from inferometer.evaluators.jobs.requests import DatasetChoice, EvaluationRequest, SystemRequest
+    from inferometer.evaluators.jobs.job import DatasetChoice, EvaluationRequest, SystemRequest
+
+
+_WITH_THE_TRACER = ("trace_sample", "repeat")
+"""The options that help shows after those of the collector."""
+
+
+def load_options_of(request: type[LoadRequest]) -> Callable[[Any], Any]:
+    """Adds the options of a load test, of the model and of the inputs."""
+    every = [each.name for each in options_of(request)]
+    before = [each for each in every if each not in _WITH_THE_TRACER]
+    return options(
+        system_options,
+        request_options(request, but=_WITH_THE_TRACER),
+        boolean("--allow_invalid", help="Exit with 0 although the result is INVALID."),
+        tracer_options,
+        request_options(request, but=before),
+        dataset_options,
+    )
+
+
+load_options = load_options_of(LoadRequest)
+"""Adds the options that both commands have."""
+
+
+@click.command(cls=Command)
+@load_options_of(WorkloadRequest)
+def workload(**given: Any) -> None:
+    """Send queries as they arrive in production, and measure the latency of each.
+
+    Queries are sent when they are due, regardless of earlier ones; latency counts from the time a query was
+    due to its response. By default, the run lasts at least 10 s and 512 queries.
+    """
+    _put(WorkloadRequest, given)
+
+
+@click.command("max-qps", cls=Command)
+@load_options_of(MaxQpsRequest)
+def max_qps(**given: Any) -> None:
+    """Search for the highest rate at which a latency percentile stays within a bound.
+
+    The answer is an interval, or none. Each probe draws its queries from a seed of its own, and is stored
+    with the answer.
+    """
+    _put(MaxQpsRequest, given)
+
+
+def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any]) -> NoReturn:
+    """Runs the load test that the options describe, and exits with its exit code."""
+    # Imported here because the help does not need it.
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.evaluating.parsing import take_dataset, take_system
+    from inferometer.client.evaluating.running import run_job
+    from inferometer.evaluators.kinds.load.job import load_job
+
+    invocation = current_invocation()
+    publish, dataset = given.pop("publish"), take_dataset(given)
+    tracer = invocation.configuration.tracer
+    if given.get("scenario") is None:  # in a scenario, LoadGen sends the queries
+        given["tracer_address"] = given["tracer_address"] or tracer.address
+    given["trace_url"] = given["trace_url"] or tracer.url
+    allow_invalid, require_stable = given.pop("allow_invalid"), given.pop("require_stable")
+    system = take_system(given, invocation, dataset)
+    if system.given is not None and not dataset.is_named:
+        given["synthetic"] = True
+    request = kind(system=system, dataset=dataset, **given)
+    with invocation.waiting.during("measuring what this machine can send"):
+        job = load_job(request)
+    code = run_job(
+        invocation, job, publish=publish, allow_invalid=allow_invalid, require_stable=require_stable
+    )
+    click.get_current_context().exit(code)
+
 
 _LENGTH = ("min_duration_s", "min_batches", "target_ci_percent", "time_budget_s")
 _LARGEST = 2**31 - 1  # the upper limit of counts; see BatchOptions
@@ -225,11 +304,11 @@ def urls(**given: Any) -> None:
 def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     """Runs the evaluations that the options describe, and exits with their exit code."""
     # Imported here because the help does not need it.
-    from inferometer.client.cli.current import current_invocation
+    from inferometer.client.cli.command import current_invocation
     from inferometer.client.evaluating.parsing import take_dataset, take_system
-    from inferometer.client.evaluating.pictures import pictures_of
+    from inferometer.client.evaluating.predictions import pictures_of
     from inferometer.client.evaluating.running import run_evaluation, run_sweep
-    from inferometer.evaluators.jobs.requests import default_batch_size
+    from inferometer.evaluators.jobs.job import default_batch_size
 
     invocation, sizes = current_invocation(), given["batch_sizes"]
     if show_inputs and len(sizes) > 1:
@@ -272,7 +351,7 @@ def _request(
     kept: int | None,
 ) -> EvaluationRequest:
     """Returns the request of one evaluation, which keeps ``kept`` predictions; None keeps all."""
-    from inferometer.evaluators.jobs.requests import EvaluationRequest, inputs_for
+    from inferometer.evaluators.jobs.job import EvaluationRequest, inputs_for
     from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 
     predictions, parts = given["publish_predictions"], given["num_file_parts"]
@@ -314,3 +393,62 @@ def _trace_level(given: Mapping[str, Any], default: str | None) -> TraceLevel:
         return TraceLevel.SYSTEM_LIBRARY_TRACE if given["gpu"] else TraceLevel.FRAMEWORK_TRACE
     name = given["trace_level"] or default
     return TraceLevel.named(name) if name else TraceLevel.APPLICATION_TRACE
+
+
+class _Kinds(Group):
+    """A group with one command per plug-in kind; its options are those of the kind's request."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the names of the kinds that can be imported and have a request."""
+        plugged = plugged_kinds()
+        return sorted(kind.name for kind in every_kind() if kind.name in plugged and kind.request is not None)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands, or says that there are none."""
+        super().format_commands(ctx, formatter)
+        if not self.list_commands(ctx):
+            formatter.write_paragraph()
+            formatter.write_text(
+                "No kind is installed: a plug-in adds one by the entry point inferometer.kinds."
+            )
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Creates the command of a kind."""
+        if cmd_name not in plugged_kinds():
+            return None
+        kind = find_kind(cmd_name)
+        if kind.request is None:
+            raise ConfigurationError(f"kind {cmd_name} has no request, and so no command")
+
+        def run(**given: Any) -> None:
+            _measure(cmd_name, given)
+
+        documentation = type(kind).__doc__ or f"Measure {kind.phrase}."
+        every = (
+            system_options if needs_system(kind.request) else options(database_options, publication_options)
+        )
+        return click.command(cmd_name, cls=Command, help=documentation)(
+            every(request_options(kind.request)(run))
+        )
+
+
+@click.command("measure", cls=_Kinds)
+def measure() -> None:
+    """Measure what a plug-in adds: each kind of measurement is a command."""
+
+
+def _measure(name: str, given: dict[str, Any]) -> None:
+    """Builds the request from the options, runs its job, and exits with the job's exit code."""
+    # Imported here because the help does not need it.
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.evaluating.parsing import take_system
+    from inferometer.client.evaluating.running import run_job
+    from inferometer.evaluators.datasets.opening import DatasetChoice
+
+    invocation, kind = current_invocation(), find_kind(name)
+    kept = {"publish": given.pop("publish"), "require_stable": given.pop("require_stable")}
+    request: Any = kind.request
+    values = {each.name: given[each.name] for each in options_of(request)}
+    if needs_system(request):
+        values["system"] = take_system(given, invocation, DatasetChoice())
+    click.get_current_context().exit(run_job(invocation, kind.job(request(**values)), **kept))

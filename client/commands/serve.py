@@ -10,9 +10,8 @@ import click
 from inferometer.agent.server.native.call_tracing import ServerTracing, agent_resource
 from inferometer.agent.server.server import ServerOptions
 from inferometer.agent.server.server import serve as serve_until_stopped
-from inferometer.agent.tracing.address import TraceAddress
-from inferometer.agent.tracing.exporting import TraceExport
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.cli.command import (
     COUNT,
     NOT_NEGATIVE,
@@ -20,14 +19,18 @@ from inferometer.client.cli.command import (
     Command,
     FiniteFloatRange,
     boolean,
+    current_invocation,
     option,
 )
-from inferometer.client.cli.current import current_invocation
-from inferometer.client.serving.agent import make_agent
-from inferometer.client.serving.model_options import model_options, take_serving
-from inferometer.client.serving.publication import make_heartbeat, publication_options
-from inferometer.client.serving.safety_options import safety_options, take_safety
-from inferometer.client.serving.telemetry_options import telemetry_options, use_log_format
+from inferometer.client.serving.agent import make_agent, make_heartbeat, publication_options
+from inferometer.client.serving.options import (
+    model_options,
+    safety_options,
+    take_safety,
+    take_serving,
+    telemetry_options,
+    use_log_format,
+)
 from inferometer.manifests.errors import ConfigurationError
 
 _BYTES_PER_MIB = 1024 * 1024

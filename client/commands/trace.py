@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING
 import click
 
 from inferometer.client.cli.command import (
+    FILE,
     Command,
     Group,
     boolean,
+    current_invocation,
     database_options,
     evaluations_argument,
     format_option,
     option,
 )
-from inferometer.client.cli.current import current_invocation
-from inferometer.client.cli.paths import FILE
-from inferometer.client.cli.system_options import tracer_options
+from inferometer.client.cli.options import tracer_options
 from inferometer.manifests.errors import ConfigurationError, OutputError, StoreError
 
 if TYPE_CHECKING:
-    from inferometer.agent.tracing.span import AttributeValue
+    from inferometer.agent.tracing.recorder import AttributeValue
     from inferometer.evaluators.evaluation import Evaluation, TraceSummary
-    from inferometer.evaluators.traces.frames import Spans
+    from inferometer.evaluators.traces.flame_graph import Spans
 
 _MOST_WAITING = 100_000
 """Spans in memory at once."""
@@ -84,8 +84,7 @@ def send(evaluation_id: str, tracer_address: str | None, trace_url: str | None) 
 
     A collector that has some of the spans already may show them twice.
     """
-    from inferometer.agent.tracing.address import TraceAddress, TraceLink
-    from inferometer.agent.tracing.exporting import TraceExport
+    from inferometer.agent.tracing.exporting import TraceAddress, TraceExport, TraceLink
     from inferometer.client.api.stored import find_one
 
     invocation = current_invocation()
@@ -132,9 +131,8 @@ def _resource(evaluation: Evaluation) -> dict[str, AttributeValue]:
 
 
 def _written(evaluation: Evaluation, spans: Spans, format_name: str) -> Iterator[str]:
-    from inferometer.evaluators.traces.chrome_trace import chrome_trace
+    from inferometer.evaluators.traces.export import chrome_trace, otlp_json
     from inferometer.evaluators.traces.flame_graph import flame_graph_svg
-    from inferometer.evaluators.traces.otlp_json import otlp_json
 
     manifest, trace_id = evaluation.system.manifest, evaluation.trace.trace_id if evaluation.trace else ""
     if format_name == "chrome":

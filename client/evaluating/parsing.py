@@ -10,14 +10,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from inferometer.agent.hardware.device import CPU, Device, DeviceKind
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
 from inferometer.agent.inference.given_models import GivenModel, Wanted, model_of_file
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
+from inferometer.client.api.discovery import choose_agents
 from inferometer.client.api.invocation import Invocation
-from inferometer.client.discovery.choosing import choose_agents
-from inferometer.evaluators.jobs.defaults import ANSWER_TIMEOUT_S, SharedMemoryUse
-from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest
+from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest
+from inferometer.evaluators.jobs.options import ANSWER_TIMEOUT_S, SharedMemoryUse
 from inferometer.manifests.errors import ConfigurationError, one_line, printable
 
 Values = MutableMapping[str, Any]

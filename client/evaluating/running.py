@@ -1,44 +1,46 @@
-"""Runs jobs for the command line: prints their progress and results, and computes the exit code."""
+"""Runs jobs and comparisons for the command line: prints progress and results, and computes the exit code."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.runner import Door, Runner
-from inferometer.client.cli.exit_codes import (
+from inferometer.client.api.stored import chosen_side
+from inferometer.client.cli.output import (
     FAILED_INPUTS,
     INTERRUPTED,
     INVALID,
     NOT_STABLE,
+    REGRESSION,
     SUCCESS,
+    echo,
     exit_code,
+    say,
 )
-from inferometer.client.cli.output import echo, say
-from inferometer.client.evaluating.pictures import Pictures
-from inferometer.client.evaluating.summary import print_failures, print_predictions
+from inferometer.client.cli.output import print_rows as print_report_rows
+from inferometer.client.evaluating.predictions import Pictures, print_failures, print_predictions
+from inferometer.evaluators.comparing.verdict import parse_figures
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.requests import EvaluationRequest
-from inferometer.evaluators.kinds.batches.job import evaluation_job
-from inferometer.evaluators.kinds.batches.sweep import SweepCell, sweep_job
-from inferometer.evaluators.kinds.batches.sweep_report import COLUMNS, rows_of
+from inferometer.evaluators.jobs.compare import ComparisonRequest, check_one_threshold, compare
+from inferometer.evaluators.jobs.job import EvaluationRequest, Job, JobPart, JobStart
+from inferometer.evaluators.kinds.batches.job import COLUMNS, SweepCell, evaluation_job, rows_of, sweep_job
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.summary import (
     conditions_rows,
     failures_line,
     name_width,
+    process_groups,
     process_rows,
     trace_rows,
 )
-from inferometer.evaluators.precision.processes import process_groups
 from inferometer.evaluators.reports.writer import Format, write
-from inferometer.evaluators.running.job import Job
-from inferometer.evaluators.running.resources import JobPart, JobStart
 from inferometer.manifests.errors import printable
 
 
@@ -283,3 +285,62 @@ def run_sweep(
             write(COLUMNS, rows_of(cells), Format.TABLE, sys.stdout)
     console.print_group()
     return worst
+
+
+_echo_error = partial(echo, err=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareRequest:
+    """The options, named as on the command line; ``printing`` holds those of ``print_report_rows``."""
+
+    a: str
+    b: str
+    noise: str | None
+    threshold: float | None
+    accuracy_threshold: float
+    figures: str | None
+    fail_on_undecided: bool
+    printing: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        check_one_threshold(self.noise is not None, self.threshold)
+
+
+def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
+    """Compares the evaluations, and prints the rows and the conclusion.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InferometerError: The evaluations do not exist or cannot be compared, or the output cannot be written.
+    """
+    wanted = None if request.figures is None else parse_figures(request.figures)
+    reading = invocation.waiting.during("reading evaluations")
+    with reading, closing(invocation.open_store()) as store:
+        a, b = (
+            chosen_side(store, name, given, _echo_error)
+            for name, given in (("A", request.a), ("B", request.b))
+        )
+        noise = None if request.noise is None else chosen_side(store, "noise", request.noise, _echo_error)
+    found = compare(
+        ComparisonRequest(
+            a=a,
+            b=b,
+            noise=noise,
+            threshold=request.threshold,
+            accuracy_threshold=request.accuracy_threshold,
+            figures=wanted,
+        )
+    )
+    for line in found.notes:
+        echo(line, err=True, indent=2)
+    print_report_rows(found.columns, found.rows, **request.printing)
+    for line in found.undecided:
+        echo(f"warning: {line}", err=True, indent=2)
+    printing = request.printing
+    for_people = printing["output"] is None and printing["format_name"].lower() == Format.TABLE.value
+    echo(found.conclusion, err=not for_people, indent=2)
+    failed = found.worse or (request.fail_on_undecided and bool(found.undecided))
+    return REGRESSION if failed else SUCCESS

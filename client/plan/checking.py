@@ -1,24 +1,303 @@
-"""``agent plan check``: finds cells that cannot run, by parsing their command lines."""
+"""``agent plan check``: finds cells that cannot run, here or on the served agents of a plan.
+
+Cells are checked by parsing their command lines, and by looking for the files, folders and GPUs that they
+name. Agents are queried once for what they have, to check the plan and to place its cells.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
+from typing import Any
 
+import click
+
+from inferometer.agent.hardware.environment import read_environment
+from inferometer.client.api.directories import expanded
+from inferometer.client.api.discovery import KnownAgent, Source, ask_agents
 from inferometer.client.api.invocation import Invocation
-from inferometer.client.cli.command_line import parsed_command
-from inferometer.client.cli.output import say
-from inferometer.client.plan.agents import PlanAgents
-from inferometer.client.plan.asking import PlanRequest
-from inferometer.client.plan.inputs import missing_here
-from inferometer.evaluators.plans.cell_command import check_software
-from inferometer.evaluators.plans.cells import Cell
-from inferometer.evaluators.plans.running.places import SlurmPlace
-from inferometer.evaluators.plans.software import sbatch_options_of
+from inferometer.client.cli.command import InputPath
+from inferometer.client.cli.main import named_command, parsed_command
+from inferometer.client.cli.output import EXIT_CODES, say
+from inferometer.client.plan.request import PlanRequest
+from inferometer.client.remote.address import CANNOT_BE_REACHED, AgentAddress, is_kserve
+from inferometer.evaluators.plans.cell_command import (
+    IMAGE,
+    LAUNCHER,
+    SOFTWARE,
+    check_software,
+    sbatch_options_of,
+)
+from inferometer.evaluators.plans.cells import Cell, shown
+from inferometer.evaluators.plans.plan import ContainerSoftware, Value
+from inferometer.evaluators.plans.running.folder import Result
+from inferometer.evaluators.plans.running.places import AgentsPlace, LocalPlace, SlurmPlace, host_of
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line, suggestion
+from inferometer.manifests.errors import (
+    AgentError,
+    ConfigurationError,
+    InferometerError,
+    one_line,
+    suggestion,
+)
+from inferometer.manifests.versions import InvalidConstraintError
+
+_COMMAND = "predict"
+_DECIDING = ("model_name", "model_version", "framework_name", "model_path", "gpu", "use_gpu")
+_TLS = ("tls_ca", "tls_cert", "tls_key", "tls_server_name")
+
+
+@dataclass(frozen=True)
+class PlanAgents:
+    """The agents of a plan that respond.
+
+    Attributes:
+        known: The agents with their responses.
+        default_framework: The framework of cells that name none; None for any.
+    """
+
+    known: tuple[KnownAgent, ...]
+    default_framework: str | None = None
+    _able: dict[tuple[str, ...], tuple[str, ...] | str] = field(default_factory=dict)
+
+    def able(self, cell: Cell) -> tuple[str, ...]:
+        """Returns the addresses of the agents that can run a cell.
+
+        Raises:
+            ConfigurationError: No agent can run the cell, and the message says what they have; or the cell is
+                not a valid command line.
+        """
+        for name, reason in _EXCLUDED.items():
+            if shown(cell.parameters.get(name)):
+                raise ConfigurationError(f"{name}: {reason}; leave it out, or run the plan without agents")
+        names = {name.replace("-", "_"): shown(value) for name, value in cell.options.items()}
+        key = tuple(names.get(each, "") for each in _DECIDING)
+        if key not in self._able:
+            wanted = parsed_command(cell.argv).params
+            try:
+                self._able[key] = self._fitting(wanted)
+            except ConfigurationError as error:
+                self._able[key] = str(error)
+        if isinstance(able := self._able[key], str):
+            raise ConfigurationError(able)
+        return able
+
+    def _fitting(self, wanted: Mapping[str, Any]) -> tuple[str, ...]:
+        model, framework = wanted["model_name"], wanted["framework_name"] or self.default_framework
+        if wanted["model_path"]:
+            raise ConfigurationError(
+                f"model_path {wanted['model_path']}: runs in this process, and agents run the models of "
+                "their manifests, which agent manifest init writes"
+            )
+        if framework:
+            having = dict.fromkeys(name for each in self.known for name in _frameworks(each))
+            if framework.casefold() not in map(str.casefold, having):
+                have = ", ".join(having) or "none"
+                raise ConfigurationError(f'no agent has framework "{framework}"; they have: {have}')
+        try:
+            able = [each for each in self.known if each.runs(model, framework, wanted["model_version"])]
+        except InvalidConstraintError as error:
+            raise ConfigurationError(f"model_version: {error}") from error
+        if not able:
+            models = dict.fromkeys(name for each in self.known for name in _models(each))
+            hint = "" if model.casefold() in map(str.casefold, models) else f"; {suggestion(model, models)}"
+            version = f" {wanted['model_version']}" if wanted["model_version"] else ""
+            within = f" in {framework}" if framework else ""
+            raise ConfigurationError(f'no agent can run model "{model}"{version}{within}{hint}')
+        if wanted["gpu"] and not (
+            able := [each for each in able if each.agent_info and each.agent_info.gpus]
+        ):
+            raise ConfigurationError(f'gpu: no agent that can run model "{model}" has a GPU')
+        return tuple(each.address for each in able)
+
+    def place(self, invocation: Invocation) -> AgentsPlace:
+        """Returns the place that runs the plan on the agents; its processes get this one's secret and TLS."""
+        return AgentsPlace(
+            agents_of=self.able,
+            hosts={each.address: host_of(AgentAddress.parse(each.address).host) for each in self.known},
+            unreachable=_unreachable,
+            local=LocalPlace(_access(invocation)),
+        )
+
+
+def ask_plan_agents(
+    invocation: Invocation, request: PlanRequest, given: Iterable[str] = ()
+) -> PlanAgents | None:
+    """Queries the agents of a plan for what they have, and reports those that do not respond.
+
+    Args:
+        invocation: Has the secret and TLS.
+        request: The plan.
+        given: The addresses that replace those of the plan.
+
+    Returns:
+        The agents that respond; None if the plan names no agents.
+
+    Raises:
+        ConfigurationError: An address is invalid, or the plan does not run on agents.
+        AgentError: No agent responds.
+    """
+    plan, given = request.plan, tuple(given)
+    if given and plan.slurm is not None:
+        raise ConfigurationError(f"{request.path}: --agent is for plans without slurm, and it has slurm")
+    addresses = _addresses(given or plan.agents, "--agent" if given else f"{request.path}: agents")
+    if not addresses:
+        return None
+    if plan.command.split()[0] != _COMMAND:
+        raise ConfigurationError(
+            f'command "{plan.command}" runs in its own process, and served agents run predict; '
+            "leave out the agents"
+        )
+    asked = ask_agents(
+        [KnownAgent(each, Source.CONFIGURATION, None) for each in addresses],
+        invocation.secret,
+        invocation.agent_tls,
+    )
+    problems = [each.problem for each in asked if not each.usable]
+    if len(problems) == len(asked):
+        raise AgentError(f"none of the agents of plan {plan.name} answers: {'; '.join(problems)}")
+    for problem in problems:
+        say(f"left out    {problem}")
+    usable = tuple(each for each in asked if each.usable)
+    return PlanAgents(usable, invocation.configuration.framework)
+
+
+def _addresses(texts: Iterable[str], what: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for text in texts:
+        if is_kserve(text):
+            raise ConfigurationError(
+                f"{what}: {text}: a server of the Open Inference Protocol does not say what it can run; "
+                "name it in the cells' own option agent"
+            )
+        try:
+            address = str(AgentAddress.parse(text))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{what}: {error}") from error
+        if address in found:
+            raise ConfigurationError(f"{what}: {address} is named twice")
+        found.append(address)
+    return tuple(found)
+
+
+def _frameworks(agent: KnownAgent) -> Iterable[str]:
+    return agent.agent_info.frameworks if agent.agent_info else ()
+
+
+def _models(agent: KnownAgent) -> Iterable[str]:
+    return [each.name for each in agent.agent_info.models] if agent.agent_info else []
+
+
+def _unreachable(result: Result) -> bool:
+    """Returns whether a run failed because nothing listened at its agent's address."""
+    return result.exit_code == EXIT_CODES[AgentError] and CANNOT_BE_REACHED in result.reason
+
+
+def _access(invocation: Invocation) -> dict[str, str]:
+    """Returns the environment variables that give a command this one's access to agents."""
+    found = {} if invocation.secret is None else {"AGENT_SECRET": invocation.secret}
+    for name in _TLS:
+        if value := invocation.flags.get(name):
+            is_file = name != "tls_server_name"
+            found[f"AGENT_{name.upper()}"] = str(Path(value).absolute()) if is_file else value
+    return found
+
+
+_EXCLUDED = {
+    "agent": "the cell names an agent itself, and the plan has agents",
+    SOFTWARE: "it chooses what runs the model, and here an agent does",
+    IMAGE: "it chooses what runs the model, and here an agent does",
+}
+"""The options that a cell cannot have, with the reason."""
+
+
+_DEVICE = "device"
+"""The parameter that decides alone where a cell gives it."""
+_DEVICES = {_DEVICE, "gpu", "num_gpus", "gpus"}
+"""The parameters of commands that may ask for a GPU."""
+_NO_GPU = (False, 0, (), "cpu")
+"""What they are where they do not."""
+
+
+def missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
+    """Counts, for each file, folder or GPU that this machine lacks, the cells that name it.
+
+    The files of cluster nodes and containers are not checked. GPUs are checked only for cells that run in the
+    environment of this process.
+
+    Args:
+        request: The plan.
+        on_agents: Whether agents run the models; then the files are read here, and the GPUs are theirs.
+    """
+    found: Counter[str] = Counter()
+    if request.plan.slurm is not None:
+        return found
+    files, devices = _looked_at(request)
+    for cell in request.cells:
+        software = shown(cell.parameters.get(SOFTWARE))
+        if isinstance(request.plan.software.get(software), ContainerSoftware) or cell.parameters.get(IMAGE):
+            continue
+        problems = {_file_problem(cell.options[name]) for name in files & cell.options.keys()}
+        if not (on_agents or software or cell.options.get("agent") or cell.parameters.get(LAUNCHER)):
+            problems.add(_gpu_problem(cell, devices))
+        found.update(problems - {""})
+    return found
+
+
+def _looked_at(request: PlanRequest) -> tuple[set[str], dict[str, click.Parameter]]:
+    """Returns the options that name files, and the parameters that may request a GPU, in all spellings."""
+    try:
+        command = named_command(request.cells[0].argv)
+    except InferometerError:
+        return set(), {}  # the check of command lines tells why
+    files: set[str] = set()
+    devices: dict[str, click.Parameter] = {}
+    for parameter in command.params:
+        names = [each.lstrip("-") for each in parameter.opts]
+        names += [each.replace("_", "-") for each in names]
+        if isinstance(parameter.type, InputPath):
+            files.update(names)
+        elif parameter.name in _DEVICES:
+            devices.update(dict.fromkeys(names, parameter))
+    return files, devices
+
+
+def _file_problem(value: Value) -> str:
+    texts = [shown(each) for each in (value if isinstance(value, list) else [value])]
+    missing = [text for text in texts if text and not _exists(text)]
+    return f"{missing[0]}: there is no such file" if missing else ""
+
+
+@cache
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).exists() or expanded(Path(text)).exists()
+    except OSError:
+        return True  # it cannot be told; the run says why it cannot read it
+
+
+def _gpu_problem(cell: Cell, devices: Mapping[str, click.Parameter]) -> str:
+    names = [_DEVICE] if shown(cell.options.get(_DEVICE)) else devices.keys() & cell.options.keys()
+    asking = [name for name in sorted(names) if _asks_for_gpu(devices[name], cell.options[name])]
+    return f"{asking[0]}: this machine has no GPU" if asking and not _gpu_here() else ""
+
+
+def _asks_for_gpu(parameter: click.Parameter, value: Value) -> bool:
+    try:
+        return value is not None and parameter.type.convert(shown(value), parameter, None) not in _NO_GPU
+    except click.BadParameter:
+        return False
+
+
+@cache
+def _gpu_here() -> bool:
+    """Returns whether the driver reports a GPU or, in a container without NVML, a device file exists."""
+    return bool(read_environment({}).gpus) or any(Path("/dev").glob("nvidia[0-9]*"))
+
 
 _WRONG = 2
 _RUN = ("predict", "bench", "op", "measure")

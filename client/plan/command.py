@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from inferometer.client.cli.command import (
+    FILE,
     POSITIVE,
     Command,
     Group,
@@ -19,7 +20,6 @@ from inferometer.client.cli.command import (
     tls_options,
 )
 from inferometer.client.cli.output import PRINTING_NAMES, printing_options
-from inferometer.client.cli.paths import FILE
 
 _plan_argument = click.argument("file", type=FILE, metavar="FILE")
 _given_options = options(
@@ -84,11 +84,9 @@ def check(file: Path, agents: tuple[str, ...], **given: Any) -> None:
 
     Each problem is one line with the number of its cells; the exit code is 2 if there is one.
     """
-    from inferometer.client.cli.current import current_invocation
-    from inferometer.client.plan.agents import ask_plan_agents
-    from inferometer.client.plan.asking import read_request
-    from inferometer.client.plan.checking import check_cells
-    from inferometer.client.plan.clusters import on_cluster
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.plan.checking import ask_plan_agents, check_cells
+    from inferometer.client.plan.request import on_cluster, read_request
 
     invocation = current_invocation()
     request = on_cluster(invocation, read_request(file, **given))
@@ -101,8 +99,8 @@ def check(file: Path, agents: tuple[str, ...], **given: Any) -> None:
 @_given_options
 def expand(file: Path, **given: Any) -> None:
     """Print the id and the command line of each cell of a plan, in the order of its variables."""
-    from inferometer.client.plan.asking import read_request
-    from inferometer.client.plan.showing import expanded_lines
+    from inferometer.client.plan.request import read_request
+    from inferometer.client.plan.running import expanded_lines
 
     for line in expanded_lines(read_request(file, **given)):
         click.echo(line)
@@ -122,11 +120,9 @@ def run(file: Path, agents: tuple[str, ...], unchecked: bool, **given: Any) -> N
     Ctrl-C stops after the cell in work; a second one ends it. The exit code is 1 if a run failed, and 130
     after a stop.
     """
-    from inferometer.client.cli.current import current_invocation
-    from inferometer.client.plan.agents import ask_plan_agents
-    from inferometer.client.plan.asking import read_request
-    from inferometer.client.plan.checking import check_cells
-    from inferometer.client.plan.clusters import on_cluster
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.plan.checking import ask_plan_agents, check_cells
+    from inferometer.client.plan.request import on_cluster, read_request
     from inferometer.client.plan.running import run_plan
 
     invocation = current_invocation()
@@ -149,10 +145,9 @@ def run(file: Path, agents: tuple[str, ...], unchecked: bool, **given: Any) -> N
 @database_options
 def resume(file: Path, agents: tuple[str, ...], rerun: str | None, **given: Any) -> None:
     """Go on with a plan: what has no result runs, and with --rerun also what failed, or all."""
-    from inferometer.client.cli.current import current_invocation
-    from inferometer.client.plan.agents import ask_plan_agents
-    from inferometer.client.plan.asking import read_request
-    from inferometer.client.plan.clusters import on_cluster
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.plan.checking import ask_plan_agents
+    from inferometer.client.plan.request import on_cluster, read_request
     from inferometer.client.plan.running import run_plan
 
     invocation = current_invocation()
@@ -167,9 +162,9 @@ def resume(file: Path, agents: tuple[str, ...], rerun: str | None, **given: Any)
 @boolean("--all", "everything", help="Also the runs that are complete.")
 def status(file: Path, everything: bool, **given: Any) -> None:
     """Show how many runs of a plan ended in which way, and why those that are not complete did."""
-    from inferometer.client.cli.current import current_invocation
-    from inferometer.client.plan.asking import read_request
-    from inferometer.client.plan.showing import status_lines
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.plan.request import read_request
+    from inferometer.client.plan.running import status_lines
 
     for line in status_lines(current_invocation(), read_request(file, **given), everything):
         click.echo(line)
@@ -182,9 +177,9 @@ def stop(file: Path) -> None:
 
     The exit code is 1 if no driver runs the plan.
     """
-    from inferometer.client.cli.current import current_invocation
-    from inferometer.client.cli.exit_codes import NO_DRIVER
-    from inferometer.client.plan.asking import folder_of, read_request
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.cli.output import NO_DRIVER
+    from inferometer.client.plan.request import folder_of, read_request
 
     request = read_request(file, (), (), ())
     folder = folder_of(current_invocation(), request)
@@ -204,9 +199,9 @@ def watch(file: Path, **given: Any) -> None:
     It shows what a driver in another terminal has done, and jobs of a cluster also without one. It starts
     nothing; where runs wait and nobody goes on, the exit code is 1.
     """
-    from inferometer.client.cli.current import current_invocation
-    from inferometer.client.plan.asking import read_request
-    from inferometer.client.plan.showing import watch_plan
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.plan.request import read_request
+    from inferometer.client.plan.running import watch_plan
 
     found = watch_plan(current_invocation(), read_request(file, **given))
     click.get_current_context().exit(found)
@@ -264,9 +259,9 @@ def report(file: Path, plot: Path | None, **given: Any) -> None:
       agent plan report batches.yaml --rows=framework_name --columns=batch_size
       agent plan report batches.yaml --maximize=throughput_inputs_per_s --where='latency_ms_p99 <= 50'
     """  # noqa: D301 - the backspace tells click to leave the lines as they are
-    from inferometer.client.cli.current import current_invocation
-    from inferometer.client.plan.asking import read_request
-    from inferometer.client.plan.reporting import names_of, report_plan
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.plan.request import read_request
+    from inferometer.client.plan.running import names_of, report_plan
     from inferometer.evaluators.plans.reporting.asked import Asked
     from inferometer.evaluators.plans.reporting.scaling import Scaling
 
@@ -293,6 +288,6 @@ def import_dlbs(file: Path, output: Path | None) -> None:
 
     What has no equal goes to stderr, a line each.
     """
-    from inferometer.client.plan.importing import write_imported
+    from inferometer.client.plan.request import write_imported
 
     write_imported(file, output)

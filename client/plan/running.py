@@ -1,30 +1,257 @@
-"""Runs a plan for the command line: progress, the evaluations of each run, and the exit code."""
+"""Runs a plan for the command line, and shows it: expanded, its status, and the measurements of its cells.
+
+A run prints progress and the evaluations of each cell, and has an exit code. ``agent plan report`` prints
+tables.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from inferometer.client.api.invocation import Invocation
-from inferometer.client.api.stopping import StopRequest
-from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
-from inferometer.client.cli.output import say
-from inferometer.client.plan.agents import PlanAgents
-from inferometer.client.plan.asking import PLANS, PlanRequest, folder_of
-from inferometer.client.plan.showing import agent_text, counts_text, plan_text
+from inferometer.client.api.runner import StopRequest
+from inferometer.client.cli.output import INTERRUPTED, SUCCESS, print_rows, say
+from inferometer.client.plan.checking import PlanAgents
+from inferometer.client.plan.request import PLANS, PlanRequest, folder_of
 from inferometer.evaluators.plans.cell_command import CellCommand, command_of
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Rerun
+from inferometer.evaluators.plans.reporting.advice import failed_on_gpu
+from inferometer.evaluators.plans.reporting.asked import Asked, reported
+from inferometer.evaluators.plans.reporting.cases import Case, PlanReader
+from inferometer.evaluators.plans.reporting.tables import PlanTable, failures
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress, imported
-from inferometer.evaluators.plans.running.folder import PlanFolder
-from inferometer.evaluators.plans.running.journal import Ended, Result
-from inferometer.evaluators.plans.running.places import Claim, LocalPlace, SlurmPlace
+from inferometer.evaluators.plans.running.folder import (
+    IN_WORK,
+    WAITING,
+    Ended,
+    PlanFolder,
+    Result,
+    RunHistory,
+    read_history,
+    read_result,
+)
+from inferometer.evaluators.plans.running.places import AGENTS, Claim, LocalPlace, SlurmPlace
+from inferometer.evaluators.reports.writer import Format, sort_rows
+from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from inferometer.evaluators.drawing.writer import PictureFile
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
+
+
+_LOOK_S = 0.5
+_NOT_DRIVEN = 1
+_BYTES_PER_MIB = 1024**2
+
+
+def plan_text(request: PlanRequest, folder: PlanFolder) -> str:
+    """Returns a one-line description of a plan."""
+    counts = f"{len(request.cells)} cells, {len(request.runs)} runs"
+    return f"plan        {request.plan.name}: {counts}, in {folder.path}"
+
+
+def expanded_lines(request: PlanRequest) -> Iterator[str]:
+    """Yields each cell as its id and its command line."""
+    for cell in request.cells:
+        yield f"{cell.id}  {shlex.join(('agent', *cell.argv))}"
+
+
+def status_lines(invocation: Invocation, request: PlanRequest, everything: bool) -> Iterator[str]:
+    """Yields the number of runs in each state, and each incomplete run with its reason."""
+    folder = folder_of(invocation, request)
+    history = _history(folder, request)
+    states = [(run, history[run.key]) for run in request.runs]
+    yield plan_text(request, folder)
+    yield f"runs        {counts_text([each for _, each in states])}"
+    for run, each in states:
+        fine = each.result is not None and each.result.ended is Ended.COMPLETE and not each.losses
+        if (everything or not fine) and (line := _line(run, each)):
+            yield line
+
+
+def watch_plan(invocation: Invocation, request: PlanRequest) -> int:
+    """Prints each state change of a run until all runs have a result, and returns the exit code.
+
+    Cluster jobs continue without a driver: their results are shown even before they are in a journal.
+    Returns 1 if runs are waiting and neither a driver nor a job is left to continue.
+    """
+    folder = folder_of(invocation, request)
+    click.echo(plan_text(request, folder))
+    shown: dict[str, str] = {}
+    while True:
+        is_driven = folder.is_driven  # first: what a driver did before it ended is in the journal then
+        history = _history(folder, request)
+        for run in request.runs:
+            line = _line(run, history[run.key])
+            if line and shown.get(run.key) != line:
+                click.echo(line)
+            shown[run.key] = line
+        states = list(history.values())
+        ended = all(each.result is not None and not each.job for each in states)
+        goes_on = is_driven or any(each.job.startswith(f"{SlurmPlace.name}/") for each in states)
+        if ended or not goes_on:
+            click.echo(f"runs        {counts_text(states)}")
+            if not ended:
+                say(f"no driver runs the plan: agent plan resume {request.path} goes on")
+            return SUCCESS if ended else _NOT_DRIVEN
+        time.sleep(_LOOK_S)
+
+
+def _history(folder: PlanFolder, request: PlanRequest) -> dict[str, RunHistory]:
+    """Returns the history of each run, including results that no driver has collected yet."""
+    history = read_history(folder.path)
+    found = {run.key: history.get(run.key, RunHistory()) for run in request.runs}
+    for run in request.runs:
+        known = found[run.key]
+        if known.job and (result := read_result(folder.run(run).result)) is not None:
+            found[run.key] = replace(known, job="", result=result)
+    return found
+
+
+def _line(run: Run, history: RunHistory) -> str:
+    """Returns the line about a run; empty if there is nothing to report."""
+    losses = "".join(f"; before: {reason}" for reason in history.losses)
+    on = agent_text(history.last_job)
+    if history.job:
+        return f"in work     {run.key}  {run.cell.name}  (job {history.job}){losses}"
+    if history.result is None:
+        return ""
+    reason = f": {history.result.reason}" if history.result.reason else ""
+    seen = f"  ({told})" if (told := _monitored(history.result.monitor or {})) else ""
+    return f"{history.result.ended.value:<11} {run.key}  {run.cell.name}{on}{seen}{reason}{losses}"
+
+
+def agent_text(job: str) -> str:
+    """Returns the agent of a job as a suffix for the name of its run; empty for a job of another place."""
+    place, _, where = job.partition("/")
+    return f"  (agent {where.rpartition('/')[0]})" if place == AGENTS else ""
+
+
+def _monitored(monitor: Mapping[str, Any]) -> str:
+    """Summarizes a monitor's values: ``CPU 187 %, at most 512 MiB, GPU 0 93 %``; empty without values."""
+    told = []
+    if load := monitor.get("cpu_percent"):
+        told.append(f"CPU {load['mean']:.0f} %")
+    if memory := monitor.get("resident_bytes"):
+        told.append(f"at most {memory['max'] / _BYTES_PER_MIB:,.0f} MiB")
+    for number, gpu in enumerate(monitor.get("gpus", ())):
+        if use := gpu.get("utilization_percent"):
+            told.append(f"GPU {number} {use['mean']:.0f} %")
+    return ", ".join(told)
+
+
+def counts_text(states: list[RunHistory]) -> str:
+    """Returns the number of runs in each state: ``24: 12 complete, 1 failed, 11 waiting``."""
+    counts = Counter(each.state for each in states)
+    order = [*(each.value for each in Ended), IN_WORK, WAITING]
+    return f"{len(states)}: " + ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+
+
+_FOR_PEOPLE = (Format.TABLE.value, Format.MARKDOWN.value)
+
+
+def report_plan(
+    invocation: Invocation,
+    request: PlanRequest,
+    asked: Asked,
+    printing: dict[str, Any],
+    plot: Path | None = None,
+) -> None:
+    """Prints and draws a report on a plan; notes about the report go to stderr.
+
+    Args:
+        invocation: The invocation.
+        request: The plan.
+        asked: The requested report.
+        printing: The options of ``print_rows``.
+        plot: The file of the picture; None for none.
+
+    Raises:
+        ConfigurationError: A name, a condition or an option is wrong, or nothing has been measured.
+        InferometerError: The database cannot be read, or the output cannot be written.
+    """
+    asked.check()
+    picture = _picture(plot, asked, printing)
+    runs = [Run(cell, number) for cell in request.cells for number in range(1, request.plan.repeat + 1)]
+    history = read_history(folder_of(invocation, request).path)
+    if asked.failed:
+        found = failures(runs, history)
+    else:
+        found = reported(_cases(invocation, request, runs, history), asked, failed_on_gpu(runs, history))
+    if printing["order"] is not None:
+        found = replace(found, rows=tuple(sort_rows(found.columns, found.rows, printing["order"])))
+    _print(found, {**printing, "order": None})
+    if picture is not None:
+        _draw(invocation, picture, found)
+
+
+def names_of(text: str | None) -> Sequence[str]:
+    """Returns the names in a text, which are separated by commas."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def _cases(
+    invocation: Invocation, request: PlanRequest, runs: Sequence[Run], history: Mapping[str, RunHistory]
+) -> tuple[Case, ...]:
+    """Returns the cases of all complete runs, and reports what is missing."""
+    with closing(invocation.open_store()) as store, invocation.waiting.during("reading evaluations"):
+        measured = PlanReader(store).read(runs, history)
+    for note in measured.notes:
+        say(note)
+    if not measured.cases:
+        raise ConfigurationError(
+            f"{request.path}: no run is complete yet; agent plan status shows why, agent plan run runs it"
+        )
+    return measured.cases
+
+
+def _picture(plot: Path | None, asked: Asked, printing: dict[str, Any]) -> PictureFile | None:
+    """Returns the file of the picture, checked before anything is read; it consumes ``--overwrite``."""
+    if plot is None:
+        return None
+    if asked.failed:
+        raise ConfigurationError("--failed has no picture; leave out --plot")
+    if len(asked.objectives) > 2:
+        raise ConfigurationError("--plot draws one objective or two; leave it out, or the others")
+    output, overwrite = printing["output"], printing["overwrite"]
+    if output is not None and plot.resolve() == output.resolve():
+        raise ConfigurationError(f'the picture and the rows cannot both go to "{plot}"; name two files')
+    if overwrite and printing["append"]:
+        raise ConfigurationError("append and overwrite exclude each other; choose one")
+    from inferometer.evaluators.drawing.writer import PictureFile
+
+    printing["overwrite"] = overwrite and output is not None
+    return PictureFile(plot, overwrite=overwrite)
+
+
+def _print(found: PlanTable, printing: dict[str, Any]) -> None:
+    shown = found.for_people() if printing["format_name"].lower() in _FOR_PEOPLE else found
+    print_rows(shown.columns, shown.rows, **printing)
+    for note in found.notes:
+        say(note)
+
+
+def _draw(invocation: Invocation, picture: PictureFile, found: PlanTable) -> None:
+    if found.drawing is None:
+        say(f"nothing to draw: {picture} is not written")
+        return
+    with invocation.waiting.during("drawing"):
+        source = f"Report {found.name} of a plan, by inferometer: {found.caption}"
+        picture.draw(found.drawing, found.columns, found.rows, source, datetime.now(timezone.utc))
+    say(f"drawn to {picture}")
+
 
 _FAILED_RUNS = 1
 _LOCKS = "machines"

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
-from inferometer.client.api.invocation import Invocation
-from inferometer.client.library.invocation import library_invocation
-from inferometer.client.library.requests import session_options
-from inferometer.evaluators.jobs.ranges import COUNT, NOT_NEGATIVE, Range, check_number
+from inferometer.client.api.invocation import Invocation, library_invocation
+from inferometer.client.api.requests import session_options
+from inferometer.evaluators.jobs.options import COUNT, NOT_NEGATIVE, Range, check_number
 from inferometer.manifests.errors import InferometerError
 
 if TYPE_CHECKING:
     from inferometer.agent.inference.session import SessionOptions
     from inferometer.agent.server.server import AgentServer
-    from inferometer.client.serving.heartbeat import Heartbeat
+    from inferometer.client.serving.agent import Heartbeat
 
 _LOCAL = "127.0.0.1"
 _log = logging.getLogger(__name__)
@@ -160,11 +159,8 @@ def _started(
 ) -> ServedAgent:
     """Returns a started agent. gRPC is imported only here."""
     from inferometer.agent.server.server import ServerOptions
-    from inferometer.client.serving.agent import make_agent
-    from inferometer.client.serving.heartbeat import INTERVAL_S
-    from inferometer.client.serving.model_options import BATCHING, serving_options
-    from inferometer.client.serving.publication import make_heartbeat
-    from inferometer.client.serving.safety_options import chosen_safety
+    from inferometer.client.serving.agent import INTERVAL_S, make_agent, make_heartbeat
+    from inferometer.client.serving.options import BATCHING, chosen_safety, serving_options
 
     configured = invocation.configuration.serving
     safety = chosen_safety(given, configured)

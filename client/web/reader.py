@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from inferometer.client.api.stored import chosen_side, find_one, others_of, readable_spans
-from inferometer.client.web.cells import sort_key
 from inferometer.client.web.documents import (
     comparison_document,
     evaluation_document,
@@ -17,6 +16,7 @@ from inferometer.client.web.documents import (
     overview_rows,
     page_reports,
 )
+from inferometer.client.web.elements import sort_key
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.kinds.registry import every_kind, find_kind
 from inferometer.evaluators.reports.base import Report

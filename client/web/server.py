@@ -1,29 +1,216 @@
-"""The read-only server of the page: its files, its API and its events."""
+"""The read-only server of the page: its files, its API, its events, and its access control.
+
+Access requires the secret and an accepted host name; the browser's security policy is set. Open pages are
+notified of changes, which are checked for once a second while a page is open.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import hmac
 import json
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from inferometer.client.api.running_now import running_now
-from inferometer.client.web.assets import SERVED, content_of, content_type_of, served_page
-from inferometer.client.web.events import Events
-from inferometer.client.web.guard import Guard
-from inferometer.client.web.plans.documents import asked_of
-from inferometer.client.web.plans.reader import PlansReader
+from inferometer.agent.protocol.status import bearer
+from inferometer.agent.server.binding import HostNames
+from inferometer.client.api.progress import running_now
+from inferometer.client.web.page import SERVED, content_of, content_type_of, served_page
+from inferometer.client.web.plans import PlansReader, asked_of
 from inferometer.client.web.reader import ListQuery, StoreReader
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, InferometerError, NotFoundError
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""What the page may load: its own files. No script and no style stands in its text."""
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+_CHALLENGE = 'Basic realm="inferometer", charset="UTF-8"'
+
+
+class Guard:
+    """Forwards authorized requests to the page, and rejects all others.
+
+    With a secret, each request shows it: as the password of any user, which a browser asks for and keeps, or
+    as ``Authorization: Bearer SECRET``. Without one, the page answers only to its own names: see
+    ``HostNames``.
+
+    Args:
+        app: What is guarded.
+        secret: The secret; None for none.
+        names: Further names that it answers to; None for any name. See ``HostNames``.
+
+    Raises:
+        ConfigurationError: The secret cannot be sent.
+    """
+
+    def __init__(self, app: ASGIApp, secret: str | None, names: Iterable[str] | None) -> None:
+        self._app = app
+        self._expected = None if secret is None else _digest(bearer(secret))
+        self._names = HostNames(names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+
+        async def send_strictly(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _add_headers(message)
+            await send(message)
+
+        refusal = self._refusal(headers)
+        await (refusal or self._app)(scope, receive, send_strictly)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        if self._expected is None:
+            if self._names.admits(headers.get("host")):
+                return None
+            return JSONResponse(
+                {"error": "this page does not answer to that name; use the address that agent web printed"},
+                status_code=421,
+            )
+        if hmac.compare_digest(_digest(_shown_secret(headers.get("authorization", ""))), self._expected):
+            return None
+        return JSONResponse(
+            {"error": "the secret is missing or wrong"}, 401, headers={"WWW-Authenticate": _CHALLENGE}
+        )
+
+
+def _shown_secret(authorization: str) -> str:
+    """Returns the header as ``Bearer SECRET``; a password of Basic authentication is the secret."""
+    scheme, _, credentials = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return authorization
+    try:
+        login = base64.b64decode(credentials, validate=True).decode("utf-8")
+    except (binascii.Error, ValueError):
+        return ""
+    return f"Bearer {login.partition(':')[2]}"
+
+
+def _digest(value: str) -> bytes:
+    """Returns a digest: to compare it reveals neither the first difference nor the length."""
+    return sha256(value.encode("utf-8", "surrogateescape")).digest()
+
+
+def _add_headers(message: MutableMapping[str, Any]) -> None:
+    headers = MutableHeaders(scope=message)
+    for name, value in _HEADERS.items():
+        headers[name] = value
+    headers.setdefault("Cache-Control", "no-store")
+
+
+_LOOK_S = 1.0
+_ALIVE_LOOKS = 15
+_log = logging.getLogger(__name__)
+Look = Callable[[], Awaitable[dict[str, Any]]]
+"""Returns the data to send to the pages, by the name of the event."""
+
+
+class Events:
+    """Server-sent events to any number of pages; for one event loop.
+
+    Args:
+        look: Called once a second while a page is open.
+    """
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._known: dict[str, Any] = {}
+        self._pages: set[asyncio.Queue[str | None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def stream(self) -> AsyncIterator[str]:
+        """Yields events until ``close``, beginning with those that describe the current state."""
+        if self._closed:
+            return
+        queue: asyncio.Queue[str | None] = asyncio.Queue()
+        queue.put_nowait("retry: 2000\n\n")
+        for name, value in self._known.items():
+            queue.put_nowait(_event(name, value))
+        self._pages.add(queue)
+        if self._task is None:
+            self._task = asyncio.create_task(self._watch())
+        try:
+            while (text := await queue.get()) is not None:
+                yield text
+        finally:
+            self._pages.discard(queue)
+
+    def close(self) -> None:
+        """Ends all streams."""
+        self._closed = True
+        for queue in self._pages:
+            queue.put_nowait(None)
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _watch(self) -> None:
+        """Checks for changes until no page is open."""
+        looks, told = 0, ""
+        try:
+            while self._pages:
+                try:
+                    found = await self._look()
+                    told = ""
+                except InferometerError as error:
+                    if str(error) != told:
+                        _log.warning("%s", error)
+                    found, told = {}, str(error)
+                for name, value in found.items():
+                    if name not in self._known or self._known[name] != value:
+                        self._known[name] = value
+                        self._tell(_event(name, value))
+                looks += 1
+                if looks % _ALIVE_LOOKS == 0:
+                    self._tell(": alive\n\n")
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self._task = None
+            self._known = {}
+
+    def _tell(self, text: str) -> None:
+        for queue in self._pages:
+            queue.put_nowait(text)
+
+
+def _event(name: str, value: Any) -> str:
+    return f"event: {name}\ndata: {json.dumps(value)}\n\n"
+
 
 _T = TypeVar("_T")
 _STATUS = {ConfigurationError: 400, NotFoundError: 404}

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import uvicorn
 
+from inferometer.agent.server.binding import check_exposure, check_free, join_address
 from inferometer.agent.server.rest.http_connection import CheckingServer, HttpConnection
-from inferometer.agent.server.security.binding import check_exposure, check_free, join_address
-from inferometer.agent.server.security.credentials import ServerTls, date_fault
+from inferometer.agent.server.tls import ServerTls, date_fault
 from inferometer.client.web.server import PageServer
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import click
 
-from inferometer.agent.server.security.credentials import ServerTls
-from inferometer.client.cli.command import PORT, Command, boolean, database_options, option
-from inferometer.client.cli.current import current_invocation
-from inferometer.client.serving.safety_options import server_tls_options
+from inferometer.agent.server.tls import ServerTls
+from inferometer.client.cli.command import (
+    PORT,
+    Command,
+    boolean,
+    current_invocation,
+    database_options,
+    option,
+)
+from inferometer.client.serving.options import server_tls_options
 from inferometer.manifests.errors import ConfigurationError
 
 _LOCAL = "127.0.0.1"

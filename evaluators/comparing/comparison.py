@@ -1,25 +1,208 @@
-"""Comparison of two sides: the figures to compare, their ratios with verdicts, and the rows of a report."""
+"""Comparison of two sides: the figures to compare, their ratios with verdicts, and the rows of a report.
+
+Besides times, these are the answers of searches for the highest rate that keeps a latency bound, and top-1
+accuracies over the same inputs.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
-from inferometer.evaluators.comparing.rates import compare_rates, noise_of_rates
+import numpy as np
+
 from inferometer.evaluators.comparing.sides import Side
-from inferometer.evaluators.comparing.times import compare, noise
-from inferometer.evaluators.comparing.top1 import compare_top1
 from inferometer.evaluators.comparing.verdict import (
     FIGURES,
     MAX_QPS,
     THROUGHPUT,
     TOP1,
     Ratio,
+    Verdict,
+    compare,
     listed,
+    noise,
     percent_of,
 )
+from inferometer.evaluators.intervals import t_quantile_95
+from inferometer.evaluators.kinds.batches.measurement import Accuracy
+from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.manifests.errors import ConfigurationError
+
+
+def compare_rates(a: Sequence[RateAnswer], b: Sequence[RateAnswer], *, threshold: float) -> Ratio:
+    """Compares the answers of B's searches with those of A's, on a logarithmic scale.
+
+    A side's rate is the geometric mean of its answers. The error of one answer is that of its own interval,
+    whose two halves may differ; the halves of both sides add up as squares (Zou and Donner, "Construction of
+    confidence limits about effect measures", Statistics in Medicine 27, 2008). Where a side has several
+    answers, their spread gives a second interval, by Student's t distribution with the variance pooled over
+    both sides, and the wider of the two counts: searches that agree by chance are not more exact than each
+    of them, and on a machine whose speed changes they are less exact.
+
+    The answer "none" is a rate of 0. The answer "at least" has no upper end, and an answer "below" has no
+    lower end and no value; the ratio lacks the same ends.
+
+    Args:
+        a: At least one.
+        b: At least one.
+        threshold: The fraction by which the rate may differ; 0.05 is 5 %.
+
+    Raises:
+        ValueError: A side has no answer.
+    """
+    if not a or not b:
+        raise ValueError("each side needs at least one answer")
+    of_a, of_b = _Rates.of(a), _Rates.of(b)
+    pair = math.exp(of_a.log), math.exp(of_b.log)
+    return Ratio.judged(MAX_QPS, pair, _value(of_a, of_b), _interval(of_a, of_b), threshold)
+
+
+def noise_of_rates(answers: Sequence[RateAnswer]) -> float:
+    """Returns the largest relative difference between two answers of repeated searches.
+
+    Returns:
+        0.05 if the highest answer is 1.05 times the lowest; infinite if one has no rate.
+
+    Raises:
+        ValueError: There are fewer than two.
+    """
+    if len(answers) < 2:
+        raise ValueError(f"noise needs at least two answers, and has {len(answers)}")
+    rates = [answer.rate_qps for answer in answers]
+    if not all(rates):
+        return math.inf
+    return max(max(one, other) / min(one, other) for one, other in combinations(filter(None, rates), 2)) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """The answers of a side, in logarithms of queries per second, with their mean ``log``.
+
+    A value is minus infinity without a rate, and not a number where only a bound is known. The interval of
+    the mean reaches from ``below`` to ``above``; ``low`` and ``high`` are the outermost ends of the answers.
+    """
+
+    logs: tuple[float, ...]
+    log: float
+    below: float
+    above: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, answers: Sequence[RateAnswer]) -> _Rates:
+        ends = np.asarray([_ends(answer) for answer in answers])
+        lows, logs, highs = ends.T
+        every = tuple(logs.tolist())
+        if np.isneginf(logs).all():
+            return cls(every, -math.inf, 0.0, 0.0, -math.inf, -math.inf)
+        low, high = float(lows.min()), float(highs.max())
+        if not np.isfinite(logs).all():
+            return cls(every, math.nan, math.inf, math.inf, low, high)
+        below, above = (math.sqrt(float((half**2).sum())) / len(logs) for half in (logs - lows, highs - logs))
+        return cls(every, float(logs.mean()), below, above, low, high)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether no rate keeps the bound, in every answer."""
+        return self.log == -math.inf
+
+
+def _ends(answer: RateAnswer) -> tuple[float, float, float]:
+    """Returns the lower end, the value and the upper end of an answer."""
+    if answer.method == Method.NONE.value:
+        return -math.inf, -math.inf, -math.inf
+    value = math.nan if answer.rate_qps is None else _log(answer.rate_qps)
+    low = -math.inf if answer.low_qps is None else _log(answer.low_qps)
+    high = math.inf if answer.high_qps is None else _log(answer.high_qps)
+    return low, value, high
+
+
+def _log(rate_qps: float) -> float:
+    return math.log(rate_qps) if rate_qps > 0 else -math.inf
+
+
+def _value(a: _Rates, b: _Rates) -> float:
+    if a.is_none:
+        return math.nan if b.is_none or math.isnan(b.log) else math.inf
+    return math.exp(b.log - a.log)
+
+
+def _interval(a: _Rates, b: _Rates) -> tuple[float | None, float | None]:
+    """Returns the 95 % interval of the ratio; None if it is unknown."""
+    if a.is_none:
+        return (None, None) if b.is_none or math.isnan(b.log) else (math.inf, math.inf)
+    if b.is_none:
+        return (None, None) if math.isnan(a.log) else (0.0, 0.0)
+    difference = b.log - a.log
+    if math.isnan(difference):
+        low, high = b.low - a.high, b.high - a.low
+    else:
+        between = _between(a.logs, b.logs)
+        low = difference - max(math.hypot(b.below, a.above), between)
+        high = difference + max(math.hypot(b.above, a.below), between)
+    return math.exp(low), math.exp(high)
+
+
+def _between(a: Sequence[float], b: Sequence[float]) -> float:
+    """Returns half of the interval by the spread of repeated answers; 0 without repetitions."""
+    degrees = len(a) + len(b) - 2
+    if not degrees:
+        return 0.0
+    squares = sum(float(np.square(np.asarray(logs) - np.mean(logs)).sum()) for logs in (a, b))
+    return t_quantile_95(degrees) * math.sqrt(squares / degrees * (1 / len(a) + 1 / len(b)))
+
+
+_Z_95 = 1.959964
+_HALF = 0.5
+
+
+def compare_top1(a: Sequence[Accuracy], b: Sequence[Accuracy], *, threshold: float) -> Ratio:
+    """Compares the top-1 accuracy of B with that of A over the same inputs.
+
+    The interval is that of the ratio over other inputs of the kind, by Katz et al. ("Obtaining confidence
+    intervals for the risk ratio in cohort studies", Biometrics 34, 1978), with half a wrong and half a right
+    answer added to each side. It assumes independent sides; for the same inputs it is wider than necessary.
+    Repeated runs of a side have the same inputs, and do not narrow it.
+
+    Over the same inputs the ratio itself has no sampling error: within the threshold it is the same, and
+    beyond it it is worse or better if the interval excludes 1, or else undecided.
+
+    Args:
+        a: At least one with evaluated inputs.
+        b: At least one with evaluated inputs.
+        threshold: The fraction by which it may differ; 0.01 is 1 %.
+
+    Raises:
+        ValueError: A side has no evaluated input.
+    """
+    if not all(any(each.evaluated for each in side) for side in (a, b)):
+        raise ValueError("each side needs at least one evaluated input")
+    shares = [sum(each.top1 for each in side) / sum(each.evaluated for each in side) for side in (a, b)]
+    variance, logs = 0.0, []
+    for share, side in zip(shares, (a, b), strict=True):
+        inputs = min(each.evaluated for each in side if each.evaluated)
+        right, every = share * inputs + _HALF, inputs + 2 * _HALF
+        variance += 1 / right - 1 / every
+        logs.append(math.log(right / every))
+    reach = _Z_95 * math.sqrt(variance)
+    low, high = (math.exp(logs[1] - logs[0] + way * reach) for way in (-1, 1))
+    value = 1.0 if shares[0] == shares[1] else shares[1] / shares[0] if shares[0] else math.inf
+    verdict = _verdict(value, low, high, threshold)
+    return Ratio(TOP1, shares[0], shares[1], value, low, high, threshold, verdict)
+
+
+def _verdict(value: float, low: float, high: float, threshold: float) -> Verdict:
+    if 1 / (1 + threshold) <= value <= 1 + threshold:
+        return Verdict.SAME
+    if low > 1:
+        return Verdict.BETTER
+    return Verdict.WORSE if high < 1 else Verdict.UNDECIDED
+
 
 _MOST_NOISE = 1.0
 _SEED = 0  # the same evaluations have the same intervals, whenever they are compared

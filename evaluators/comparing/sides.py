@@ -1,4 +1,8 @@
-"""The sides of a comparison: evaluations of one configuration, and the differences between two sides."""
+"""The sides of a comparison: evaluations of one configuration, their differences and their picture.
+
+The machine and the software are conditions of a comparison, one text for each that may differ. The picture
+shows the times of two evaluations, batch by batch, over one axis.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,90 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inferometer.evaluators.comparing.machines import (
-    CUDNN_BENCHMARK,
-    is_of_the_framework,
-    is_of_the_machine,
-    machine_conditions,
-    not_comparable,
-    nothing_told,
-)
-from inferometer.evaluators.comparing.times import RunTimes
+from inferometer.agent.inference.results import SystemDescription
+from inferometer.evaluators.comparing.verdict import RunTimes
 from inferometer.evaluators.datasets.base import short_checksum
-from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.batches.measurement import Accuracy
+from inferometer.evaluators.drawing.charts import Drawing, PointChart, Series, label_of, readable, time_unit
+from inferometer.evaluators.evaluation import Evaluation, Status, of_kind
+from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchMeasurement
+from inferometer.evaluators.kinds.batches.plot import thinned
 from inferometer.evaluators.kinds.kind import Kind
-from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer
+from inferometer.evaluators.kinds.load.measurement import RateAnswer
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.tasks.scores import TaskResult
+from inferometer.evaluators.tasks.metric import TaskResult
 from inferometer.manifests.errors import ConfigurationError
+
+CUDNN_BENCHMARK = "cudnn_benchmark"
+"""The name of the condition that says whether cuDNN benchmarks its algorithms."""
+_VARIABLE, _LIBRARY, _SETTING = "variable ", "library ", "setting "
+_OF_THE_FRAMEWORK = (_LIBRARY, _SETTING)
+_BUILD, _DETAILS, _DRIVER = "build", "framework details", "GPU driver"
+_OF_THE_MACHINE = {"host", "system", "governor", _DRIVER, "Python", "inferometer", _BUILD, _DETAILS}
+_UNKNOWN = "not known"
+
+
+def machine_conditions(system: SystemDescription) -> Mapping[str, str]:
+    """Returns the conditions, besides the requested options, that may change the speed of a model."""
+    machine = system.environment
+    conditions = {"inferometer": machine.inferometer_version, _DETAILS: _UNKNOWN}
+    if not machine.is_known:
+        return {"host": _UNKNOWN, **conditions}
+    conditions |= {
+        "host": f"{machine.hostname} ({machine.cpu_model}, {machine.usable_cores} cores)",
+        "system": f"{machine.operating_system}, kernel {machine.kernel}",
+        "governor": machine.governor or _UNKNOWN,
+        "Python": machine.python_version,
+    }
+    if system.device.is_gpu:
+        conditions[_DRIVER] = machine.gpu_driver or _UNKNOWN
+    conditions |= {f"{_VARIABLE}{name}": value for name, value in machine.variables.items()}
+    if machine.build or machine.libraries or machine.settings:
+        conditions |= {_DETAILS: "known", _BUILD: machine.build}
+        conditions |= {f"{_LIBRARY}{name}": version for name, version in machine.libraries.items()}
+        conditions |= {f"{_SETTING}{name}": value for name, value in machine.settings.items()}
+    return conditions
+
+
+def not_comparable(left: Mapping[str, str], right: Mapping[str, str], *, same_framework: bool) -> set[str]:
+    """Returns the names of conditions that say nothing about a difference of two evaluations.
+
+    These are the conditions that depend on an unknown machine, or on a framework that reports no details of
+    itself. For two frameworks, they are the conditions that only one of them has.
+    """
+    names = {*left, *right}
+    if _UNKNOWN in {left["host"], right["host"]}:
+        return {name for name in names if name != "host" and (is_of_the_machine(name) or _is_detail(name))}
+    of_one = set(left) ^ set(right)
+    left_out = {_DRIVER} & of_one  # the device tells that only one of them is a GPU
+    if left[_DETAILS] != right[_DETAILS]:
+        return left_out | {name for name in names if _is_detail(name)}
+    if same_framework:
+        return left_out
+    return left_out | {name for name in of_one if name.startswith(_OF_THE_FRAMEWORK)}
+
+
+def is_of_the_machine(name: str) -> bool:
+    """Returns whether the evaluations of one side may differ in a condition."""
+    return name in _OF_THE_MACHINE or name.startswith((_VARIABLE, _LIBRARY))
+
+
+def nothing_told(name: str) -> str:
+    """Returns the text for a condition that one of two evaluations does not have."""
+    if name.startswith(_VARIABLE):
+        return "not set"
+    if name == CUDNN_BENCHMARK:
+        return "the default"
+    return "not told" if name.startswith(_OF_THE_FRAMEWORK) else "none"
+
+
+def _is_detail(name: str) -> bool:
+    return name == _BUILD or name.startswith(_OF_THE_FRAMEWORK)
+
+
+def is_of_the_framework(name: str) -> bool:
+    """Returns whether a condition is the framework, or a part or a setting of it."""
+    return name == "framework" or name.startswith(_OF_THE_FRAMEWORK)
+
 
 DIFFERS = "differs: "
 """The prefix of a note that names a condition in which the sides differ."""
@@ -199,3 +270,45 @@ def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
         **machine_conditions(system),
         **kind.conditions(evaluation),
     }
+
+
+MOST_POINTS = 1000
+"""Points of one side that a drawing has at most."""
+_NS_PER_US = 1000
+
+
+def drawing_of(a: Side, b: Side) -> Drawing | None:
+    """Returns the times of two sides as a picture; None unless each is one evaluation with full batches."""
+    both = of_kind((*a.evaluations, *b.evaluations), BatchMeasurement)
+    if len(both) != 2 or len(a.evaluations) != 1:
+        return None
+    chart = compared_times(both[0], both[1], MOST_POINTS)
+    if chart is None:
+        return None
+    return Drawing("Predict time of each full batch", (chart,), groups=("A", "B"))
+
+
+def compared_times(
+    a: Evaluation[BatchMeasurement], b: Evaluation[BatchMeasurement], most_points: int
+) -> PointChart | None:
+    """Returns the predict times of the full batches of two evaluations; None if one has no full batch.
+
+    Args:
+        a: The baseline.
+        b: The other.
+        most_points: The number of batches of a side beyond which the shortest and the longest of each
+            stretch are shown.
+    """
+    sides = {"A": a.measurement.full_ns, "B": b.measurement.full_ns}
+    if not all(len(full_ns) for full_ns in sides.values()):
+        return None
+    scale, unit = time_unit(max(int(full_ns.max()) for full_ns in sides.values()) / _NS_PER_US)
+    series = []
+    for name, full_ns in sides.items():
+        times = (full_ns / _NS_PER_US / scale).tolist()
+        x, y = zip(*thinned(list(enumerate(times)), most_points), strict=True)
+        mean = readable(sum(times) / len(times))
+        series.append(
+            Series(name, x, y, line=True, tooltip=f"{name}: {len(times):,} batches, {mean} {unit} on average")
+        )
+    return PointChart(label_of(a), "full batch", f"predict ({unit})", tuple(series))

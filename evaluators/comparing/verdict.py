@@ -1,13 +1,23 @@
-"""The names of figures, and the verdict on a ratio for a threshold."""
+"""Ratios of percentiles of latency and of throughput, and the verdict on a ratio for a threshold.
+
+The ratios are computed from the raw times of runs. The figures that are compared have their names here.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import combinations
 
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.evaluators.intervals import percentile_interval, t_quantile_95
+from inferometer.evaluators.load.queries import NEVER_NS, Outcome, Queries
+from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 THROUGHPUT = "throughput"
@@ -113,3 +123,255 @@ def _verdict(figure: str, low: float | None, high: float | None, threshold: floa
         return below
     within = 1 / (1 + threshold) <= low and high <= 1 + threshold
     return Verdict.SAME if within else Verdict.UNDECIDED
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunTimes:
+    """The raw times of one run: of batches one after the other, or of queries under load.
+
+    Attributes:
+        latency_ns: int64, n values in the order in which they began; ``NEVER_NS`` without a right answer.
+        elapsed_ns: int64, n values: the time from each to the next; their sum is the run's duration. For
+            batches it is their latency, for queries under load the time between arrivals, and for queries
+            that were all due at once the time between answers.
+        inputs: int64, n values: the right answers in each.
+
+    Raises:
+        ValueError: There is no value, or the columns differ in length.
+    """
+
+    latency_ns: NDArray[np.int64]
+    elapsed_ns: NDArray[np.int64]
+    inputs: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if not len(self.latency_ns) == len(self.elapsed_ns) == len(self.inputs) > 0:
+            raise ValueError("a run needs at least one value, and columns of one length")
+
+    @classmethod
+    def of_batches(cls, latency_ns: NDArray[np.int64], sizes: NDArray[np.int64]) -> RunTimes:
+        """Returns the times of at least one batch; ``sizes`` is int64, the inputs in each."""
+        return cls(latency_ns, latency_ns, sizes)
+
+    @classmethod
+    def of_queries(cls, queries: Queries) -> RunTimes:
+        """Returns the times of queries under load, from the first arrival to the last answer.
+
+        Queries that were all due at once (``Queries.due_at_once``) have a value for each time of an answer,
+        in order, because the time at which they were due carries no information.
+        """
+        sent = queries.chosen(queries.outcome != Outcome.UNSENT)
+        if sent.due_at_once:
+            begin_ns = sent.scheduled_ns[0]
+            answered = sent.chosen(sent.outcome == Outcome.ANSWERED)
+            done_ns, counts = np.unique(answered.done_ns, return_counts=True)
+            return cls(done_ns - begin_ns, np.diff(done_ns, prepend=begin_ns), counts.astype(np.int64))
+        end_ns = max(int(sent.done_ns.max(initial=0)), int(sent.scheduled_ns.max(initial=0)))
+        return cls(
+            sent.latency_ns,
+            np.diff(sent.scheduled_ns, append=end_ns),
+            (sent.outcome == Outcome.ANSWERED).astype(np.int64),
+        )
+
+
+RESAMPLES = 1000
+BLOCKS = 20
+"""The number of blocks of a run that are resampled."""
+_SLICES = 4096
+_ROUNDING = 1e-6
+_NS_PER_S = 1_000_000_000
+
+
+class PooledRuns:
+    """The runs of one side: the number of values of each block in each slice of all values, sorted.
+
+    Args:
+        runs: At least one.
+        figures: Percentiles, or ``throughput``, in the order of the results.
+
+    Attributes:
+        runs: The number of runs.
+        values: The number of their values.
+    """
+
+    def __init__(self, runs: Sequence[RunTimes], figures: Sequence[str]) -> None:
+        self.runs = len(runs)
+        self._percents = [percent_of(figure) for figure in figures]
+        self._latency_ns = np.concatenate([run.latency_ns for run in runs])
+        self.values = len(self._latency_ns)
+        self._blocks: list[tuple[int, int]] = []
+        blocks, first = [], 0
+        for run in runs:
+            count = min(BLOCKS, len(run.latency_ns))
+            blocks.append(first + np.arange(len(run.latency_ns)) * count // len(run.latency_ns))
+            self._blocks.append((first, count))
+            first += count
+        block = np.concatenate(blocks)
+        elapsed_ns, inputs = (
+            np.bincount(block, np.concatenate([getattr(run, name) for run in runs]), first)
+            for name in ("elapsed_ns", "inputs")
+        )
+        self._elapsed_s = elapsed_ns / _NS_PER_S
+        self._inputs = inputs
+        slices = min(self.values, _SLICES)
+        order = np.argsort(self._latency_ns, kind="stable")
+        slice_of = np.arange(self.values) * slices // self.values
+        self._counts = np.zeros((first, slices))
+        np.add.at(self._counts, (block[order], slice_of), 1)
+        last = np.flatnonzero(np.diff(slice_of, append=slices))
+        ordered_ns = self._latency_ns[order][last]
+        self._slices_ns = np.where(ordered_ns == NEVER_NS, np.inf, ordered_ns.astype(np.float64))
+
+    def figures(self) -> NDArray[np.float64]:
+        """Returns float64, one value a figure: percentiles in nanoseconds, throughput in inputs a second."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            throughput = float(self._inputs.sum() / self._elapsed_s.sum())
+        known = (None if p is None else percentile_interval(self._latency_ns, p) for p in self._percents)
+        return np.asarray([throughput if each is None else each.value_ns for each in known])
+
+    def resampled(self, random: np.random.RandomState) -> NDArray[np.float64]:
+        """Returns float64, resamples × figures."""
+        weights = self._weights(random)
+        up_to = np.cumsum(weights @ self._counts, axis=1)
+        columns = []
+        for percent in self._percents:
+            if percent is None:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    columns.append((weights @ self._inputs) / (weights @ self._elapsed_s))
+            else:
+                wanted = percent / 100 * up_to[:, -1:] - _ROUNDING
+                columns.append(self._slices_ns[np.argmax(up_to >= wanted, axis=1)])
+        return np.stack(columns, axis=1)
+
+    def _weights(self, random: np.random.RandomState) -> NDArray[np.float64]:
+        """Returns the count of each block in each resample: float64, resamples × blocks."""
+        firsts, counts = np.asarray(self._blocks).T
+        runs = random.randint(0, self.runs, (RESAMPLES, self.runs))
+        drawn = random.random_sample((RESAMPLES, self.runs, BLOCKS))
+        count = counts[runs][:, :, None]
+        blocks = firsts[runs][:, :, None] + (drawn * count).astype(np.int64)
+        there = np.broadcast_to(np.arange(BLOCKS) < count, blocks.shape)
+        rows = np.arange(RESAMPLES)[:, None, None] * len(self._counts)
+        cells = np.bincount((rows + blocks)[there], minlength=RESAMPLES * len(self._counts))
+        weights: NDArray[np.float64] = cells.reshape(RESAMPLES, -1).astype(np.float64)
+        return weights
+
+
+_LEAST_VALUES = 10
+_LEAST_LATER = 2
+_LEAST_LATER_OF_ONE_RUN = 20
+
+
+def compare(
+    a: Sequence[RunTimes],
+    b: Sequence[RunTimes],
+    *,
+    thresholds: Mapping[str, float],
+    seed: int,
+    figures: Sequence[str] = FIGURES,
+) -> tuple[Ratio, ...]:
+    """Compares runs of B with runs of A.
+
+    Each side's figure covers all of its runs together. Its error is found by resampling, 1,000 times: first
+    runs, with replacement, then blocks within each, where a block is a twentieth of a run, so that bursts
+    stay together (Künsch, "The jackknife and the bootstrap for general stationary
+    observations", Annals of Statistics 17, 1989; in two levels by Davison and Hinkley, "Bootstrap Methods and
+    their Application", 1997, 3.8). The interval is that of Student's t distribution around the logarithm of
+    the ratio, with the number of runs for its degrees of freedom. The error is multiplied by
+    √(runs / (runs - 1)) (Hesterberg, "What Teachers Should Know About the Bootstrap", 2015): without that,
+    two or three runs vary too little, and every sixth comparison of equal systems is a regression.
+
+    One run per side does not show how runs differ: its interval is that of the run. Give several runs, or a
+    threshold from ``noise``.
+
+    Args:
+        a: At least one.
+        b: At least one.
+        thresholds: The fraction by which each figure may differ, by its name; 0.05 is 5 %.
+        seed: The seed of the resampling.
+        figures: Percentiles, and ``throughput``.
+
+    Returns:
+        One ratio per figure, in the order of ``figures``.
+
+    Raises:
+        ValueError: A side has no run, or a figure no threshold.
+    """
+    if not a or not b:
+        raise ValueError("each side needs at least one run")
+    random = random_state(seed)
+    sides = [PooledRuns(runs, figures) for runs in (a, b)]
+    of_a, of_b = (side.figures() for side in sides)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = of_b / of_a
+        resampled = sides[1].resampled(random) / sides[0].resampled(random)
+    fewest = min(side.values for side in sides)
+    spread = _t_factor([len(a), len(b)])
+    found = []
+    for place, name in enumerate(figures):
+        if name not in thresholds:
+            raise ValueError(f"no threshold for {name}")
+        value = float(values[place])
+        known = fewest >= least_values(name, min(side.runs for side in sides))
+        interval = _interval(value, resampled[:, place], spread) if known else (None, None)
+        pair = float(of_a[place]), float(of_b[place])
+        found.append(Ratio.judged(name, pair, value, interval, thresholds[name]))
+    return tuple(found)
+
+
+def noise(runs: Sequence[RunTimes], figures: Sequence[str] = FIGURES) -> dict[str, float]:
+    """Returns the largest relative difference of each figure between two runs of the same system.
+
+    Args:
+        runs: At least two, of the same system.
+        figures: Percentiles, and ``throughput``.
+
+    Returns:
+        A threshold for each figure: 0.05 if the highest is 1.05 times the lowest; infinite if one is.
+
+    Raises:
+        ValueError: There are fewer than two.
+    """
+    if len(runs) < 2:
+        raise ValueError(f"noise needs at least two runs, and has {len(runs)}")
+    rows = [PooledRuns([run], figures).figures() for run in runs]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spreads = [np.abs(np.log(one / other)) for one, other in combinations(rows, 2)]
+    most = np.exp(np.max(spreads, axis=0)) - 1
+    return dict(zip(figures, np.where(np.isnan(most), math.inf, most).tolist(), strict=True))
+
+
+def least_values(figure: str, runs: int) -> int:
+    """Returns how many values a side requires for an interval; ``runs`` are those of the side with fewer.
+
+    Blocks of one run with few late queries differ too little.
+    """
+    percent = percent_of(figure)
+    if percent is None:
+        return _LEAST_VALUES
+    least_later = _LEAST_LATER if runs > 1 else _LEAST_LATER_OF_ONE_RUN
+    return max(_LEAST_VALUES, round(least_later / (1 - percent / 100)))
+
+
+def _t_factor(runs: Sequence[int]) -> float:
+    """Returns the half-width of an interval, in standard errors of the resampled figures."""
+    several = [count for count in runs if count > 1]
+    if not several:
+        return t_quantile_95(BLOCKS - 1)
+    fewest = min(several)
+    return t_quantile_95(sum(count - 1 for count in several)) * math.sqrt(fewest / (fewest - 1))
+
+
+def _interval(
+    value: float, resampled: NDArray[np.float64], factor: float
+) -> tuple[float | None, float | None]:
+    """Returns the 95 % interval of a ratio; the ends may be infinite, and are None if they are unknown."""
+    usable = np.isfinite(resampled) & (resampled > 0)
+    if usable.all() and math.isfinite(value) and value > 0:
+        reach = factor * float(np.log(resampled).std(ddof=1))
+        return value * math.exp(-reach), value * math.exp(reach)
+    if np.isnan(resampled).any() or math.isnan(value):
+        return None, None
+    # some resamples fall on queries without an answer: their percentiles are the best estimate
+    low, high = np.quantile(resampled, [0.025, 0.975], method="nearest")
+    return float(low), float(high)

@@ -1,16 +1,383 @@
-"""The verdict on the conditions of a measurement, and the observations behind it."""
+"""The verdict on the conditions of a measurement, and the observations behind it.
+
+Observed are the host, between two readings of its counters, and the stability of the times of a run:
+pauses, drift and several levels, each by a published test.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.conditions.host import LEAST_S, HostConditions
-from inferometer.evaluators.conditions.times import LEAST_BATCHES, instabilities
+from inferometer.agent.hardware.conditions import ConditionCounters, ProcessorTimes, Sample, Samples
+
+OTHERS_SHARE = 0.05
+"""The share of the processors from which other processes disturb: a tenth of one processor of two.
+
+Background processes on a quiet machine take 1 to 2 %.
+"""
+STEAL_SHARE = 0.02
+"""The share of the wanted CPU time from which steal disturbs; hosts without other guests take below 1 %."""
+THROTTLED_SHARE = 0.01
+"""The share of time from which a quota, or heat on a GPU, disturbs; one quota period may stall for 0.1 s."""
+SWAPPED_PAGES = 64
+"""The number of pages from which swapping disturbs: as many as a few reads of 32 KiB bring back."""
+LEAST_S = 0.5
+"""The minimum duration: CPU time has ticks of 10 ms, too coarse to resolve a 5 % share of less."""
+_LEAST_LOOK_S = 0.25
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The lowest, the mean and the highest of values."""
+
+    low: float
+    mean: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """Returns the spread of values; None if there are none."""
+        return cls(min(values), sum(values) / len(values), max(values)) if values else None
+
+
+@dataclass(frozen=True, slots=True)
+class HostConditions:
+    """The conditions on one host during the measured part; None for unknown values.
+
+    Shares are 0…1. The CPU time of the measured process includes that of a client on the same machine.
+
+    Attributes:
+        hostname: The machine's name.
+        duration_s: The time between the two readings.
+        processors: The number of processors that the process may run on, to which all CPU times refer.
+        own_cpu_s: The CPU time of the process.
+        others_share: The share of the processors' time that other processes and interrupts took.
+        others_time_share: The share of the samples in which they took more than ``OTHERS_SHARE``.
+        steal_share: The share of the CPU time that programs wanted and the host of this virtual machine took.
+        throttled_share: The share of the quota's periods in which it was used up.
+        throttled_s: How long processors were withheld for that, summed over them.
+        heated_processors: The processors that heat slowed down.
+        swapped_in_pages: The pages that came back from swap.
+        swapped_out_pages: The pages that went to swap.
+        involuntary_switches: How often the process lost a processor before it gave it up.
+        major_faults: Its page faults that read from a disk.
+        minor_faults: Its other page faults.
+        waited_s: How long its threads were ready and waited for a processor; threads that ended do not count.
+        frequency_mhz: The frequencies of the processors.
+        gpu_clock_mhz: The clock of the GPU's multiprocessors.
+        gpu_clock_limit_mhz: The highest that it may have.
+        gpu_heat_share: The share of the time in which heat slowed the GPU down.
+        gpu_power_share: The share of the time in which the power limit did.
+        gpu_slowdown_share: The share of the samples in which heat or its power supply slowed the GPU down.
+        gpu_other_processes: The other processes on the GPU, at the beginning or at the end.
+        looks: The number of samples that the sampler took; 0 without a sampler.
+        watching_cpu_s: The sampler's CPU time, which is in ``own_cpu_s``.
+    """
+
+    hostname: str
+    duration_s: float
+    own_cpu_s: float
+    processors: int | None = None
+    others_share: float | None = None
+    others_time_share: float | None = None
+    steal_share: float | None = None
+    throttled_share: float | None = None
+    throttled_s: float | None = None
+    heated_processors: int | None = None
+    swapped_in_pages: int | None = None
+    swapped_out_pages: int | None = None
+    involuntary_switches: int | None = None
+    major_faults: int | None = None
+    minor_faults: int | None = None
+    waited_s: float | None = None
+    frequency_mhz: Spread | None = None
+    gpu_clock_mhz: Spread | None = None
+    gpu_clock_limit_mhz: int | None = None
+    gpu_heat_share: float | None = None
+    gpu_power_share: float | None = None
+    gpu_slowdown_share: float | None = None
+    gpu_other_processes: int | None = None
+    looks: int = 0
+    watching_cpu_s: float = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the processors' time is known, on which the verdict rests first."""
+        return self.others_share is not None
+
+    def disturbances(self) -> Iterator[str]:
+        """Yields what disturbed the measurement, each with its figure."""
+        if self.others_share is not None and self.others_share >= OTHERS_SHARE:
+            times = self.others_time_share
+            when = "" if times is None else f", in {_percent(times)} of the time"
+            yield f"other processes took {_percent(self.others_share)} of the CPU{when}"
+        if self.steal_share is not None and self.steal_share >= STEAL_SHARE:
+            yield f"the host took {_percent(self.steal_share)} of the CPU (steal)"
+        if self.throttled_share is not None and self.throttled_share >= THROTTLED_SHARE:
+            yield f"the CPU quota throttled it {_percent(self.throttled_share)} of the time"
+        if self.heated_processors:
+            yield f"heat slowed {_counted(self.heated_processors, 'processor')} down"
+        if self.swapped_in_pages is not None and self.swapped_in_pages >= SWAPPED_PAGES:
+            yield f"{_counted(self.swapped_in_pages, 'page')} came back from swap"
+        yield from self._disturbances_of_gpu()
+
+    def _disturbances_of_gpu(self) -> Iterator[str]:
+        if self.gpu_other_processes:
+            yield f"{_counted(self.gpu_other_processes, 'other process', 'es')} had the GPU open"
+        slowed = max(self.gpu_heat_share or 0.0, self.gpu_slowdown_share or 0.0)
+        if slowed >= THROTTLED_SHARE:
+            yield f"heat or power supply slowed the GPU down {_percent(slowed)} of the time"
+
+
+def host_conditions(
+    begins: Sequence[ConditionCounters], ends: Sequence[ConditionCounters], samples: Samples | None = None
+) -> HostConditions:
+    """Returns what happened on one machine between two readings.
+
+    Args:
+        begins: The first reading of each of the measured processes there; the first is that of the model.
+        ends: The second one of each, in the same order.
+        samples: The samples taken meanwhile.
+    """
+    begin, end = begins[0], ends[0]
+    duration_s = max((end.taken_ns - begin.taken_ns) / _NS_PER_S, 1e-9)
+    own_s = sum(last.own_cpu_s - first.own_cpu_s for first, last in zip(begins, ends, strict=True))
+    periods = _grown(begin.quota_periods, end.quota_periods)
+    throttled = _grown(begin.throttled_periods, end.throttled_periods)
+    heats = [last > first for first, last in zip(begin.heat_throttles, end.heat_throttles, strict=False)]
+    looks = samples.looks if samples else ()
+    return HostConditions(
+        hostname=end.hostname,
+        duration_s=duration_s,
+        own_cpu_s=own_s,
+        **_of_processors(begin.processors, end.processors, own_s, duration_s),
+        others_time_share=_others_time_share(looks) if duration_s >= LEAST_S else None,
+        throttled_share=throttled / periods if throttled is not None and periods else None,
+        throttled_s=_grown_s(begin.throttled_s, end.throttled_s),
+        heated_processors=sum(heats) if heats else None,
+        swapped_in_pages=_grown(begin.swapped_in_pages, end.swapped_in_pages),
+        swapped_out_pages=_grown(begin.swapped_out_pages, end.swapped_out_pages),
+        involuntary_switches=_grown(begin.involuntary_switches, end.involuntary_switches),
+        major_faults=_grown(begin.major_faults, end.major_faults),
+        minor_faults=_grown(begin.minor_faults, end.minor_faults),
+        waited_s=_grown_s(begin.waited_s, end.waited_s),
+        frequency_mhz=Spread.of([each for one in looks for each in one.frequencies_mhz]),
+        **_of_gpu(begin, end, looks, duration_s),
+        looks=len(looks),
+        watching_cpu_s=samples.cpu_s if samples else 0.0,
+    )
+
+
+def _of_processors(
+    begin: ProcessorTimes | None, end: ProcessorTimes | None, own_s: float, duration_s: float
+) -> dict[str, Any]:
+    """Returns the shares of the processors' time; none if it is not known, or the run is too short."""
+    if begin is None or end is None:
+        return {}
+    known: dict[str, Any] = {"processors": end.count}
+    steal_s = end.steal_s - begin.steal_s
+    busy_s = end.busy_s - begin.busy_s
+    if duration_s < LEAST_S or end.count != begin.count:
+        return known
+    # of a process that hardly runs, a single tick of steal would be a large share
+    steal = steal_s / (busy_s + steal_s) if steal_s >= 0.01 * duration_s else 0.0
+    return known | {"others_share": _others_share(begin, end, own_s), "steal_share": steal}
+
+
+def _others_share(begin: ProcessorTimes, end: ProcessorTimes, own_s: float) -> float:
+    """Returns the share of the processors' time that other processes took."""
+    others_s = end.busy_s - begin.busy_s - own_s
+    return min(max(others_s / max(end.all_s - begin.all_s, 1e-9), 0.0), 1.0)
+
+
+def _others_time_share(looks: Sequence[Sample]) -> float | None:
+    """Returns the share of the intervals between samples in which others took over ``OTHERS_SHARE``."""
+    took = []
+    for one, two in pairwise(looks):
+        if one.processors is not None and two.processors is not None:
+            both_s = (two.processors.all_s - one.processors.all_s) / two.processors.count
+            if both_s >= _LEAST_LOOK_S:
+                share = _others_share(one.processors, two.processors, two.own_cpu_s - one.own_cpu_s)
+                took.append(share >= OTHERS_SHARE)
+    return sum(took) / len(took) if took else None
+
+
+def _of_gpu(
+    begin: ConditionCounters, end: ConditionCounters, looks: Sequence[Sample], duration_s: float
+) -> dict[str, Any]:
+    if begin.gpu is None or end.gpu is None:
+        return {}
+    one, two = begin.gpu, end.gpu
+    seen = [one, *(each.gpu for each in looks if each.gpu is not None), two]
+    heat_ns = _grown(one.heat_slowed_ns, two.heat_slowed_ns)
+    power_ns = _grown(one.power_slowed_ns, two.power_slowed_ns)
+    slowdowns = [each.slowdown for each in seen if each.slowdown is not None]
+    others = [each.other_processes for each in seen if each.other_processes is not None]
+    return {
+        "gpu_clock_mhz": Spread.of([float(each.clock_mhz) for each in seen if each.clock_mhz is not None]),
+        "gpu_clock_limit_mhz": two.clock_limit_mhz,
+        "gpu_heat_share": None if heat_ns is None else heat_ns / _NS_PER_S / duration_s,
+        "gpu_power_share": None if power_ns is None else power_ns / _NS_PER_S / duration_s,
+        "gpu_slowdown_share": sum(slowdowns) / len(slowdowns) if slowdowns else None,
+        "gpu_other_processes": max(others) if others else None,
+    }
+
+
+def _grown(begin: int | None, end: int | None) -> int | None:
+    return None if begin is None or end is None else max(end - begin, 0)
+
+
+def _grown_s(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None else max(end - begin, 0.0)
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+
+
+def _counted(count: int, noun: str, ending: str = "s") -> str:
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
+
+
+LEAST_BATCHES = 60
+"""The minimum number of times to judge: 20 sections of fewer times would hold less than 3 each."""
+PAUSE_SPREADS = 8.0
+"""The excess of a pause over the median, in distances from the median to the 90th percentile.
+
+Of exponential times one in 800,000 does, of normal ones none.
+"""
+PAUSE_FACTOR = 2.0
+"""The minimum length of a pause in medians, even if the other times hardly vary."""
+PAUSES_SHARE = 0.01
+"""Pauses count where they make the run longer by this share; below, they hardly move the mean."""
+SECTIONS = 20
+DRIFT_SHARE = 0.05
+"""Drift counts where the trend changes the times by this share of their median over the run."""
+DRIFT_Z = 3.29
+"""The trend's distance from none in standard deviations: two-sided 0.1 %."""
+MINOR_SHARE = 0.05
+"""Each of two levels has at least this share of the times; fewer are outliers."""
+LEVELS_APART = 0.10
+"""The minimum relative difference of two levels."""
+ASHMANS_D = 4.5
+"""The distance of two levels in their standard deviations.
+
+Two is enough where the two parts are known (Ashman, Bird and Zepf, 1994). A split of one level in two already
+gives a normal distribution 2.7 and a uniform one 3.5. Of samples of 60, 4 % of uniform ones and 2 % of those
+that are correlated at 0.9 exceed 4.5; longer ones do not.
+"""
+
+_OF_ROUNDS = 0.9
+
+
+def instabilities(times_ns: NDArray[np.int64], round_size: int = 1) -> tuple[str, ...]:
+    """Returns why the times of equal batches, in the order of the run, are unstable; empty if stable.
+
+    Pauses are found first, and left out of the two other tests.
+
+    Args:
+        times_ns: int64, at least ``LEAST_BATCHES``.
+        round_size: The batches of a round, whose inputs are prepared together. The first batch of a round
+            finds cold caches, so a level of first batches alone is an artefact of measuring.
+    """
+    times = times_ns.astype(np.float64)
+    paused = _paused(times)
+    steady = times[~paused]
+    return tuple(filter(None, (_pauses(times, paused), _drift(steady), _levels(steady, round_size))))
+
+
+def _paused(times: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Returns which times are pauses."""
+    median, high = np.percentile(times, (50, 90))
+    longest = max(PAUSE_FACTOR * median, median + PAUSE_SPREADS * (high - median))
+    paused: NDArray[np.bool_] = times > longest
+    return paused
+
+
+def _pauses(times: NDArray[np.float64], paused: NDArray[np.bool_]) -> str:
+    count = int(np.count_nonzero(paused))
+    if not count:
+        return ""
+    median = float(np.median(times))
+    share = float((times[paused] - median).sum() / times.sum())
+    if share < PAUSES_SHARE:
+        return ""
+    batches = "1 batch" if count == 1 else f"{count} batches"
+    least = float(times[paused].min()) / median
+    return f"pauses: {batches} took at least {least:.3g} times the median, {100 * share:.2g} % of the time"
+
+
+def _drift(times: NDArray[np.float64]) -> str:
+    """Returns a trend of the medians of sections, by the test of Mann (1945) and Kendall.
+
+    The variance is that of Yue and Wang (2004) for correlated values: the correlation of neighbours, which
+    the trend of Theil (1950) and Sen (1968) would raise, is that of the medians without it, and is corrected
+    for its bias in short series (Kendall, 1954).
+    """
+    medians = np.array([np.median(section) for section in np.array_split(times, SECTIONS)])
+    place = np.arange(SECTIONS)
+    low, high = np.triu_indices(SECTIONS, 1)
+    differences = medians[high] - medians[low]
+    slope = float(np.median(differences / (high - low)))
+    median = float(np.median(medians))
+    change = slope * (SECTIONS - 1) / median
+    if abs(change) < DRIFT_SHARE:
+        return ""
+    score = float(np.sign(differences).sum())
+    variance = SECTIONS * (SECTIONS - 1) * (2 * SECTIONS + 5) / 18 * _inflation(medians - slope * place)
+    if abs(score) - 1 < DRIFT_Z * math.sqrt(variance):
+        return ""
+    return f"drift: the times {'grew' if change > 0 else 'fell'} by {100 * abs(change):.2g} % over the run"
+
+
+def _inflation(values: NDArray[np.float64]) -> float:
+    """Returns the factor by which the correlation of neighbours raises the variance of a sum."""
+    centred = values - values.mean()
+    spread = float(centred @ centred)
+    if not spread:
+        return 1.0
+    count = len(values)
+    found = float(centred[1:] @ centred[:-1]) / spread
+    correlation = min(max((count * found + 1) / (count - 4), 0.0), 0.95)
+    lags = np.arange(1, count)
+    return 1 + 2 * float(((1 - lags / count) * correlation**lags).sum())
+
+
+def _levels(times: NDArray[np.float64], round_size: int) -> str:
+    """Returns why times have two levels, by Otsu (1979) of logarithms and Ashman et al. (1994)."""
+    logs = np.sort(np.log(np.maximum(times, 1)))
+    count = len(logs)
+    sizes = np.arange(1, count)
+    sums = np.cumsum(logs)
+    below, above = sums[:-1] / sizes, (sums[-1] - sums[:-1]) / (count - sizes)
+    split = int(np.argmax(sizes * (count - sizes) * (above - below) ** 2))
+    low, high = logs[: split + 1], logs[split + 1 :]
+    minor = min(len(low), len(high)) / count
+    apart = math.exp(float(np.median(high) - np.median(low))) - 1
+    spread = math.sqrt((float(low.var()) + float(high.var())) / 2)
+    if minor < MINOR_SHARE or apart < LEVELS_APART or high.mean() - low.mean() < ASHMANS_D * spread:
+        return ""
+    if _of_rounds(times > math.exp((low[-1] + high[0]) / 2), round_size):
+        return ""
+    first, second = (math.exp(float(np.median(part))) / 1e6 for part in (low, high))
+    percent = 100 * len(high) / count
+    return f"two levels: {first:.3g} ms, and {second:.3g} ms in {percent:.2g} % of the batches"
+
+
+def _of_rounds(high: NDArray[np.bool_], round_size: int) -> bool:
+    """Returns whether nearly all times of the high level are one round apart."""
+    distances = np.diff(np.flatnonzero(high))
+    return round_size > 1 and float(np.mean(distances == round_size)) >= _OF_ROUNDS
 
 
 class Stability(str, Enum):

@@ -9,15 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.hardware.condition_sampler import ConditionSampler, Samples, look
-from inferometer.agent.hardware.conditions import ConditionCounters, read_counters
-from inferometer.agent.hardware.gpu_conditions import GpuReader
-from inferometer.agent.hardware.process_tree import process_tree
+from inferometer.agent.hardware.conditions import (
+    ConditionCounters,
+    ConditionSampler,
+    GpuReader,
+    Samples,
+    look,
+    process_tree,
+    read_counters,
+)
 from inferometer.agent.inference.preparation import round_size
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.preprocessing.preprocessor import bytes_ahead
-from inferometer.evaluators.conditions.conditions import Conditions, judged
-from inferometer.evaluators.conditions.host import HostConditions, host_conditions
+from inferometer.evaluators.conditions.conditions import Conditions, HostConditions, host_conditions, judged
 
 
 class Measured(Protocol):

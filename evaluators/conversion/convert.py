@@ -1,14 +1,22 @@
-"""Converting a dataset into another format: resumed after an interruption, checked, and then renamed."""
+"""Converting a dataset into another format: resumed after an interruption, checked, and then renamed.
+
+The journal of a conversion holds its progress, so that another process can continue it. The check reads a
+whole dataset, to report its content and its damage.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +24,100 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text
-from inferometer.evaluators.conversion.encoding import Encoding, added, digest_of, is_grey
-from inferometer.evaluators.conversion.journal import Journal, is_finished, open_journal
 from inferometer.evaluators.conversion.writers import (
+    DIGEST_BITS,
     ArrayWriter,
     DatasetWriter,
+    Encoding,
     FolderWriter,
     LmdbWriter,
     RecordWriter,
+    added,
+    digest_of,
+    is_grey,
+    suffix_of,
 )
 from inferometer.evaluators.datasets.base import Dataset, Sample
-from inferometer.evaluators.datasets.files.class_names import write_class_names
+from inferometer.evaluators.datasets.files import write_class_names
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError, OutputError, one_line
+
+_VERSION = 1
+FILE = "journal.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The state of a conversion when its files were last flushed.
+
+    Attributes:
+        task: The description of the conversion; another task cannot continue it.
+        read: The samples of the source that were read.
+        written: The samples that were written.
+        payload_bytes: The bytes of their data.
+        checksum: The sum of their digests in hexadecimal; see ``encoding.digest_of``.
+        failures: The first failed samples, by their place in the source.
+        failed: How many failed.
+        writer: The state of the writer.
+        is_checked: Whether the files are complete and were checked.
+    """
+
+    task: Mapping[str, Any]
+    read: int = 0
+    written: int = 0
+    payload_bytes: int = 0
+    checksum: str = "0"
+    failures: tuple[str, ...] = ()
+    failed: int = 0
+    writer: Mapping[str, int] = field(default_factory=dict)
+    is_checked: bool = False
+
+    def save(self, folder: Path) -> None:
+        """Replaces the journal of a folder; raises OSError if it cannot be written."""
+        path = folder / FILE
+        new = path.with_suffix(".new")
+        with new.open("w", encoding="utf-8") as file:
+            json.dump({"version": _VERSION, **asdict(self)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+
+
+def open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
+    """Returns the journal of a folder, or a new one.
+
+    Raises:
+        OutputError: It cannot be read, or is of another task.
+    """
+    path = folder / FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("version") != _VERSION:
+            raise ValueError("version")
+        found = Journal(**content)
+        found = replace(found, failures=tuple(found.failures))
+        int(found.checksum, 16)
+    except FileNotFoundError:
+        return Journal(task)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise OutputError(f"{path}: is damaged; remove {folder} to begin again") from error
+    if dict(found.task) != dict(task):
+        differ = ", ".join(sorted(name for name in task if found.task.get(name) != task[name]))
+        raise OutputError(
+            f"{folder}: is what another conversion has left, with another {differ}; remove it to begin again"
+        )
+    return found
+
+
+def is_finished(folder: Path) -> bool:
+    """Returns whether all of a conversion has been written into a folder and checked."""
+    try:
+        return json.loads((folder / FILE).read_text(encoding="utf-8"))["is_checked"] is True
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        return False
+
 
 TARGETS = ("recordio", "caffe_lmdb", "image_folder", "npz")
 _INDEXED = {"recordio": "train.classes.txt", "caffe_lmdb": "classes.txt"}
@@ -379,3 +468,110 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+_AT_ONCE = 256
+_DIGESTED = EncodedImage | Pixels | Tensor | Text
+_WITH_CHECKSUM = {"zip", "npz"}
+"""The formats that keep a checksum of each entry, which reading compares."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetCheck:
+    """The content of a dataset.
+
+    Attributes:
+        backend: The name of its format.
+        samples: The number of its samples, with the failed ones.
+        labelled: The number of samples with a class.
+        classes: The number of different classes among them.
+        payload_bytes: The size of the data of all readable samples, in bytes.
+        kinds: How many there are of each kind of data, such as ``EncodedImage``.
+        unprotected: Those that can be read and have no checksum, neither of the format nor, as PNG, of their
+            own: damage of them that still decodes is not noticed.
+        checksum: The sum of their digests, as a conversion has it; None where a sample failed or has none.
+        failed: The number of samples that cannot be read or decoded.
+        failures: The first failures.
+    """
+
+    backend: str
+    samples: int
+    labelled: int
+    classes: int
+    payload_bytes: int
+    kinds: dict[str, int]
+    unprotected: int
+    checksum: str | None
+    failed: int
+    failures: tuple[str, ...]
+
+
+def check_dataset(
+    dataset: Dataset, on_progress: Callable[[int, int], None] = lambda *_: None
+) -> DatasetCheck:
+    """Reads and decodes every sample.
+
+    Args:
+        dataset: The dataset.
+        on_progress: Called with the samples that are done, and all.
+    """
+    classes: set[str] = set()
+    kinds: Counter[str] = Counter()
+    labelled = payload_bytes = unprotected = failed = done = checksum = digested = 0
+    failures: list[str] = []
+    samples = iter(dataset)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+        while part := list(islice(samples, _AT_ONCE)):
+            results = threads.map(_read, range(done, done + len(part)), part)
+            for sample, result in zip(part, results, strict=True):
+                done += 1
+                if sample.label is not None:
+                    labelled += 1
+                    classes.add(sample.label)
+                if isinstance(result, InputError):
+                    failed += 1
+                    if len(failures) < _KEPT_FAILURES:
+                        failures.append(f"{sample.id}: {one_line(result)}")
+                else:
+                    kinds[result.kind] += 1
+                    payload_bytes += result.size
+                    unprotected += not (dataset.backend in _WITH_CHECKSUM or result.is_png)
+                    checksum = added(checksum, result.digest or 0)
+                    digested += result.digest is not None
+            on_progress(done, len(dataset))
+    return DatasetCheck(
+        dataset.backend,
+        len(dataset),
+        labelled,
+        len(classes),
+        payload_bytes,
+        dict(kinds),
+        unprotected,
+        f"{checksum:0{DIGEST_BITS // 4}x}" if digested == done else None,
+        failed,
+        tuple(failures),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The data kept of a sample; a PNG has checksums, which its decoder compares."""
+
+    kind: str
+    size: int
+    is_png: bool
+    digest: int | None
+
+
+def _read(index: int, sample: Sample) -> _Read | InputError:
+    """Reads and decodes a sample; or returns why that fails."""
+    try:
+        payload: Payload = sample.read()
+        is_png = False
+        if isinstance(payload, EncodedImage):
+            Encoding().pixels(payload)
+            is_png = suffix_of(payload.content) == ".png"
+        digest = digest_of(index, sample.label, payload) if isinstance(payload, _DIGESTED) else None
+        return _Read(type(payload).__name__, size_of(payload), is_png, digest)
+    except InputError as error:
+        return error

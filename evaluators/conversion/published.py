@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from inferometer.agent.artifacts.cache import ArtifactCache
-from inferometer.agent.artifacts.checksums import check_file
+from inferometer.agent.artifacts.downloads import check_file
+from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.manifests.errors import ArtifactError, UnknownDatasetError
 
 

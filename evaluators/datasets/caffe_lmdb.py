@@ -1,19 +1,440 @@
-"""Datasets in an LMDB of Caffe's Datums, as ``convert_imageset`` writes them."""
+"""Datasets in an LMDB of Caffe's Datums, as ``convert_imageset`` writes them.
+
+The pages of the LMDB are read without the library, which maps the file and trusts what it finds there: a
+truncated or damaged file ends the process. Here each number is checked before it is used, and nothing is
+mapped. The format is that of LMDB 0.9 on 64-bit little-endian machines, with one unnamed database.
+https://github.com/LMDB/lmdb/blob/mdb.master/libraries/liblmdb/mdb.c
+
+A ``Datum`` is an image with its label, as a message of Protocol Buffers. Its fields are ``channels`` (1),
+``height`` (2), ``width`` (3), ``data`` (4), ``label`` (5), ``float_data`` (6) and ``encoded`` (7). It is
+read without its data, which a generated message would copy.
+https://github.com/BVLC/caffe/blob/master/src/caffe/proto/caffe.proto
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.datasets.files.class_names import read_class_names
-from inferometer.evaluators.datasets.files.datum import DatumFields, pixels_of, read_fields, tensor_of
-from inferometer.evaluators.datasets.files.lmdb_pages import read_entries
-from inferometer.evaluators.datasets.files.random_access import RandomAccessFile
+from inferometer.evaluators.datasets.files import RandomAccessFile, read_class_names
 from inferometer.evaluators.datasets.folder import MAX_IMAGE_BYTES, printable, too_large
 from inferometer.manifests.errors import DatasetError, InputError
+
+_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_PAGE = struct.Struct("<QHHHH")
+"""Number, padding, flags; then the bounds of the free space, or the number of overflow pages in one word."""
+_OVERFLOW = struct.Struct("<QHHI")
+_META = struct.Struct("<IIQQ")
+_TREE = struct.Struct("<IHHQQQQQ")
+_META_END = struct.Struct("<QQ")
+_NODE = struct.Struct("<HHHH")
+_META_BYTES = _PAGE.size + _META.size + 2 * _TREE.size + _META_END.size
+_BRANCH, _LEAF, _OVERFLOW_PAGE, _META_PAGE, _DIRTY = 0x01, 0x02, 0x04, 0x08, 0x10
+_BIG_DATA, _SUB_DATA, _DUPLICATE_DATA = 0x01, 0x02, 0x04
+_DUPLICATES = 0x04 | 0x10 | 0x20 | 0x40
+_NO_PAGE = (1 << 64) - 1
+_PAGE_SIZES = frozenset(1 << bits for bits in range(9, 17))
+_MOST_DEPTH = 32
+_MOST_KEY_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Meta:
+    """One of the two descriptions of the environment, of which the later one counts."""
+
+    page_bytes: int
+    flags: int
+    depth: int
+    entries: int
+    root: int
+    last_page: int
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LmdbEntries:
+    """The places of the values of an environment, in the order of their keys.
+
+    Attributes:
+        offsets: int64: where each value begins in the file.
+        sizes: int64: its size in bytes.
+        keys: All keys, one after another.
+        key_ends: int64: where each key ends in ``keys``.
+        page_bytes: The size of a page.
+    """
+
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    keys: bytes
+    key_ends: NDArray[np.int64]
+    page_bytes: int
+
+    def key(self, index: int) -> bytes:
+        """Returns the key at a place."""
+        begin = int(self.key_ends[index - 1]) if index else 0
+        return self.keys[begin : int(self.key_ends[index])]
+
+    def damage(self, index: int, file: RandomAccessFile) -> str | None:
+        """Describes damage in the pages of a large value, without reading all of it; None without damage.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        offset, size = int(self.offsets[index]), int(self.sizes[index])
+        if offset + size > file.size:
+            return f"is cut off: it has {size} bytes, and the file ends at byte {file.size}"
+        page, place = divmod(offset, self.page_bytes)
+        if place != _OVERFLOW.size:  # within a page of keys, which was checked
+            return None
+        header = file.read(_OVERFLOW.size, offset - _OVERFLOW.size)
+        if len(header) == _OVERFLOW.size:
+            number, _, flags, count = _OVERFLOW.unpack(header)
+            if number == page and flags & _OVERFLOW_PAGE and size <= count * self.page_bytes - len(header):
+                return None
+        return f"its page {page} is damaged"
+
+
+def read_entries(file: RandomAccessFile) -> LmdbEntries:
+    """Walks through all pages of keys of an environment.
+
+    Values are not read. Those beyond the end of a truncated file are among the entries.
+
+    Raises:
+        DatasetError: It is not an LMDB, or of an unsupported kind, truncated or damaged; the message
+            names the page.
+    """
+    try:
+        return _Walk(file, _latest_meta(file)).entries()
+    except OSError as error:
+        raise DatasetError(f"{file.path}: cannot be read: {error.strerror or error}") from error
+
+
+def _latest_meta(file: RandomAccessFile) -> _Meta:
+    """Returns the later description; both must be whole, since the earlier one may lack samples."""
+    first = _meta(file, 0)
+    return max(first, _meta(file, first.page_bytes), key=lambda meta: meta.transaction)
+
+
+def _meta(file: RandomAccessFile, offset: int) -> _Meta:
+    """Returns the description in the page at an offset."""
+    content = file.read(_META_BYTES, offset)
+    page = f"{file.path}: its page at byte {offset}"
+    if len(content) < _META_BYTES:
+        raise DatasetError(f"{file.path}: is no LMDB, or truncated: it has {file.size} bytes, not two pages")
+    _, _, flags, _, _ = _PAGE.unpack_from(content)
+    magic, version, _, _ = _META.unpack_from(content, _PAGE.size)
+    if magic != _MAGIC or not flags & _META_PAGE:
+        raise DatasetError(f"{page} is none of an LMDB, or damaged")
+    if version & 0x7FFFFFFF != _VERSION:
+        raise DatasetError(f"{page} has the format {version} of LMDB; accepted: {_VERSION}, that of LMDB 0.9")
+    place = _PAGE.size + _META.size
+    page_bytes, *_ = _TREE.unpack_from(content, place)
+    _, tree_flags, depth, _, _, _, entries, root = _TREE.unpack_from(content, place + _TREE.size)
+    last_page, transaction = _META_END.unpack_from(content, place + 2 * _TREE.size)
+    if page_bytes not in _PAGE_SIZES or depth > _MOST_DEPTH or (root != _NO_PAGE and root > last_page):
+        raise DatasetError(f"{page} is damaged")
+    return _Meta(page_bytes, tree_flags, depth, entries, root, last_page, transaction)
+
+
+class _Walk:
+    """A walk through the tree of the unnamed database."""
+
+    def __init__(self, file: RandomAccessFile, meta: _Meta) -> None:
+        self._file = file
+        self._meta = meta
+        self._visited: set[int] = set()
+        self._offsets: list[int] = []
+        self._sizes: list[int] = []
+        self._keys: list[bytes] = []
+
+    def entries(self) -> LmdbEntries:
+        """Returns the entries."""
+        meta = self._meta
+        if meta.flags & _DUPLICATES:
+            raise self._error("has several values for a key; accepted: one")
+        if meta.root == _NO_PAGE or not meta.entries:
+            raise self._error("holds no samples")
+        self._visit(meta.root, meta.depth)
+        if len(self._offsets) != meta.entries:
+            raise self._error(
+                f"is damaged: it says that it has {meta.entries} entries, and has {len(self._offsets)}"
+            )
+        ends = np.cumsum(np.fromiter(map(len, self._keys), np.int64, len(self._keys)))
+        offsets, sizes = (np.array(each, np.int64) for each in (self._offsets, self._sizes))
+        return LmdbEntries(offsets, sizes, b"".join(self._keys), ends, meta.page_bytes)
+
+    def _visit(self, number: int, depth: int) -> None:
+        """Adds the entries below a page, which has ``depth`` levels."""
+        if number in self._visited or depth < 1:
+            raise self._error(f"page {number} is damaged: the tree of pages goes through it again")
+        self._visited.add(number)
+        size = self._meta.page_bytes
+        page = self._file.read(size, number * size)
+        if len(page) < size:
+            raise self._error(
+                f"is truncated: it has {self._file.size} bytes of {(self._meta.last_page + 1) * size}, and "
+                f"page {number}, which lists samples, is missing"
+            )
+        own, _, flags, lower, upper = _PAGE.unpack_from(page)
+        kind = _LEAF if depth == 1 else _BRANCH
+        if own != number or flags & ~_DIRTY != kind or not _PAGE.size <= lower <= upper <= size or lower & 1:
+            raise self._error(f"page {number} at byte {number * size} is damaged")
+        places = struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", page, _PAGE.size)
+        if places and (min(places) < upper or max(places) > size - _NODE.size):
+            raise self._error(f"page {number} at byte {number * size} is damaged")
+        if kind == _LEAF:
+            for place in places:
+                self._add(page, place, number)
+            return
+        for place in places:
+            low, high, top, _ = _NODE.unpack_from(page, place)
+            child = low | high << 16 | top << 32
+            if not 1 < child <= self._meta.last_page:
+                raise self._error(f"page {number} at byte {number * size} is damaged: it names page {child}")
+            self._visit(child, depth - 1)
+
+    def _add(self, page: bytes, place: int, number: int) -> None:
+        """Adds the entry at a place of a leaf."""
+        low, high, flags, key_bytes = _NODE.unpack_from(page, place)
+        size, begin = low | high << 16, place + _NODE.size + key_bytes
+        if flags & (_SUB_DATA | _DUPLICATE_DATA):
+            raise self._error("holds named databases, or several values for a key; accepted: one database")
+        room = 8 if flags & _BIG_DATA else size
+        if flags & ~_BIG_DATA or not 0 < key_bytes <= _MOST_KEY_BYTES or begin + room > len(page):
+            raise self._error(f"page {number} at byte {number * len(page)} is damaged at byte {place}")
+        offset = number * len(page) + begin
+        if flags & _BIG_DATA:
+            overflow = int.from_bytes(page[begin : begin + 8], "little")
+            if not 1 < overflow <= self._meta.last_page:
+                raise self._error(f"page {number} at byte {number * len(page)} is damaged at byte {place}")
+            offset = overflow * len(page) + _OVERFLOW.size
+        self._keys.append(page[place + _NODE.size : begin])
+        self._offsets.append(offset)
+        self._sizes.append(size)
+
+    def _error(self, what: str) -> DatasetError:
+        return DatasetError(f"{self._file.path}: {what}")
+
+
+_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WINDOW_BYTES = 64
+_MOST_VARINT_BYTES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class DatumFields:
+    """The fields of a Datum, without its bytes.
+
+    Attributes:
+        channels: The number of channels.
+        height: The height in pixels.
+        width: The width in pixels.
+        label: The index of the class; None without one.
+        encoded: Whether ``data`` is an image file.
+        data_offset: The offset of ``data`` in the message.
+        data_size: Its size in bytes; 0 without any.
+        floats: The places of ``float_data`` in the message: offset and size in bytes.
+    """
+
+    channels: int = 0
+    height: int = 0
+    width: int = 0
+    label: int | None = None
+    encoded: bool = False
+    data_offset: int = 0
+    data_size: int = 0
+    floats: tuple[tuple[int, int], ...] = ()
+
+
+class _Window:
+    """Bytes around a place of a message, which are read when they are needed."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read = read
+        self.size = size
+        self._begin = 0
+        self._content = b""
+
+    def varint(self, place: int) -> tuple[int, int]:
+        """Returns the number at a place, and the place after it."""
+        begin = place - self._begin
+        if not 0 <= begin <= len(self._content) - _MOST_VARINT_BYTES:
+            self._begin = place
+            self._content = self._read(min(_WINDOW_BYTES, self.size - place), place)
+            begin = 0
+        value = shift = 0
+        for byte in self._content[begin : begin + _MOST_VARINT_BYTES]:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value, place + shift // 7
+        raise InputError(f"the number at byte {place} of the Datum is cut off or damaged")
+
+
+def read_fields(read: Callable[[int, int], bytes], size: int) -> DatumFields:
+    """Reads the fields of a Datum but its data.
+
+    Args:
+        read: Returns a number of bytes from an offset in the message on.
+        size: The size of the message in bytes.
+
+    Raises:
+        InputError: It is not a Datum, or damaged; the message names the byte.
+    """
+    window = _Window(read, size)
+    numbers: dict[int, int] = {}
+    data_offset = data_size = place = 0
+    floats: list[tuple[int, int]] = []
+    while place < size:
+        begin = place
+        key, place = window.varint(place)
+        field, kind = key >> 3, key & 7
+        length = 0
+        if kind == _VARINT:
+            numbers[field], place = window.varint(place)
+        elif kind == _BYTES:
+            length, place = window.varint(place)
+        elif kind in {_FIXED32, _FIXED64}:
+            length = 4 if kind == _FIXED32 else 8
+        else:
+            raise InputError(f"is no Datum, or a damaged one, at byte {begin}")
+        expected = _KINDS.get(field)
+        if not field or (expected is not None and kind not in expected):
+            raise InputError(f"is no Datum, or a damaged one, at byte {begin}")
+        if length > size - place:
+            raise InputError(
+                f"is cut off: field {field} at byte {begin} has {length} bytes, and {size - place} are left"
+            )
+        if field == _DATA:
+            data_offset, data_size = place, length
+        elif field == _FLOAT_DATA:
+            floats.append((place, length))
+        place += length
+    label = numbers.get(_LABEL)
+    return DatumFields(
+        channels=_signed(numbers.get(_CHANNELS, 0)),
+        height=_signed(numbers.get(_HEIGHT, 0)),
+        width=_signed(numbers.get(_WIDTH, 0)),
+        label=None if label is None else _signed(label),
+        encoded=bool(numbers.get(_ENCODED, 0)),
+        data_offset=data_offset,
+        data_size=data_size,
+        floats=tuple(floats),
+    )
+
+
+_KINDS = {
+    _CHANNELS: (_VARINT,),
+    _HEIGHT: (_VARINT,),
+    _WIDTH: (_VARINT,),
+    _DATA: (_BYTES,),
+    _LABEL: (_VARINT,),
+    _FLOAT_DATA: (_FIXED32, _BYTES),
+    _ENCODED: (_VARINT,),
+}
+
+
+def _signed(value: int) -> int:
+    """Returns the int32 that a varint holds."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def pixels_of(fields: DatumFields, data: bytes) -> NDArray[np.uint8]:
+    """Returns the image in raw data, channels × height × width in blue, green and red.
+
+    Returns:
+        uint8: height × width × 3 in red, green and blue, or height × width if it is grey.
+
+    Raises:
+        InputError: The data have another size, or there are not 1 or 3 channels.
+    """
+    shape = (fields.channels, fields.height, fields.width)
+    expected = fields.channels * fields.height * fields.width
+    if min(shape) < 1 or expected != len(data):
+        raise InputError(
+            f"is a Datum of a wrong size: {fields.channels} × {fields.height} × {fields.width} values are "
+            f"{max(expected, 0)} bytes, and it has {len(data)}"
+        )
+    if fields.channels not in {1, 3}:
+        raise InputError(f"is a Datum with {fields.channels} channels; accepted: 1 or 3")
+    planes = np.frombuffer(data, np.uint8).reshape(shape)
+    return planes[0] if fields.channels == 1 else np.ascontiguousarray(planes[::-1].transpose(1, 2, 0))
+
+
+def tensor_of(fields: DatumFields, parts: list[bytes]) -> NDArray[np.float32]:
+    """Returns the tensor in ``float_data``, float32: channels × height × width.
+
+    Raises:
+        InputError: The number of values is another one.
+    """
+    values = np.frombuffer(b"".join(parts), "<f4") if sum(map(len, parts)) % 4 == 0 else np.empty(0, "<f4")
+    shape = (fields.channels, fields.height, fields.width)
+    if min(shape) < 1 or fields.channels * fields.height * fields.width != len(values):
+        raise InputError(
+            f"is a Datum of a wrong size: it says {fields.channels} × {fields.height} × {fields.width} "
+            f"values, and has {sum(map(len, parts)) / 4:g}"
+        )
+    return values.reshape(shape).astype(np.float32)
+
+
+def encoded_datum(content: bytes, label: int | None) -> bytes:
+    """Returns a Datum that holds an image file."""
+    return _message((), content, label) + _key(_ENCODED, _VARINT) + b"\1"
+
+
+def raw_datum(pixels: NDArray[np.uint8], label: int | None) -> bytes:
+    """Returns a Datum that holds pixels.
+
+    Args:
+        pixels: Height × width × 3 in red, green and blue, or height × width.
+        label: The index of the class.
+    """
+    planes = pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)[::-1]
+    return _message(planes.shape, planes.tobytes(), label)
+
+
+def float_datum(tensor: NDArray[np.float32], label: int | None) -> bytes:
+    """Returns a Datum that holds a tensor: channels × height × width."""
+    values = b"".join(_key(_FLOAT_DATA, _FIXED32) + struct.pack("<f", value) for value in tensor.ravel())
+    return _message(tensor.shape, None, label) + values
+
+
+def _message(shape: tuple[int, ...], data: bytes | None, label: int | None) -> bytes:
+    message = b"".join(
+        _key(field, _VARINT) + _varint(value)
+        for field, value in zip((_CHANNELS, _HEIGHT, _WIDTH), shape, strict=False)
+    )
+    if data is not None:
+        message += _key(_DATA, _BYTES) + _varint(len(data)) + data
+    if label is not None:
+        message += _key(_LABEL, _VARINT) + _varint(label)
+    return message
+
+
+def _key(field: int, kind: int) -> bytes:
+    return bytes((field << 3 | kind,))
+
+
+def _varint(value: int) -> bytes:
+    """Returns a number of Protocol Buffers; a negative one has ten bytes."""
+    value &= (1 << 64) - 1
+    content = bytearray()
+    while value >= 0x80:
+        content.append(value & 0x7F | 0x80)
+        value >>= 7
+    content.append(value)
+    return bytes(content)
+
 
 DATA_FILE = "data.mdb"
 CLASSES_FILE = "classes.txt"

@@ -1,18 +1,29 @@
-"""Datasets of encoded images, in class folders or without classes: labels, order and reading."""
+"""Datasets of encoded images: in class folders or without classes, in a zip, or from a list of URLs.
+
+The images of a zip are read in place. A list has URLs and paths, and no labels.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import stat
+import zipfile
+import zlib
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
+from threading import Lock
+from typing import Any
 
-from inferometer.agent.preprocessing.inputs import EncodedImage
+from inferometer.agent.artifacts.locations import without_credentials
+from inferometer.agent.preprocessing.inputs import EncodedImage, Url
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.manifests.errors import DatasetError, InputError
+from inferometer.manifests.errors import DatasetError, InputError, one_line
 from inferometer.manifests.errors import printable as escaped
 
 FORMATS = ("bmp", "gif", "j2k", "jp2", "jpeg", "jpg", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
@@ -199,3 +210,214 @@ def _image_paths(root: Path) -> Iterator[str]:
                 yield from (path for path in paths if is_image(path))
     except OSError as error:
         refuse(error)
+
+
+_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_ENCRYPTED = 0x1
+
+
+class ArchiveDataset(ImageDataset):
+    """A zip of class folders with images, or of images alone; see ``FolderDataset`` for labels and order.
+
+    Common parent folders, such as the zipped one, are removed from the paths, down to the class folder.
+    Nothing is extracted. Samples can be read from several threads. An entry with a wrong checksum fails as an
+    input when it is read.
+
+    Args:
+        path: The zip.
+        category: The category, such as ``vision``.
+        checksum: ``sha256:…`` of the zip.
+        name: The name of the dataset; None means the path.
+        version: The manifest's version, where there is one.
+
+    Raises:
+        DatasetError: The file is no zip, damaged, encrypted or compressed in an unsupported way, or contains
+            no image or too large a one.
+    """
+
+    backend = "zip"
+
+    def __init__(
+        self,
+        path: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        self._path = path
+        self._lock = Lock()
+        self._zip = _open(path)
+        try:
+            self._entries = _image_entries(self._zip, path)
+            places = arrange(self._entries, str(path))
+        except DatasetError:
+            self._zip.close()
+            raise
+        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(places)), places)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in super().__getstate__().items() if name not in {"_zip", "_lock"}
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = Lock()
+        self._zip = _open(self._path)
+
+    def files(self) -> tuple[Path]:
+        """Returns the zip."""
+        return (self._path,)
+
+    def close(self) -> None:
+        """Closes the zip; later reads fail."""
+        with self._lock:
+            self._zip.close()
+
+    def read(self, place: Place) -> EncodedImage:
+        """Reads and unpacks one entry; threads unpack concurrently."""
+        try:
+            # ZipFile's count of open entries is not thread-safe: opening and closing require the lock
+            info = self._entries[place.path]
+            with self._lock:
+                entry = self._zip.open(info)
+            try:
+                # a read without a size would inflate all that is there, whatever size the zip declares
+                return EncodedImage(entry.read(info.file_size + 1))
+            finally:
+                with self._lock:
+                    entry.close()
+        except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"input {printable(place.path)}: cannot be read from {self._path}: {one_line(error)}"
+            ) from error
+
+
+def _open(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise DatasetError(f"{path}: is no zip, or a damaged one: {one_line(error)}") from error
+
+
+def _image_entries(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
+    """Returns the entries of images, by their path without common parent folders."""
+    entries = [info for info in archive.infolist() if is_image(info.filename) and not info.is_dir()]
+    for info in entries:
+        name = printable(info.filename)
+        if info.file_size > MAX_IMAGE_BYTES:
+            raise DatasetError(f"{path}: {too_large(info.filename, info.file_size)}")
+        if info.flag_bits & _ENCRYPTED:
+            raise DatasetError(f"{path}: {name} is encrypted; accepted: a zip without a password")
+        if info.compress_type not in _METHODS:
+            raise DatasetError(
+                f"{path}: {name} is compressed by method {info.compress_type}; accepted: stored or deflated"
+            )
+    paths = _without_wrapper([info.filename for info in entries])
+    found = dict(zip(paths, entries, strict=True))
+    if len(found) < len(paths):
+        [(repeated, _)] = Counter(paths).most_common(1)
+        raise DatasetError(f"{path}: holds {printable(repeated)} twice")
+    return found
+
+
+def _without_wrapper(paths: list[str]) -> list[str]:
+    """Removes common parent folders from ``paths``, down to the class folder."""
+    split = [path.split("/") for path in paths]
+    depth = 0
+    while split and all(len(parts) > depth + 2 and parts[depth] == split[0][depth] for parts in split):
+        depth += 1
+    return ["/".join(parts[depth:]) for parts in split]
+
+
+CATEGORY = "urls"
+MAX_LIST_BYTES = 64 * 1024 * 1024
+"""The maximum size of a list."""
+_SHOWN_CHARACTERS = 80
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_BOM = "\ufeff"
+
+
+class UrlsDataset(Dataset):
+    """The images that a file lists, one URL or path a line, in the file's order.
+
+    Blank lines and lines that begin with ``#`` are skipped. The agent that runs the model fetches URLs, which
+    have a scheme as in ``https://…``. Other lines are paths of images, relative to the file, which are read
+    here. Each line is an input with an id of its own, even if two lines are equal.
+
+    Args:
+        path: The file, in UTF-8.
+        duplicate_input: The number of passes over the list.
+
+    Raises:
+        DatasetError: The file cannot be read, is not UTF-8, is too large, or lists nothing.
+    """
+
+    def __init__(self, path: Path, *, duplicate_input: int = 1) -> None:
+        content = _content(path)
+        self._folder = path.parent
+        self._lines = _lines(content, path)
+        self._copies = duplicate_input
+        checksum = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        size = len(self._lines) * duplicate_input
+        super().__init__(DatasetIdentity(CATEGORY, printable(str(path)), None, checksum, size))
+
+    def __iter__(self) -> Iterator[Sample]:
+        for copy in range(1, self._copies + 1):
+            for number, text in self._lines:
+                data = Url(text) if _URL.match(text) else partial(_read, self._folder / text)
+                yield Sample(_input_id(number, text, copy), data)
+
+
+def _input_id(number: int, text: str, copy: int) -> str:
+    """Returns the id of an input: line and text; the number of a further pass follows that of the line.
+
+    The id is stored, and omits the credentials of a URL.
+    """
+    place = str(number) if copy == 1 else f"{number}.{copy}"
+    return f"{place}:{_shortened(printable(without_credentials(text)))}"
+
+
+def _read(path: Path) -> EncodedImage:
+    try:
+        return read_image(path)
+    except ValueError as error:  # a name that no file can have, such as one with a NUL
+        raise InputError(f"{printable(str(path))}: is no path: {error}") from error
+
+
+def _content(path: Path) -> bytes:
+    """Reads the list."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_LIST_BYTES + 1)
+    except OSError as error:
+        raise DatasetError(f"list of URLs {path} cannot be read: {error.strerror or error}") from error
+    if len(content) > MAX_LIST_BYTES:
+        raise DatasetError(f"list of URLs {path} is larger than {MAX_LIST_BYTES} bytes")
+    return content
+
+
+def _lines(content: bytes, path: Path) -> Sequence[tuple[int, str]]:
+    """Returns the lines that name an input by a URL or path, each with its number, from 1."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DatasetError(
+            f"list of URLs {path} is not UTF-8 at byte {error.start}; give a text file with one URL or path "
+            "a line"
+        ) from error
+    stripped = enumerate(map(str.strip, text.removeprefix(_BOM).split("\n")), start=1)
+    lines = tuple((number, line) for number, line in stripped if line and not line.startswith("#"))
+    if not lines:
+        raise DatasetError(f"list of URLs {path} is empty; give one URL or path a line")
+    return lines
+
+
+def _shortened(text: str) -> str:
+    """Returns the text, without its middle if it is long; the end contains the file's name."""
+    half = (_SHOWN_CHARACTERS - 1) // 2
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:half]}…{text[-half:]}"

@@ -1,30 +1,241 @@
-"""Opening of datasets by a manifest or a path."""
+"""Opening of datasets by a manifest, a path or the choice of a user, and detection of their formats."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module, metadata
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, get_args
 
-from inferometer.agent.artifacts.checksums import SHA256, digest
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.artifacts.downloads import SHA256, digest
+from inferometer.agent.artifacts.files import ArtifactCache, get_file
 from inferometer.agent.artifacts.locations import refer
-from inferometer.agent.artifacts.model_files import get_file
-from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.datasets.detection import BACKENDS, backend_of, place_of
+from inferometer.evaluators.datasets import cifar10, coco, ilsvrc2012, masks, mnist, voc
+from inferometer.evaluators.datasets import masks as pairs
+from inferometer.evaluators.datasets.arrays import ArrayInputs, NamedArrayInputs, SyntheticDataset
+from inferometer.evaluators.datasets.base import Dataset, Subset
+from inferometer.evaluators.datasets.caffe_lmdb import DATA_FILE
+from inferometer.evaluators.datasets.folder import FORMATS, UrlsDataset, is_image
+from inferometer.evaluators.datasets.recordio import MAGIC_BYTES, SUFFIX
+from inferometer.evaluators.datasets.tables import is_values_table
+from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
     IMPORT_FAILURES,
     ArtifactError,
     ConfigurationError,
     DatasetError,
     one_line,
+    printable,
     suggestion,
 )
-from inferometer.manifests.inputs import TensorSpec
-from inferometer.manifests.schema import DatasetManifest
+from inferometer.manifests.schema import Backend, DatasetManifest, ModelManifest, TensorSpec
 
-if TYPE_CHECKING:
-    from inferometer.agent.artifacts.cache import ArtifactCache
+BACKENDS: tuple[str, ...] = tuple(filter(None, get_args(Backend)))
+"""The names of the formats."""
+LOOKED_FOR = (
+    f"a folder of class folders with images ({', '.join(FORMATS)}), or images alone, a .zip of the same, a "
+    ".rec, an LMDB's data.mdb, an .npz, CIFAR-10's data_batch_1, MNIST's train-images-idx3-ubyte, "
+    "ILSVRC2012_img_val.tar or its images, COCO's annotations.json with images, VOC's Annotations with "
+    "JPEGImages, folders of images and masks, inputs and targets, or VOC's SegmentationClass, a .csv of "
+    "files and numbers, and texts in a .jsonl, .csv, .tsv or SQuAD's .json"
+)
+_PAIRS = {
+    "mask_folder": {masks.IMAGES, masks.MASKS},
+    "voc_segmentation": {masks.VOC_IMAGES, masks.VOC_MASKS},
+    "paired_folder": {pairs.INPUTS, pairs.TARGETS},
+}
+"""Folders that are one dataset where they lie beside each other, and no class folders."""
+_BEGIN_BYTES = 4096
+_SQUAD = re.compile(rb'"(paragraphs|qas|context)"\s*:')
+_COCO = re.compile(rb'"(info|licenses|images|annotations|categories)"\s*:')
+_PARTS = frozenset({"train", "training", "val", "valid", "validation", "test"})
+_LMDB_MAGIC = b"\xde\xc0\xef\xbe"
+
+
+def backend_of(path: Path) -> str:
+    """Returns the name of the format that lies at a path, one of ``BACKENDS``.
+
+    A folder is known by the names in it, a file by its name or else by its first bytes.
+
+    Raises:
+        DatasetError: There is nothing, no known format, or more than one.
+    """
+    try:
+        found = _in_folder(path) if path.is_dir() else _of_file(path)
+        missing = not found and not path.exists()
+    except OSError as error:
+        raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
+    if missing:
+        raise DatasetError(f"dataset {path} does not exist; accepted: {LOOKED_FOR}")
+    if not found:
+        what = "holds no images" if path.is_dir() else "is none that can be read"
+        raise DatasetError(f"dataset {path} {what}; accepted: {LOOKED_FOR}")
+    if len(found) > 1:
+        raise DatasetError(
+            f"dataset {path} may be {' or '.join(found)}; name a file in it, or the format as data_backend"
+        )
+    return found[0]
+
+
+def may_hold_tensors(path: Path) -> bool:
+    """Returns whether what lies at a path may have tensors or texts, instead of images.
+
+    It may not where nothing can be opened.
+    """
+    try:
+        return backend_of(path) in {"npz", "caffe_lmdb", "jsonl", "csv", "squad"}
+    except DatasetError:
+        return False
+
+
+def place_of(path: Path, backend: str) -> Path:
+    """Returns the path that the reader of a format opens, where ``path`` is a folder with it.
+
+    Raises:
+        DatasetError: The folder has no such file, or several.
+    """
+    try:
+        if not path.is_dir() or backend not in _SUFFIXES:
+            return path
+        suffix = _SUFFIXES[backend]
+        names = sorted(each.name for each in path.iterdir() if each.suffix.casefold() == suffix)
+    except OSError as error:
+        raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
+    if len(names) == 1 or f"train{suffix}" in names:
+        return path / (names[0] if len(names) == 1 else f"train{suffix}")
+    if not names:
+        raise DatasetError(f"dataset {path} holds no {suffix} file, which {backend} requires")
+    shown = ", ".join(map(printable, names[:5])) + (", …" if len(names) > 5 else "")
+    raise DatasetError(f"dataset {path} holds {len(names)} {suffix} files; name one of them: {shown}")
+
+
+_SUFFIXES = {"recordio": SUFFIX, "npz": ".npz", "zip": ".zip"}
+
+
+def _in_folder(path: Path) -> list[str]:
+    """Returns the formats in a folder."""
+    with os.scandir(path) as listed:
+        entries = {entry.name: entry.is_dir() for entry in listed if not entry.name.startswith(".")}
+    folders = {name for name, is_folder in entries.items() if is_folder}
+    if found := [backend for backend, names in _PAIRS.items() if names <= folders]:
+        return found
+    rules: dict[str, Callable[[str, bool], bool]] = {
+        "recordio": lambda name, is_folder: not is_folder and name.casefold().endswith(SUFFIX),
+        "caffe_lmdb": lambda name, is_folder: not is_folder and name == DATA_FILE,
+        "npz": lambda name, is_folder: not is_folder and name.casefold().endswith(".npz"),
+        "cifar10": lambda name, is_folder: (
+            name in cifar10.FOLDERS if is_folder else cifar10.is_batch(name) or name in cifar10.ARCHIVES
+        ),
+        "mnist": lambda name, is_folder: not is_folder and mnist.is_images_file(name),
+    }
+    found = [
+        backend
+        for backend, rule in rules.items()
+        if any(rule(name, folder) for name, folder in entries.items())
+    ]
+    if of_objects := _of_objects(path, entries):
+        found.append(of_objects)
+    elif ilsvrc2012.is_validation(path, entries):
+        found.append("ilsvrc2012_validation")
+    elif any(_is_images(path, name, is_folder, shallow=bool(found)) for name, is_folder in entries.items()):
+        found.append("image_folder")
+        _refuse_parts(path, [name for name, is_folder in entries.items() if is_folder])
+    if not found and any(name.casefold().endswith(".zip") for name in entries):
+        found.append("zip")
+    return found
+
+
+def _of_objects(path: Path, entries: Mapping[str, bool]) -> str:
+    """Returns the format of a folder with images and their objects, not only the dataset's images."""
+    if entries.get(voc.ANNOTATIONS) and entries.get(voc.IMAGES):
+        return "voc"
+    instances = entries.get(coco.FOLDER) and any((path / coco.FOLDER).glob(coco.INSTANCES))
+    return "coco" if entries.get(coco.FILE) is False or instances else ""
+
+
+def _refuse_parts(path: Path, folders: Sequence[str]) -> None:
+    """Raises DatasetError where the folders are parts with class folders each, and no classes."""
+    if folders and _PARTS.issuperset(folders) and all(_has_folder(path / name) for name in folders):
+        raise DatasetError(
+            f"dataset {path} holds the parts {' and '.join(sorted(folders))}; name one of them"
+        )
+
+
+def _has_folder(path: Path) -> bool:
+    with os.scandir(path) as listed:
+        return any(entry.is_dir() for entry in listed)
+
+
+def _is_images(path: Path, name: str, is_folder: bool, *, shallow: bool) -> bool:
+    """Returns whether a name is that of an image or, unless ``shallow``, of a class folder with one."""
+    if not is_folder:
+        return is_image(name)
+    paths = (file for _, _, names in os.walk(path / name) for file in names) if not shallow else ()
+    return any(map(is_image, paths))
+
+
+def _of_file(path: Path) -> list[str]:
+    """Returns the formats that a file may have: one by its name or content, or none."""
+    return list(islice(_of_name(path), 1)) or list(islice(_of_content(path), 1))
+
+
+def _of_name(path: Path) -> Iterator[str]:
+    name, suffix = path.name, path.suffix.casefold()
+    by_suffix = {
+        SUFFIX: "recordio",
+        ".npz": "npz",
+        ".zip": "zip",
+        ".mdb": "caffe_lmdb",
+        ".lmdb": "caffe_lmdb",
+        ".jsonl": "jsonl",
+        ".ndjson": "jsonl",
+        ".csv": "csv",
+        ".tsv": "csv",
+    }
+    if not path.is_file():
+        if cifar10.is_batch(name) and path.parent.is_file():
+            yield "cifar10"
+        return
+    if is_values_table(path):
+        yield "values_csv"
+    if masks.is_voc_list(path):
+        yield "voc_segmentation"
+    if suffix in by_suffix:
+        yield by_suffix[suffix]
+    if cifar10.is_batch(name) or name in cifar10.ARCHIVES:
+        yield "cifar10"
+    if mnist.is_images_file(name):
+        yield "mnist"
+    if voc.is_image_set(path):
+        yield "voc"
+    if name == ilsvrc2012.ARCHIVE:
+        yield "ilsvrc2012_validation"
+
+
+def _of_content(path: Path) -> Iterator[str]:
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        begin = file.read(_BEGIN_BYTES)
+    if begin.startswith(MAGIC_BYTES):
+        yield "recordio"
+    if begin[16:20] == _LMDB_MAGIC:
+        yield "caffe_lmdb"
+    if zipfile.is_zipfile(path):
+        yield "zip"
+    if path.suffix.casefold() == ".json" and _SQUAD.search(begin):
+        yield "squad"
+    elif path.suffix.casefold() == ".json" and _COCO.search(begin):
+        yield "coco"
+
 
 ENTRY_POINTS = "inferometer.datasets"
 _READERS: Mapping[str, str] = {
@@ -32,19 +243,19 @@ _READERS: Mapping[str, str] = {
     "caffe_lmdb": "caffe_lmdb:LmdbDataset",
     "image_folder": "folder:FolderDataset",
     "npz": "arrays:ArraysDataset",
-    "zip": "archive:ArchiveDataset",
+    "zip": "folder:ArchiveDataset",
     "ilsvrc2012_validation": "ilsvrc2012:ValidationDataset",
     "cifar10": "cifar10:CifarDataset",
     "mnist": "mnist:IdxDataset",
-    "coco": "tasks.coco:CocoDataset",
-    "voc": "tasks.voc:VocDataset",
-    "mask_folder": "tasks.masks:MaskFolderDataset",
-    "voc_segmentation": "tasks.masks:VocSegmentationDataset",
-    "paired_folder": "tasks.pairs:PairedFolderDataset",
-    "values_csv": "tasks.values:ValuesTableDataset",
-    "jsonl": "tasks.text:JsonLinesDataset",
-    "csv": "tasks.text:CsvDataset",
-    "squad": "tasks.text:SquadDataset",
+    "coco": "coco:CocoDataset",
+    "voc": "voc:VocDataset",
+    "mask_folder": "masks:MaskFolderDataset",
+    "voc_segmentation": "masks:VocSegmentationDataset",
+    "paired_folder": "masks:PairedFolderDataset",
+    "values_csv": "tables:ValuesTableDataset",
+    "jsonl": "tables:JsonLinesDataset",
+    "csv": "tables:CsvDataset",
+    "squad": "tables:SquadDataset",
 }
 """The readers, as ``module:class`` of this folder; each is imported on first use."""
 _DIGESTED = frozenset({"npz", "zip", "values_csv", "jsonl", "csv", "squad"})
@@ -167,3 +378,150 @@ def _digest(path: Path) -> str:
         return f"{SHA256}:{digest(path)}"
     except ArtifactError as error:
         raise DatasetError(f"dataset {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetChoice:
+    """The dataset of an evaluation; with neither name, path nor list it is the one that the model names.
+
+    Attributes:
+        name: The name in its manifest.
+        path: A dataset in one of the formats of ``detection.BACKENDS``; with a name too, it is where that
+            dataset lies, which the user obtained.
+        backend: The name of its format; None finds it out.
+        category: The category that a dataset of a name must have, and one at a path gets; None means any.
+        urls_path: A file with one URL or path a line.
+        duplicates: How many times that list is gone through.
+        synthetic: A number of random tensors instead, which ``seed`` draws; for speed only.
+        array: Inputs in memory instead: samples × the shape of the model's input; of a model with several, an
+            array for each, by name or in its order.
+        sample_ids: The ids of those of its samples that count; None means all.
+        sequence_length: The size that dynamic axes have in ``synthetic`` inputs; None is the model's own.
+
+    Raises:
+        ConfigurationError: More than one is named.
+    """
+
+    name: str | None = None
+    path: Path | None = None
+    backend: str | None = None
+    category: str | None = None
+    urls_path: Path | None = None
+    duplicates: int = 1
+    synthetic: int | None = None
+    seed: int = 0
+    array: NDArray[Any] | Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]] | None = field(
+        default=None, compare=False
+    )
+    sample_ids: tuple[str, ...] | None = None
+    sequence_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.sample_ids is not None and (self.synthetic is not None or self.array is not None):
+            raise ConfigurationError("sample_ids are those of a dataset; leave them out")
+        if self.backend and not self.path:
+            raise ConfigurationError("data_backend is the format of what dataset_path names; give both")
+        if self.synthetic is not None and (self.is_named or self.array is not None):
+            raise ConfigurationError("synthetic needs no dataset; leave out dataset_name and dataset_path")
+        if self.array is not None and self.is_named:
+            raise ConfigurationError("inputs are the dataset; leave out the other one")
+
+    @property
+    def samples(self) -> int | None:
+        """The number of inputs in memory; None if they are not in memory."""
+        if self.array is None or isinstance(self.array, np.ndarray):
+            return None if self.array is None else len(self.array)
+        arrays = list(self.array.values() if isinstance(self.array, Mapping) else self.array)
+        return min(map(len, arrays), default=0)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the user names a dataset."""
+        return bool(self.name or self.path or self.urls_path)
+
+    @property
+    def holds_images(self) -> bool:
+        """Whether it has only images; an .npz, an LMDB and that of a manifest may have tensors."""
+        return bool(self.urls_path) or (self.path is not None and not may_hold_tensors(self.path))
+
+    def open(
+        self, catalog: Catalog, cache: ArtifactCache | None, tensors: Sequence[TensorSpec] = ()
+    ) -> Dataset | None:
+        """Opens the dataset; None where the model is to name it.
+
+        Args:
+            catalog: The datasets.
+            cache: Gets one that is at a URL; with None, all are on this machine.
+            tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
+
+        Raises:
+            UnknownDatasetError: The catalogue has none of that name and category.
+            DatasetError: It cannot be opened.
+            ConfigurationError: A path is given beside the name of a dataset that has its own.
+        """
+        opened = self._open(catalog, cache, tensors)
+        return None if opened is None else self._subset(opened)
+
+    def _open(
+        self, catalog: Catalog, cache: ArtifactCache | None, tensors: Sequence[TensorSpec]
+    ) -> Dataset | None:
+        if self.urls_path:
+            return UrlsDataset(self.urls_path, duplicate_input=self.duplicates)
+        if self.name and self.path:
+            obtained = (dataset.name.casefold() for dataset in catalog.datasets if dataset.obtain)
+            if self.name.casefold() not in obtained:
+                raise ConfigurationError(
+                    "dataset_path and dataset_name both name a dataset; give one of them"
+                )
+        if self.name:
+            manifest = catalog.find_dataset(self.name, category=self.category)
+            return open_dataset(manifest.at(self.path) if self.path else manifest, cache, tensors)
+        if self.path:
+            return open_path(self.path, self.category or "vision", self.backend, tensors)
+        return None
+
+    def _subset(self, dataset: Dataset) -> Dataset:
+        """Returns the samples that count."""
+        if self.sample_ids is None:
+            return dataset
+        try:
+            return Subset(dataset, self.sample_ids)
+        except DatasetError:
+            dataset.close()
+            raise
+
+    def open_early(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
+        """Opens the dataset, so that errors in it are found before a model is loaded; see ``open``.
+
+        Returns None where the model is to name it, or may have the names of its arrays, as of an ``.npz``.
+        """
+        place = str(self.path) if self.path is not None and self.path.is_file() else ""
+        if self.name and not self.path and not self.urls_path:
+            place = catalog.find_dataset(self.name, category=self.category).path
+        return None if place.casefold().endswith(".npz") else self.open(catalog, cache)
+
+    def open_for(self, model: ModelManifest, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
+        """Opens the dataset; where none is chosen, that which a model's manifest names. See ``open``.
+
+        Raises:
+            ConfigurationError: The manifest names none.
+            DatasetError: Inputs in memory do not fit the model.
+        """
+        tensors = model.tensors
+        if self.synthetic is not None:
+            return SyntheticDataset(tensors, self.synthetic, self.seed, self.sequence_length)
+        if isinstance(self.array, np.ndarray) and len(tensors) == 1:
+            return ArrayInputs(self.array, tensors[0])
+        if self.array is not None:
+            arrays = (self.array,) if isinstance(self.array, np.ndarray) else self.array
+            return NamedArrayInputs(arrays, tensors)
+        if (chosen := self.open(catalog, cache, tensors)) is not None:
+            return chosen
+        if model.dataset is None:
+            known = ", ".join(dict.fromkeys(dataset.name for dataset in catalog.datasets))
+            raise ConfigurationError(
+                f"model {model.name} names no dataset; give dataset_name (known: {known}) or dataset_path, "
+                "or synthetic for its speed only"
+            )
+        dataset = catalog.find_dataset(model.dataset, category=self.category)
+        return self._subset(open_dataset(dataset, cache, tensors))

@@ -1,30 +1,258 @@
-"""Datasets in a file of RecordIO, as MXNet's ``im2rec`` writes them."""
+"""Datasets in a file of RecordIO, as MXNet's ``im2rec`` writes them, with its framing and index file.
+
+A record begins at a multiple of 4 with two 32-bit words, of which the first is ``MAGIC`` and the second
+holds a flag in its 3 upper bits and a length in the others. The content follows, and zeros up to a multiple
+of 4. Content in which ``MAGIC`` stands at a multiple of 4 is split there into parts, without it: the flag
+is 1 in the first part, 2 in the next ones, 3 in the last one, and 0 in a record of one part.
+https://github.com/dmlc/dmlc-core/blob/main/include/dmlc/recordio.h
+"""
 
 from __future__ import annotations
 
 import math
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.datasets.files.class_names import read_class_names
-from inferometer.evaluators.datasets.files.random_access import RandomAccessFile
-from inferometer.evaluators.datasets.files.record_framing import (
-    HEADER,
-    MAGIC,
-    find_records,
-    join_parts,
-    padded,
-    read_index,
-    split_word,
-)
+from inferometer.evaluators.datasets.files import RandomAccessFile, read_class_names
 from inferometer.evaluators.datasets.folder import MAX_IMAGE_BYTES, too_large
-from inferometer.manifests.errors import InputError
+from inferometer.manifests.errors import DatasetError, InputError
+
+MAGIC = 0xCED7230A
+MAGIC_BYTES = struct.pack("<I", MAGIC)
+HEADER = struct.Struct("<II")
+"""The two words before the content of a part."""
+MAX_PART_BYTES = (1 << 29) - 1
+_LENGTH_BITS = 29
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+_CHECKED = 64
+_CHUNK_BYTES = 1 << 20
+_FIRST_CHUNK_BYTES = 1 << 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordPlaces:
+    """The places of the records of a file, in the file's order.
+
+    Attributes:
+        offsets: int64: where each begins.
+        ends: int64: where the next one begins; of the last one, the end of the file.
+    """
+
+    offsets: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+def split_word(word: int) -> tuple[int, int]:
+    """Returns the flag and the length in the second word of a part."""
+    return word >> _LENGTH_BITS, word & MAX_PART_BYTES
+
+
+def padded(length: int) -> int:
+    """Returns a length with the zeros after it."""
+    return (length + 3) & ~3
+
+
+def framed(content: bytes) -> bytes:
+    """Returns content as a record, in as many parts as it needs.
+
+    Raises:
+        InputError: A part is too long.
+    """
+    cuts, found = [], content.find(MAGIC_BYTES)
+    while found >= 0:
+        if found % 4 == 0:
+            cuts.append(found)
+        found = content.find(MAGIC_BYTES, found + (4 if found % 4 == 0 else 1))
+    starts = [0, *(cut + 4 for cut in cuts)]
+    parts = [content[start:end] for start, end in zip(starts, [*cuts, len(content)], strict=True)]
+    record = bytearray()
+    for place, part in enumerate(parts):
+        if len(part) > MAX_PART_BYTES:
+            raise InputError(f"has {len(content)} bytes; a part of a record has at most {MAX_PART_BYTES}")
+        flag = _WHOLE
+        if len(parts) > 1:
+            flag = _FIRST if place == 0 else _LAST if place == len(parts) - 1 else _MIDDLE
+        record += HEADER.pack(MAGIC, flag << _LENGTH_BITS | len(part))
+        record += part + b"\0" * (padded(len(part)) - len(part))
+    return bytes(record)
+
+
+def join_parts(record: bytes) -> bytes:
+    """Returns the content of a record in several parts.
+
+    Args:
+        record: From its first word to its end at least.
+
+    Raises:
+        InputError: A part is damaged; the message begins with its offset in the record.
+    """
+    parts: list[bytes] = []
+    offset = 0
+    while True:
+        if len(record) < offset + HEADER.size:
+            raise InputError(f"part {len(parts)} at byte {offset} of the record is cut off")
+        magic, word = HEADER.unpack_from(record, offset)
+        flag, length = split_word(word)
+        expected = (_WHOLE, _FIRST) if not parts else (_MIDDLE, _LAST)
+        if magic != MAGIC or flag not in expected:
+            raise InputError(f"part {len(parts)} at byte {offset} of the record is damaged")
+        begin = offset + HEADER.size
+        if len(record) < begin + length:
+            raise InputError(f"part {len(parts)} at byte {offset} of the record is cut off")
+        parts.append(record[begin : begin + length])
+        if flag in {_WHOLE, _LAST}:
+            return MAGIC_BYTES.join(parts)
+        offset = begin + padded(length)
+
+
+def find_records(file: RandomAccessFile) -> RecordPlaces:
+    """Goes through a file once, from header to header.
+
+    Where no header follows a record, one of the two is damaged, and the next header is looked for: the
+    damaged one is among the places, and fails when it is read.
+
+    Raises:
+        DatasetError: The file holds no record, or cannot be read.
+    """
+    offsets: list[int] = []
+    ends: list[int] = []
+    offset = 0
+    try:
+        while offset < file.size:
+            end, last = _end_of_record(file, offset)
+            if end is None or not (end == file.size or _starts(file, end)):
+                # the parts before it are whole; to look within them too would take the square of the time
+                following = _next_header(file, last + 4)
+                # a header within the record means that its length is damaged, else that which follows it is
+                end = following if end is None or following < end else end
+            offsets.append(offset)
+            ends.append(end)
+            offset = end
+    except OSError as error:
+        raise DatasetError(
+            f"{file.path}: cannot be read at byte {offset}: {error.strerror or error}"
+        ) from error
+    if not offsets or (len(offsets) == 1 and not _starts(file, 0)):
+        raise DatasetError(f"{file.path}: holds no record of RecordIO")
+    return RecordPlaces(np.array(offsets, np.int64), np.array(ends, np.int64))
+
+
+def _end_of_record(file: RandomAccessFile, offset: int) -> tuple[int | None, int]:
+    """Returns the end of the record at an offset, and the start of its last part that has a header.
+
+    The end is None where the words are damaged, or the record is cut off.
+    """
+    last, first = offset, True
+    while True:
+        header = file.read(HEADER.size, offset)
+        if len(header) < HEADER.size:
+            return None, last
+        magic, word = HEADER.unpack(header)
+        flag, length = split_word(word)
+        if magic != MAGIC or flag > _LAST or (flag in {_WHOLE, _FIRST}) != first:
+            return None, last
+        end, last = offset + HEADER.size + padded(length), offset
+        if end > file.size:
+            return None, last
+        if flag in {_WHOLE, _LAST}:
+            return end, last
+        offset, first = end, False
+
+
+def _starts(file: RandomAccessFile, offset: int) -> bool:
+    """Returns whether a record may begin at an offset."""
+    header = file.read(HEADER.size, offset)
+    if len(header) < HEADER.size:
+        return False
+    magic, word = HEADER.unpack(header)
+    return bool(magic == MAGIC and split_word(word)[0] in {_WHOLE, _FIRST})
+
+
+def _next_header(file: RandomAccessFile, offset: int) -> int:
+    """Returns the offset of the next record from an offset on; the file's end if there is none."""
+    size = _FIRST_CHUNK_BYTES
+    while offset < file.size:
+        chunk = file.read(size, offset)
+        found = chunk.find(MAGIC_BYTES)
+        while found >= 0:
+            if (offset + found) % 4 == 0 and _starts(file, offset + found):
+                return offset + found
+            found = chunk.find(MAGIC_BYTES, found + 1)
+        if len(chunk) < size:
+            break
+        offset += len(chunk) - 4
+        size = min(4 * size, _CHUNK_BYTES)
+    return file.size
+
+
+def read_index(path: Path, file: RandomAccessFile) -> RecordPlaces:
+    """Reads an ``.idx``: in each line a key and the offset of a record, with a tab between.
+
+    Some of the offsets are compared with the file. Records beyond the file's end, which is truncated then,
+    are among the places.
+
+    Raises:
+        DatasetError: It cannot be read, has an invalid line, or belongs to another file.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if lines and not lines[-1].strip():
+        lines.pop()
+    offsets = np.empty(len(lines), np.int64)
+    for row, line in enumerate(lines):
+        digits = line.rpartition(b"\t")[2].strip()
+        if not digits.isdigit() or len(digits) > 18:
+            shown = line[:40].decode("ascii", "backslashreplace")
+            raise DatasetError(
+                f'{path}: line {row + 1}: "{shown}" is no key and offset of a record; {_REMEDY}'
+            )
+        offsets[row] = int(digits)
+    if not len(offsets):
+        raise DatasetError(f"{path}: is empty; {_REMEDY}")
+    ordered = np.unique(offsets)
+    if len(ordered) < len(offsets):
+        raise DatasetError(f"{path}: has two lines with the same offset; {_REMEDY}")
+    places = RecordPlaces(ordered, np.append(ordered[1:], max(file.size, int(ordered[-1]) + HEADER.size)))
+    try:
+        _check_index(path, file, places)
+    except OSError as error:
+        raise DatasetError(f"{file.path}: cannot be read: {error.strerror or error}") from error
+    return places
+
+
+_REMEDY = "remove the .idx, and the records are found without it"
+
+
+def _check_index(path: Path, file: RandomAccessFile, places: RecordPlaces) -> None:
+    """Raises DatasetError if the index is of another file, or leaves out records at an end."""
+    inside = places.offsets[places.offsets < file.size]
+    if not len(inside):
+        raise DatasetError(f"{path}: no offset is within the {file.size} bytes of {file.path}; {_REMEDY}")
+    chosen = inside[np.unique(np.linspace(0, len(inside) - 1, _CHECKED).astype(np.int64))]
+    wrong = [int(offset) for offset in chosen if not _starts(file, int(offset))]
+    if wrong and len(wrong) * 2 >= len(chosen):
+        raise DatasetError(
+            f"{path}: belongs to another file: no record of {file.path} begins at byte {wrong[0]}; {_REMEDY}"
+        )
+    if inside[0] != 0:
+        raise DatasetError(
+            f"{path}: leaves out the records before byte {inside[0]} of {file.path}; {_REMEDY}"
+        )
+    if len(inside) == len(places.offsets):
+        end, _ = _end_of_record(file, int(inside[-1]))
+        if end is not None and end < file.size:
+            raise DatasetError(f"{path}: leaves out the records from byte {end} of {file.path} on; {_REMEDY}")
+
 
 SUFFIX = ".rec"
 IMAGE_HEADER = struct.Struct("<IfQQ")

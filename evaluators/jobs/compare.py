@@ -16,11 +16,11 @@ from inferometer.evaluators.comparing.comparison import (
 )
 from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.comparing.verdict import TOP1, Ratio, Verdict, higher_is_better, listed
-from inferometer.evaluators.jobs import ranges
-from inferometer.evaluators.jobs.defaults import ACCURACY_THRESHOLD, THRESHOLD
-from inferometer.evaluators.precision.processes import processes_of
+from inferometer.evaluators.jobs import options
+from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD, THRESHOLD
+from inferometer.evaluators.kinds.summary import processes_of
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.tasks.scores import TaskResult
+from inferometer.evaluators.tasks.metric import TaskResult
 from inferometer.manifests.errors import ConfigurationError
 
 
@@ -48,7 +48,7 @@ class ComparisonRequest:
     figures: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        ranges.check(self, ranges.COMPARISON)
+        options.check(self, options.COMPARISON)
         check_one_threshold(self.noise is not None, self.threshold)
         if twice := _in_both(self.a, self.b):
             raise ConfigurationError(f"evaluation {twice} is on both sides; compare it with another one")

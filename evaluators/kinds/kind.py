@@ -1,16 +1,25 @@
-"""The interface of a kind of measurement, through which the rest of the program uses it."""
+"""The interface of a kind of measurement, through which the rest of the program uses it.
+
+With it stands what kinds share: the words of commands that measure again, and ``PlainDocuments``, which
+stores a measurement whose fields are plain: numbers, texts, sequences of them, and arrays.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
+import numpy as np
+
+from inferometer.agent.hardware.allocator import SETTING, Allocator
+from inferometer.agent.hardware.environment import DeviceKind
+from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.inference.results import LOCAL_AGENT, SystemDescription
 from inferometer.evaluators.comparing.verdict import FIGURES
-from inferometer.evaluators.evaluation import Evaluation, M, Status
-from inferometer.evaluators.jobs.declaring import needs_system, options_of
-from inferometer.evaluators.kinds.words import system_words
+from inferometer.evaluators.evaluation import Evaluation, M, Measurement, Status
+from inferometer.evaluators.jobs.options import needs_system, options_of
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -22,21 +31,137 @@ from inferometer.evaluators.reports.base import (
     in_ms,
 )
 from inferometer.evaluators.reports.writer import finite
+from inferometer.evaluators.store.values import Document, Part, Stored, checked, restored, storable
+from inferometer.manifests.errors import StoreError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from inferometer.agent.inference.results import InputFailure
-    from inferometer.evaluators.comparing.times import RunTimes
-    from inferometer.evaluators.drawing.charts import Drawing
+    from inferometer.evaluators.comparing.verdict import RunTimes
+    from inferometer.evaluators.drawing.charts import Drawing, Plot
+    from inferometer.evaluators.jobs.job import Job
     from inferometer.evaluators.kinds.batches.measurement import Accuracy
-    from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer
-    from inferometer.evaluators.plots.base import Plot
-    from inferometer.evaluators.reports.trace_report import SpanSource
-    from inferometer.evaluators.running.job import Job
-    from inferometer.evaluators.store.measurement_documents import MeasurementDocuments
-    from inferometer.evaluators.tasks.scores import TaskResult
+    from inferometer.evaluators.kinds.load.measurement import RateAnswer
+    from inferometer.evaluators.reports.traces import SpanSource
+    from inferometer.evaluators.store.values import MeasurementDocuments
+    from inferometer.evaluators.tasks.metric import TaskResult
+
+
+SYNTHETIC = "synthetic"
+_LONGEST_LIST = 1000
+"""How many characters of ids are written into the command."""
+
+
+def words_of(name: str, value: object, default: object = None) -> list[str]:
+    """Returns the option, where it differs from its default."""
+    if value is None or value == default:
+        return []
+    return [f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}"]
+
+
+def system_words(evaluation: Evaluation) -> Iterator[str]:
+    """Yields the options of the model and of what runs it."""
+    system = evaluation.system
+    manifest = system.manifest
+    yield f"--model_name={manifest.name}"
+    if system.agent == LOCAL_AGENT or "://" not in system.agent:
+        yield f"--model_version={manifest.version}"
+        yield f"--framework_name={manifest.framework.name}"
+    if system.weights is Weights.RANDOM:
+        yield "--weights=random"
+    if system.precision not in {None, Precision.FLOAT32}:
+        yield from words_of("dtype", system.precision.value)
+    if system.agent == LOCAL_AGENT:
+        yield from allocator_words(system)
+    if system.cudnn_benchmark is not None:
+        yield f"--cudnn_benchmark={str(system.cudnn_benchmark).lower()}"
+    if system.device.kind is DeviceKind.GPU:
+        yield "--gpu"
+        yield from words_of("gpu_device_id", system.device.index, 0)
+    elif system.device.kind is DeviceKind.CPU:
+        yield from words_of("threads", system.threads)
+    if system.agent != LOCAL_AGENT:
+        yield f"--agent={system.agent}"
+
+
+def dataset_words(evaluation: Evaluation) -> Iterator[str]:
+    """Yields the options of the inputs."""
+    dataset = evaluation.dataset
+    if dataset.category == SYNTHETIC:
+        yield "--synthetic"
+    elif dataset.version is not None:
+        yield f"--dataset_name={dataset.name}"
+    else:
+        yield f"--dataset_path={dataset.name}"
+    if dataset.sample_ids is not None:
+        yield f"--sample_ids={','.join(dataset.sample_ids) if are_short(dataset.sample_ids) else 'FILE'}"
+
+
+def allocator_words(system: SystemDescription) -> Iterator[str]:
+    """Yields the option of a policy of the memory allocator that is not the default."""
+    if system.environment.settings.get(SETTING) == Allocator.KEEP.value:
+        yield f"--allocator={Allocator.KEEP.value}"
+
+
+def are_short(ids: Sequence[str]) -> bool:
+    """Returns whether a list on the command line can name these samples."""
+    listable = all(each == each.strip() and not set(each) & set(",\n\r") for each in ids)
+    return listable and sum(map(len, ids)) <= _LONGEST_LIST
+
+
+_MOST_VALUES = 1_000_000
+"""A document of MongoDB holds 16 MB."""
+_KEPT = "biuf"
+"""The kinds of dtypes: booleans, integers and floating point."""
+
+
+class PlainDocuments:
+    """Keeps all of a measurement in the evaluation's own document; see ``MeasurementDocuments``.
+
+    Args:
+        kind: The measurement: a dataclass with ``elapsed_ns``. Arrays have one axis.
+    """
+
+    def __init__(self, kind: type[Any]) -> None:
+        self._kind = kind
+        self._names = [each.name for each in fields(kind) if each.name != "elapsed_ns"]
+
+    def write(self, evaluation: Evaluation[Any], save_id: str) -> tuple[Document, Mapping[str, Part]]:
+        """Returns the document of the measurement.
+
+        Raises:
+            StoreError: An array cannot be kept so.
+        """
+        return {name: _written(name, getattr(evaluation.measurement, name)) for name in self._names}, {}
+
+    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Measurement:
+        """Returns the measurement."""
+        stored = head["measurement"]
+        values = {name: _read(stored[name]) for name in self._names if name in stored}
+        measurement: Measurement = checked(self._kind(**values, elapsed_ns=int(head["elapsed_ns"])))
+        return measurement
+
+
+def _written(name: str, value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return storable(value)
+    if value.ndim != 1 or value.size > _MOST_VALUES or value.dtype.kind not in _KEPT:
+        raise StoreError(
+            f"{name} is an array of {value.dtype} and shape {value.shape}; plain documents keep numbers of "
+            f"one axis, at most {_MOST_VALUES:,}; others need a Kind.documents of their own"
+        )
+    return {"dtype": str(value.dtype), "values": storable(value.tolist())}
+
+
+def _read(stored: Any) -> Any:
+    if isinstance(stored, Mapping) and set(stored) == {"dtype", "values"}:
+        dtype = np.dtype(stored["dtype"])
+        if dtype.kind not in _KEPT:
+            raise ValueError(f"an array of {dtype}")
+        return np.array(restored(stored["values"]), dtype)
+    return restored(stored)
+
 
 _COMMON = {*EVALUATION_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN, VERDICT_COLUMN}
 Rows = Iterable[tuple[str, str]]
@@ -105,8 +230,6 @@ class Kind(Generic[M]):
 
         By default, these are the fields of ``measurement``, in the evaluation's own document.
         """
-        from inferometer.evaluators.kinds.plain_documents import PlainDocuments
-
         if self.measurement is None:
             raise NotImplementedError(f"kind {self.name} has no documents")
         return PlainDocuments(self.measurement)

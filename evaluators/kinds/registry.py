@@ -23,7 +23,7 @@ _BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
         "batches": f"{_HERE}batches.kind:BatchesKind",
         "load": f"{_HERE}load.kind:LoadKind",
-        "rate_search": f"{_HERE}rate_search.kind:RateSearchKind",
+        "rate_search": f"{_HERE}load.kind:RateSearchKind",
         "training": f"{_HERE}training.kind:TrainingKind",
         "ingestion": f"{_HERE}ingestion.kind:IngestionKind",
         "operators": f"{_HERE}operators.kind:OperatorsKind",

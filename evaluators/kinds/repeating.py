@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from inferometer.agent.inference.results import LOCAL_AGENT
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.kind import Again
+from inferometer.evaluators.kinds.kind import SYNTHETIC, Again, are_short
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.kinds.words import SYNTHETIC, are_short
 
 
 def again(evaluation: Evaluation) -> Again:

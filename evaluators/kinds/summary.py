@@ -1,15 +1,113 @@
-"""Rows of text that evaluations of every kind have."""
+"""Rows of text that evaluations of every kind have, and the figures over a group of processes in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from inferometer.agent.inference.results import InputFailure
-from inferometer.agent.tracing.span import TraceLevel
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.results import LOCAL_AGENT, InputFailure
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.folder import printable
-from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.precision.intervals import Interval
-from inferometer.evaluators.precision.processes import ProcessGroup
+from inferometer.evaluators.evaluation import Evaluation, Status, TimedMeasurement
+from inferometer.evaluators.intervals import Interval, t_quantile_95
+from inferometer.evaluators.statistics import carried_percentile
+
+
+def interval_over(values: Sequence[float]) -> Interval:
+    """Returns the 95 % interval of the mean of independent values, by Student's t distribution.
+
+    ("Student", "The Probable Error of a Mean", Biometrika 6, 1908.) The times of one process share what was
+    drawn when it began, such as the layout of its memory, so that the processes are what is independent
+    (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013).
+
+    Args:
+        values: One for each process, at least two.
+    """
+    if len(values) < 2:
+        raise ValueError(f"an interval needs at least two values, and there are {len(values)}")
+    mean = float(np.mean(values))
+    reach = t_quantile_95(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return Interval(max(mean - reach, 0.0), mean + reach)
+
+
+def processes_of(evaluations: Iterable[Evaluation]) -> int:
+    """Returns how many processes ran the model in evaluations, as far as that is known.
+
+    Evaluations of an agent are of its one process. Those of a group that names no processes ran one after the
+    other in one.
+    """
+    return len({_process_of(each) for each in evaluations})
+
+
+def _process_of(evaluation: Evaluation) -> tuple[str, int | None]:
+    if evaluation.system.agent != LOCAL_AGENT:
+        return evaluation.system.agent, None
+    return evaluation.group_id or evaluation.id, evaluation.process
+
+
+@dataclass(frozen=True, slots=True)
+class OverProcesses:
+    """A figure over several processes: the mean of the processes' own figures.
+
+    Attributes:
+        name: ``p50`` or ``mean``.
+        value_ns: The figure, in nanoseconds a batch or step.
+        interval_ns: Its 95 % interval.
+    """
+
+    name: str
+    value_ns: float
+    interval_ns: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """The processes of a group at one trace level.
+
+    Attributes:
+        trace_level: The level.
+        processes: How many there are, at least two.
+        figures: p50 and mean, as far as all processes have them.
+        remote: Whether an agent elsewhere ran the model, in one process of its own.
+    """
+
+    trace_level: TraceLevel
+    processes: int
+    figures: tuple[OverProcesses, ...]
+    remote: bool
+
+
+def process_groups(evaluations: Iterable[Evaluation[TimedMeasurement]]) -> tuple[ProcessGroup, ...]:
+    """Returns the processes of complete evaluations at each trace level, where there are several."""
+    levels: dict[TraceLevel, list[Evaluation[TimedMeasurement]]] = {}
+    for each in evaluations:
+        if each.process is not None and each.status is Status.COMPLETE:
+            levels.setdefault(each.trace_level, []).append(each)
+    return tuple(
+        ProcessGroup(
+            level,
+            len(found),
+            tuple(_figures([each.measurement.full_ns for each in found])),
+            found[0].system.agent != LOCAL_AGENT,
+        )
+        for level, found in levels.items()
+        if len(found) > 1
+    )
+
+
+def _figures(full_ns: Sequence[NDArray[np.int64]]) -> Iterator[OverProcesses]:
+    """Yields the figures that the times of every process carry."""
+    means = [float(times_ns.mean()) if len(times_ns) else None for times_ns in full_ns]
+    every = {"p50": [carried_percentile(times_ns, 50) for times_ns in full_ns], "mean": means}
+    for name, values in every.items():
+        known = [value for value in values if value is not None]
+        if len(known) == len(values):
+            yield OverProcesses(name, float(np.mean(known)), interval_over(known))
+
 
 _NS_PER_MS = 1_000_000
 _LEAST_NAME_WIDTH = 12

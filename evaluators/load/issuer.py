@@ -13,12 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from inferometer.evaluators.load.lag import negligible_ns
-from inferometer.evaluators.load.load_run import LoadRun
-from inferometer.evaluators.load.queries import Outcome, Queries, QueryLog
-from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.load.steady_state import LEAST_GROWN, backlog, growing
+from inferometer.evaluators.load.arrivals import Schedule
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, QueryLog
 from inferometer.evaluators.load.target import QueryTarget
+from inferometer.evaluators.load.validity import LEAST_GROWN, backlog, growing, negligible_ns
 from inferometer.evaluators.statistics import percentile
 
 LOOK_NS = 250_000_000

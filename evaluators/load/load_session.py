@@ -1,22 +1,391 @@
-"""A target under load: its runs, one after the other, of a workload or of a search."""
+"""A target under load: its runs, one after the other, of a workload or of a search.
+
+The closed loop keeps a fixed number of queries in flight, and sends the next when one is done. Calibration
+finds the highest rate that this machine sends on time. A sample of the queries is chosen during a run, and
+its traces are recorded after it.
+"""
 
 from __future__ import annotations
 
+import math
+import secrets
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from inferometer.evaluators.load.closed_loop import ClosedLoop, run_closed_loop
-from inferometer.evaluators.load.issuer import IssuedRun, RunLimits, run_open_loop
-from inferometer.evaluators.load.load_run import LoadRun
-from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.load.query_tracing import LoadTrace
-from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.load.steady_state import steady_from_ns
-from inferometer.evaluators.load.target import LoadTarget
+from inferometer.agent.tracing.calls import OK, ended
+from inferometer.agent.tracing.recorder import SpanKind, TraceContext, TraceLevel, TraceScope
+from inferometer.evaluators.load.arrivals import Extent, PoissonArrivals, Schedule
+from inferometer.evaluators.load.issuer import (
+    IssuedRun,
+    RunLimits,
+    RunWatch,
+    Stop,
+    drain,
+    frozen_heap,
+    run_open_loop,
+)
+from inferometer.evaluators.load.queries import LoadRun, Outcome, QueryLog
+from inferometer.evaluators.load.target import Answers, LoadTarget, QueryTarget
+from inferometer.evaluators.load.validity import steady_from_ns
+from inferometer.evaluators.statistics import percentile
+from inferometer.manifests.errors import ConfigurationError, SessionError
+
+
+class NullTarget:
+    """A target that answers at once, in the thread that sends; satisfies ``target.QueryTarget``.
+
+    Args:
+        clock: The clock of the run, in nanoseconds.
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock = clock
+        self._answers: Answers | None = None
+
+    def begin(self, answers: Answers) -> None:
+        """Begins a run, whose outcomes go to ``answers``."""
+        self._answers = answers
+
+    def submit(self, query: int) -> None:
+        """Answers a query.
+
+        Raises:
+            SessionError: No run has begun.
+        """
+        if self._answers is None:
+            raise SessionError("no run has begun; call begin before submit")
+        self._answers.answered(query, self._clock())
+
+    def end(self, timeout_s: float) -> None:
+        """Ends the run; there is nothing to wait for."""
+        self._answers = None
+
+
+LAG_P99_NS = 1_000_000
+ALLOWED_SHARE = 0.5
+"""The share of the ceiling that a load may have: less can be sent while a target works."""
+LEAST_QPS = 1000.0
+"""The lowest ceiling. Sending takes some 10 µs: queries that are 1 ms apart are delayed by other work on the
+machine and not by the rate, and runs that suffer from it are marked invalid."""
+_FIRST_QPS = 16_000.0
+_MOST_QPS = 128_000.0
+_RUN_S = 0.05
+_TRIES = 2
+_BUDGET_S = 0.9
+_NS_PER_S = 1_000_000_000
+
+
+def calibrate(
+    clock: Callable[[], int] = time.perf_counter_ns, sleep: Callable[[float], None] = time.sleep
+) -> float:
+    """Measures the highest rate that this machine can send, in queries/s, within a second.
+
+    That is the highest rate found at which the lag to the null target has a p99 below 1 ms, and at least
+    ``LEAST_QPS``.
+
+    Rates are doubled, or halved, until one can be sent and its double cannot; then one rate between is tried.
+    A rate that fails is tried twice, because other work on the machine is bursty.
+    """
+
+    def can_send(rate_qps: float) -> bool:
+        """Returns whether a rate can be sent; False too if there is no time to try."""
+        for seed in range(_TRIES):
+            if clock() > end_ns:
+                return False
+            schedule = Schedule.drawn(PoissonArrivals(), rate_qps, Extent(_RUN_S), seed)
+            run = run_open_loop(NullTarget(clock), schedule, RunLimits(1000), clock=clock, sleep=sleep)
+            if percentile(run.queries.lag_ns, 99) < LAG_P99_NS:
+                return True
+        return False
+
+    with frozen_heap():
+        end_ns = clock() + round(_BUDGET_S * _NS_PER_S)  # a large heap takes long to freeze
+        can_send(LEAST_QPS)
+        rate_qps, found = _FIRST_QPS, can_send(_FIRST_QPS)
+        if not found:
+            while not found and rate_qps > 2 * LEAST_QPS:
+                rate_qps /= 2
+                found = can_send(rate_qps)
+        else:
+            while rate_qps < _MOST_QPS and can_send(2 * rate_qps):
+                rate_qps *= 2
+        if not found:
+            return LEAST_QPS
+        between_qps = rate_qps * math.sqrt(2)
+        return between_qps if rate_qps < _MOST_QPS and can_send(between_qps) else rate_qps
+
+
+def peak_qps(schedule: Schedule) -> float:
+    """Returns the rate in a schedule's busiest second; its mean rate if it is shorter."""
+    offsets_ns = schedule.offsets_ns
+    span_ns = int(offsets_ns[-1] - offsets_ns[0])
+    if span_ns < _NS_PER_S:
+        return max(schedule.rate_qps, (len(offsets_ns) - 1) * _NS_PER_S / span_ns if span_ns else 0.0)
+    within = np.searchsorted(offsets_ns, offsets_ns + _NS_PER_S) - np.arange(len(offsets_ns))
+    return float(within.max())
+
+
+def check_load(rate_qps: float, ceiling_qps: float) -> None:
+    """Checks that a load is at most half of what this machine can send.
+
+    Args:
+        rate_qps: The rate, such as ``peak_qps`` of a schedule. Up to half of ``LEAST_QPS`` every load is
+            accepted, so that there is no need to calibrate.
+        ceiling_qps: The result of ``calibrate``.
+
+    Raises:
+        ConfigurationError: The load is above that.
+    """
+    allowed_qps = ceiling_qps * ALLOWED_SHARE
+    if rate_qps > allowed_qps:
+        raise ConfigurationError(
+            f"{rate_qps:.0f} queries/s is more than {allowed_qps:.0f}, half of what this machine can send on "
+            "time to a system that takes no time; lower the rate, stop other work, or force it with --force"
+        )
+
+
+MAX_CONCURRENCY = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoop:
+    """A load without a schedule: a fixed number of queries in flight.
+
+    Attributes:
+        concurrency: How many queries are in flight.
+        extent: The duration and the number of queries.
+
+    Raises:
+        ConfigurationError: The concurrency is out of range.
+    """
+
+    concurrency: int
+    extent: Extent
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.concurrency <= MAX_CONCURRENCY:
+            raise ConfigurationError(f"concurrency is {self.concurrency}; allowed: 1…{MAX_CONCURRENCY}")
+
+    def __str__(self) -> str:
+        """Returns its name among the arrival processes."""
+        return f"closed loop, {self.concurrency} in flight"
+
+
+def run_closed_loop(
+    target: QueryTarget,
+    loop: ClosedLoop,
+    limits: RunLimits,
+    *,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    sleep: Callable[[float], None] | None = None,
+) -> IssuedRun:
+    """Keeps queries in flight, and waits for the last answers.
+
+    A query is due when it is sent, so that there is no lag, and a slow answer delays later queries: the
+    latency is that of a number of users who wait for each answer, and not that of a rate. A query that fails
+    or times out makes room for the next. No backlog can grow; every other rule is that of
+    ``issuer.run_open_loop``.
+
+    Args:
+        target: The system under test.
+        loop: How many queries are in flight, and how long.
+        limits: What ends the run early; without a bound.
+        clock: A monotonic clock in nanoseconds, the same as the target's.
+        sleep: Waits for seconds, or until a query is done; None for the real one.
+    """
+    extent = loop.extent
+    log = _WakingLog(Schedule(np.empty(0, np.int64), str(loop), 0.0), clock())
+    with frozen_heap():
+        target.begin(log)
+        try:
+            log.begin(clock())
+            watch = RunWatch(log, limits, None, extent.min_queries if not extent.min_duration_s else 0)
+            stop = _issue(target, loop, log, watch, clock, sleep or log.done.wait)
+            stop = stop or drain(log, watch, limits, clock, sleep or time.sleep)
+            ended_ns = clock()
+        finally:
+            target.end(0.0)
+    return IssuedRun.of(log, stop, ended_ns, limits)
+
+
+def _issue(
+    target: QueryTarget,
+    loop: ClosedLoop,
+    log: _WakingLog,
+    watch: RunWatch,
+    clock: Callable[[], int],
+    sleep: Callable[[float], object],
+) -> Stop:
+    """Sends queries until there are enough, or the run must stop."""
+    extent = loop.extent
+    least_ns = extent.min_duration_s * _NS_PER_S
+    most_ns = float("inf") if extent.max_duration_s is None else extent.max_duration_s * _NS_PER_S
+    while True:
+        now_ns = clock()
+        elapsed_ns = now_ns - log.began_ns
+        if (log.sent_count >= extent.min_queries and elapsed_ns >= least_ns) or elapsed_ns >= most_ns:
+            return Stop.COMPLETE
+        if now_ns >= watch.next_ns and (stop := watch.look(now_ns)):
+            return stop
+        log.done.clear()
+        if log.waiting < loop.concurrency:
+            target.submit(log.sent_unscheduled(clock()))
+        else:
+            sleep(max(0, watch.next_ns - now_ns) / _NS_PER_S)
+
+
+class _WakingLog(QueryLog):
+    """A log that wakes the thread that sends."""
+
+    def __init__(self, schedule: Schedule, began_ns: int) -> None:
+        super().__init__(schedule, began_ns)
+        self.done = threading.Event()
+
+    def answered(self, query: int, done_ns: int, **times: int) -> None:
+        """Records an answer."""
+        super().answered(query, done_ns, **times)
+        self.done.set()
+
+    def failed(self, query: int, done_ns: int, reason: str) -> None:
+        """Records a failure."""
+        super().failed(query, done_ns, reason)
+        self.done.set()
+
+
+_BITS = 32
+_MASK = (1 << _BITS) - 1
+_FACTOR = 0x9E3779B1
+"""2³² over the golden ratio: its multiples modulo 2³² are spread evenly (Knuth, TAOCP 3, 6.4)."""
+_QUEUE = SpanKind("queue", TraceLevel.APPLICATION_TRACE)
+
+
+class QuerySample:
+    """The queries of one run that are traced, about a ``share`` of them, and the spans that they get.
+
+    Choosing and stamping a query is a multiplication each, and needs no memory.
+    """
+
+    __slots__ = ("_base", "_context", "_limit", "_offset")
+
+    def __init__(self, context: TraceContext, share: float, seed: Sequence[int]) -> None:
+        self._context = context
+        self._limit = round(share * (1 << _BITS))
+        self._offset = int(np.random.default_rng(seed).integers(1 << _BITS))
+        self._base = (secrets.randbits(31) or 1) << _BITS  # as a recorder makes its ids
+
+    def __contains__(self, query: int) -> bool:
+        return (query * _FACTOR + self._offset) & _MASK < self._limit
+
+    def span_id(self, query: int) -> int:
+        """Returns the id of the span of a query's call."""
+        return self._base + query + 1
+
+    def traceparent(self, query: int) -> str:
+        """Returns the header that a query's call carries."""
+        return replace(self._context, span_id=self.span_id(query)).traceparent
+
+    def chosen(self, count: int) -> NDArray[np.int64]:
+        """Returns those of the first queries that are traced: int64, ascending."""
+        numbers = np.arange(count, dtype=np.uint64)
+        places = (numbers * np.uint64(_FACTOR) + np.uint64(self._offset)) & np.uint64(_MASK)
+        return np.flatnonzero(places < self._limit)
+
+
+@runtime_checkable
+class StampingTarget(Protocol):
+    """A target that sends each query as a call, whose process can trace it, too."""
+
+    @property
+    def call(self) -> SpanKind:
+        """The span of a query's call."""
+        ...
+
+    def stamp(self, sample: QuerySample | None) -> None:
+        """Sends the trace with the calls of these queries from now on; None stops that."""
+        ...
+
+
+class LoadTrace:
+    """The recorder of a sample of the queries of runs, which records each run after it has ended.
+
+    Args:
+        scope: The parent of the runs.
+        share: The share of the queries that are traced.
+        seed: The seed of their choice.
+    """
+
+    def __init__(self, scope: TraceScope, share: float, seed: int) -> None:
+        self._scope = scope
+        self._share = share
+        self._seed = seed
+        self._runs = 0
+
+    def begin(self, target: object) -> QuerySample:
+        """Returns the sample of the next run, with which the target stamps its calls."""
+        sample = QuerySample(self._scope.context, self._share, (self._seed, self._runs))
+        self._runs += 1
+        if isinstance(target, StampingTarget):
+            target.stamp(sample)
+        return sample
+
+    def record(self, target: object, sample: QuerySample, issued: IssuedRun, rate_qps: float) -> None:
+        """Records a run: what is known of each query of its sample."""
+        call = target.call if isinstance(target, StampingTarget) else None
+        queries, began_ns = issued.queries, issued.began_ns
+        last_ns = max(int(queries.done_ns.max()), int(queries.sent_ns.max()), 0) if len(queries) else 0
+        kind = SpanKind.of("run", TraceLevel.APPLICATION_TRACE, rate_qps=rate_qps)
+        run = self._scope.add(kind, began_ns, began_ns + last_ns)
+        for query in sample.chosen(len(queries)).tolist():
+            due_ns, sent_ns, done_ns = (
+                int(column[query]) for column in (queries.scheduled_ns, queries.sent_ns, queries.done_ns)
+            )
+            if sent_ns < 0:
+                continue
+            outcome = Outcome(int(queries.outcome[query]))
+            error = None if outcome is Outcome.ANSWERED else outcome.name.lower()
+            done_ns = done_ns if done_ns >= 0 else last_ns
+            found = {} if error is None else {"error.type": error}
+            kind = SpanKind.of("query", TraceLevel.APPLICATION_TRACE, query=query, **found)
+            scope = run.add(kind, began_ns + due_ns, began_ns + done_ns)
+            if call is not None:
+                of_call = ended(call, OK) if error is None else _failed(call, error)
+                ids = (scope.parent_id, sample.span_id(query))
+                self._scope.recorder.add(
+                    of_call, began_ns + sent_ns, began_ns + done_ns, ids[0], span_id=ids[1]
+                )
+            elif error is None:
+                times = tuple(int(getattr(queries, name)[query]) for name in _TIMES)
+                _record_batch(scope, began_ns + sent_ns, began_ns + done_ns, times)
+
+
+_TIMES = ("queue_ns", "batch_ns", "predict_ns", "batch_size")
+
+
+def _record_batch(scope: TraceScope, sent_ns: int, done_ns: int, times: tuple[int, ...]) -> None:
+    """Records the wait and the batch of a query in this process; -1 is a time that is not known."""
+    queue_ns, batch_ns, predict_ns, size = times
+    if queue_ns < 0:
+        return
+    begun_ns = min(sent_ns + queue_ns, done_ns)
+    scope.add(_QUEUE, sent_ns, begun_ns)
+    batch = scope.add(SpanKind.of("batch", TraceLevel.APPLICATION_TRACE, batch_size=size), begun_ns, done_ns)
+    if batch_ns >= 0 and predict_ns >= 0:
+        predict = SpanKind.of("predict", TraceLevel.MODEL_TRACE, batch_size=size)
+        began_ns = min(begun_ns + batch_ns, done_ns)
+        batch.add(predict, began_ns, min(began_ns + predict_ns, done_ns))
+
+
+def _failed(call: SpanKind, error: str) -> SpanKind:
+    """Returns the span of a call without a right answer, whose status was not kept."""
+    return replace(call, attributes=tuple(sorted((*call.attributes, ("error.type", error)))))
+
 
 _WARM_UP_TIMEOUT_MS = 60_000.0
 

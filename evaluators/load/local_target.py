@@ -13,8 +13,14 @@ from inferometer.agent.preprocessing.inputs import Input, Payload, Tensors
 from inferometer.agent.serving.batch_worker import BatchMemory, BatchWorker, Predicted
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.request_queue import WAITING, PredictedBatch, RequestQueue, RequestState
-from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs, shapes_of
-from inferometer.evaluators.load.target import Answers, LoadableSystem, LoadTarget
+from inferometer.evaluators.load.target import (
+    Answers,
+    LoadableSystem,
+    LoadInputs,
+    LoadTarget,
+    PreparedInputs,
+    shapes_of,
+)
 from inferometer.evaluators.system import TensorSystem
 from inferometer.manifests.errors import InferometerError, PredictionError, QueueFullError, SessionError
 

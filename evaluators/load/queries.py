@@ -1,16 +1,17 @@
-"""The queries of a run in columns, and the log that fills them during the run."""
+"""The queries of a run under load, in columns, the log that fills them, and how the run ended."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.load.schedule import Schedule
+from inferometer.evaluators.load.arrivals import Schedule
 
 NEVER_NS = np.iinfo(np.int64).max
 """The latency of a query without an answer: later than any bound."""
@@ -335,3 +336,35 @@ class QueryLog:
         with self._lock:
             columns = {name: getattr(self._all, name)[part].copy() for name in QUERY_COLUMNS}
             return Queries(**columns, repeated=self._repeated)
+
+
+def bound_ns_of(bound_ms: float) -> int:
+    """Returns a latency bound in nanoseconds: the nearest, as 2.01 ms is a little less in binary."""
+    return round(bound_ms * 1_000_000)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadRun:
+    """One schedule and the outcomes of its queries.
+
+    Attributes:
+        rate_qps: The requested rate; 0 for a closed loop.
+        source: The source of the schedule, such as an arrival process or a file.
+        seed: The seed it was drawn from; None for a file and for a closed loop.
+        checksum: ``sha256:…`` of the schedule; empty for a closed loop.
+        queries: The queries that were due before the run ended.
+        cut_ns: Queries that were due before this are the empty start, and in no figure.
+        stopped: Why the run ended before its schedule; empty if it did not.
+        invalid: Why its figures cannot be trusted; empty if they can.
+        reasons: How many queries failed for which reason.
+    """
+
+    rate_qps: float
+    source: str
+    seed: int | None
+    checksum: str
+    queries: Queries
+    cut_ns: int = 0
+    stopped: str = ""
+    invalid: str = ""
+    reasons: Mapping[str, int] = field(default_factory=dict)

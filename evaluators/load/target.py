@@ -1,11 +1,286 @@
-"""The interface of a target of load: it accepts queries without waiting for their answers."""
+"""The interface of a target of load, which accepts queries without waiting for answers, and its inputs.
+
+A bounded number of inputs is prepared before the clock of a run starts.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import itertools
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from inferometer.agent.inference.results import SystemDescription
-from inferometer.evaluators.load.prepared_inputs import LoadInputs
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.preparation import Fetch, Gate, Preparation, PreparedInput
+from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
+from inferometer.agent.inference.session import no_fetch
+from inferometer.agent.preprocessing.inputs import (
+    STRING_CHARACTERS,
+    EncodedImage,
+    NamedTensors,
+    Payload,
+    Pixels,
+    Tensor,
+    Tensors,
+    Url,
+    batch_size,
+    dtype_of,
+    element_bytes,
+)
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
+from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.loading.workers import size_of
+from inferometer.evaluators.statistics import random_state
+from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
+from inferometer.manifests.schema import ImageParameters, InputParameters, TensorSpec
+
+MAX_INPUTS = 1024
+"""The most inputs of a run: more than the caches of a processor hold, and prepared within seconds."""
+MAX_BYTES = 64 * 1024 * 1024
+"""The most memory of the inputs, unless one takes more."""
+SYNTHETIC_INPUTS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedInputs:
+    """Preprocessed inputs: under load the model only predicts.
+
+    Attributes:
+        rows: Each input as a batch of one: the tensors that the model takes, by their names. There is at
+            least one. They differ in shape where the model has dynamic axes.
+        source: Their description in words.
+        failures: The inputs that failed, and are left out.
+    """
+
+    rows: tuple[Tensors, ...]
+    source: str
+    failures: tuple[InputFailure, ...] = ()
+
+    def __len__(self) -> int:
+        """Returns the number of inputs."""
+        return len(self.rows)
+
+    @classmethod
+    def of_batch(cls, batch: Tensors, source: str) -> PreparedInputs:
+        """Returns the rows of a batch, by the names of the model's tensors."""
+        size = batch_size(batch)
+        rows = ({name: array[n : n + 1] for name, array in batch.items()} for n in range(size))
+        return cls(tuple(rows), source)
+
+    @property
+    def are_alike(self) -> bool:
+        """Whether all have the same shapes."""
+        first = shapes_of(self.rows[0])
+        return all(shapes_of(row) == first for row in self.rows)
+
+
+def shapes_of(tensors: Tensors) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of tensors, by their names."""
+    return {name: array.shape for name, array in tensors.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadInputs:
+    """Inputs in memory, which are preprocessed under load.
+
+    Attributes:
+        payloads: Their data; at least one, and no ``Url``.
+        source: Their description in words.
+        failures: The inputs that failed, and are left out.
+    """
+
+    payloads: tuple[Payload, ...]
+    source: str
+    failures: tuple[InputFailure, ...] = ()
+
+    def __len__(self) -> int:
+        """Returns the number of inputs."""
+        return len(self.payloads)
+
+
+LoadInputs: TypeAlias = PreparedInputs | ReadInputs
+
+
+def prepare_inputs(
+    dataset: Dataset,
+    preprocessor: ModelPreprocessor,
+    *,
+    fetch: Fetch = no_fetch,
+    max_inputs: int = MAX_INPUTS,
+    max_bytes: int = MAX_BYTES,
+) -> PreparedInputs:
+    """Reads and preprocesses the first inputs of a dataset for a model.
+
+    There are at most ``max_inputs``, and their tensors take at most ``max_bytes``, unless one takes more.
+
+    Raises:
+        DatasetError: None of them can be read and preprocessed.
+        FrameworkUnavailableError: The library that decodes images is not installed.
+    """
+    count = min(max_inputs, max(1, max_bytes // preprocessor.tensor_bytes))
+    samples = list(itertools.islice(dataset, count))
+    if not samples:
+        raise DatasetError(f"dataset {dataset.identity.name} is empty; load needs at least one input")
+    gate = Gate(overlap=True)  # nothing is predicted yet
+    preparation = Preparation(preprocessor, fetch, gate, threads=1, clock=time.perf_counter_ns)
+    try:
+        prepared = list(preparation.begin(samples))
+    finally:
+        preparation.close()
+    failures = tuple(item.failure for item in prepared if item.failure is not None)
+    rows = tuple(_row(item, preprocessor) for item in prepared if item.failure is None)
+    return PreparedInputs(rows, _source(dataset, len(rows), failures), failures)
+
+
+def _row(item: PreparedInput, preprocessor: ModelPreprocessor) -> Tensors:
+    """Returns a prepared input as a batch of one; without a copy."""
+    batch = {name: array[item.place : item.place + 1] for name, array in item.batch.items()}
+    return preprocessor.assembled(batch, None, [item.rows])
+
+
+def read_inputs(
+    dataset: Dataset, *, fetch: Fetch = no_fetch, max_inputs: int = MAX_INPUTS, max_bytes: int = MAX_BYTES
+) -> ReadInputs:
+    """Reads the first inputs of a dataset, and fetches those that are at URLs; see ``prepare_inputs``.
+
+    Raises:
+        DatasetError: None of them can be read.
+    """
+    payloads: list[Payload] = []
+    failures: list[InputFailure] = []
+    taken_bytes = 0
+    for item in itertools.islice(dataset, max_inputs):
+        try:
+            read = item.read()
+            if isinstance(read, Url):
+                read = EncodedImage(fetch(read.address))
+        except InputError as error:
+            failures.append(InputFailure(item.id, Stage.READ, str(error)))
+            continue
+        taken_bytes += size_of(read)
+        if payloads and taken_bytes > max_bytes:
+            break
+        payloads.append(read)
+    return ReadInputs(tuple(payloads), _source(dataset, len(payloads), failures), tuple(failures))
+
+
+def synthetic_tensors(
+    inputs: Sequence[InputParameters],
+    seed: int | Sequence[int],
+    *,
+    count: int = SYNTHETIC_INPUTS,
+    max_bytes: int = MAX_BYTES,
+    size: int | None = None,
+) -> PreparedInputs:
+    """Returns random tensors of the shapes and dtypes that a model takes.
+
+    Floats are uniform in [0, 1) and uint8 in 0…255. Other integers are 0 or 1: they may be token ids, and
+    every vocabulary has these two. Strings are ``STRING_CHARACTERS`` lower-case letters. Dynamic axes have a
+    ``size``, or their own. The same seed gives the same tensors on every machine. There are ``count``, or
+    fewer where they would take more than ``max_bytes``.
+    """
+    tensors = [tensor for each in inputs for tensor in each.tensors]
+    drawn = synthetic_arrays(tensors, seed, count=count, max_bytes=max_bytes, size=size)
+    source = _count(batch_size(drawn), "synthetic tensor" if len(drawn) == 1 else "synthetic input")
+    sizes = {
+        n for each in tensors for n, fixed in zip(each.sized(size), each.dimensions, strict=True) if not fixed
+    }
+    dynamic = f", dynamic axes of {' and '.join(map(str, sorted(sizes)))}" if sizes else ""
+    return PreparedInputs.of_batch(drawn, f"{source}, seed {seed}{dynamic}")
+
+
+def synthetic_arrays(
+    tensors: Sequence[TensorSpec],
+    seed: int | Sequence[int],
+    *,
+    count: int = SYNTHETIC_INPUTS,
+    max_bytes: int = MAX_BYTES,
+    size: int | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Returns random tensors by name, as ``synthetic_tensors``; dynamic axes have ``size``, or their own.
+
+    Raises:
+        ConfigurationError: An axis cannot have that size.
+    """
+    for each in tensors:
+        for fixed, axis in zip(each.dimensions, each.axes, strict=True):
+            if size is not None and fixed is None and size not in axis:
+                raise ConfigurationError(
+                    f'sequence_length is {size}; the model\'s "{each.name}" takes {axis}'
+                )
+    shapes = {each.name: each.sized(size) for each in tensors}
+    one_bytes = sum(math.prod(shapes[each.name]) * element_bytes(each) for each in tensors)
+    count = min(count, max(1, max_bytes // one_bytes))
+    random = random_state(seed)
+    drawn = {each.name: np.empty((count, *shapes[each.name]), dtype_of(each)) for each in tensors}
+    for batch in drawn.values():
+        for tensor in batch:  # one by one: float64 of all of them would take twice the memory
+            if batch.dtype.hasobject:
+                letters = random.randint(ord("a"), ord("z") + 1, (tensor.size, STRING_CHARACTERS))
+                texts = [bytes(row).decode() for row in letters.astype(np.uint8)]
+                tensor[...] = np.array(texts, object).reshape(tensor.shape)
+            elif batch.dtype.kind == "f":
+                tensor[...] = np.minimum(random.random_sample(tensor.shape), _BELOW_ONE)
+            else:
+                tensor[...] = random.randint(0, 256 if batch.dtype == np.uint8 else 2, tensor.shape)
+    return drawn
+
+
+def synthetic_payloads(
+    inputs: Sequence[InputParameters],
+    seed: int,
+    *,
+    count: int = SYNTHETIC_INPUTS,
+    max_bytes: int = MAX_BYTES,
+    size: int | None = None,
+) -> ReadInputs:
+    """Returns random inputs that are not preprocessed.
+
+    For a model of one image they are decoded images of the model's height and width, so that the latency
+    holds no decoding, and hardly any resizing; others are those of ``synthetic_tensors``.
+    """
+    parameters = inputs[0]
+    if len(inputs) > 1 or not isinstance(parameters, ImageParameters):
+        prepared = synthetic_tensors(inputs, seed, count=count, max_bytes=max_bytes, size=size)
+        return ReadInputs(tuple(map(payload_of, prepared.rows)), prepared.source)
+    shape = (parameters.height, parameters.width, 3)
+    count = min(count, max(1, max_bytes // (shape[0] * shape[1] * shape[2])))
+    random = random_state(seed)
+    images = [Pixels(random.randint(0, 256, shape).astype(np.uint8)) for _ in range(count)]
+    return ReadInputs(tuple(images), f"{_count(count, 'synthetic image')}, decoded, seed {seed}")
+
+
+def payload_of(row: Tensors) -> Tensor | NamedTensors:
+    """Returns a prepared input as the data of an input."""
+    arrays = {name: array[0] for name, array in row.items()}
+    return NamedTensors(arrays) if len(arrays) > 1 else Tensor(*arrays.values())
+
+
+_BELOW_ONE = 1 - 2.0**-11
+"""The largest number below 1 that float16 holds, so that no element type rounds up to 1."""
+
+
+def _source(dataset: Dataset, count: int, failures: Sequence[InputFailure]) -> str:
+    """Describes the inputs in words; raises DatasetError if there are none."""
+    name = dataset.identity.name
+    if count:
+        text = f"the first {count + len(failures)} of {len(dataset)} inputs of {name}"
+        return f"{text}, {len(failures)} left out" if failures else text
+    if not failures:
+        raise DatasetError(f"dataset {name} is empty; load needs at least one input")
+    first = f"input {failures[0].input_id}: "
+    raise DatasetError(
+        f"dataset {name}: none of the first {len(failures)} inputs can be used; "
+        f"{first}{failures[0].message.removeprefix(first)}"
+    )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 class Answers(Protocol):

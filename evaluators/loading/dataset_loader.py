@@ -1,4 +1,8 @@
-"""The loader of a dataset: its samples are read and preprocessed by workers, ahead of the caller."""
+"""The loader of a dataset, and that of random inputs and labels.
+
+Samples of a dataset are read and preprocessed by workers, ahead of the caller; the order of an epoch is
+which samples are in which batch of which rank. Random inputs are drawn once, in memory, and read nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,66 @@ from itertools import chain, count, cycle
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.preprocessing.preprocessor import tensor_bytes
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.loading.epoch_order import EpochOrder
+from inferometer.evaluators.load.target import synthetic_arrays
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader, LoaderOptions
-from inferometer.evaluators.loading.samples import FilledRows, SampleFiller, Task
-from inferometer.evaluators.loading.shared_rows import SharedRows, own_rows
-from inferometer.evaluators.loading.worker_processes import WorkerProcesses
-from inferometer.evaluators.loading.workers import CallingThread, Workers, WorkerThreads
-from inferometer.manifests.errors import DatasetError, InferometerError
-from inferometer.manifests.inputs import InputParameters
+from inferometer.evaluators.loading.workers import (
+    CallingThread,
+    FilledRows,
+    SampleFiller,
+    SharedRows,
+    Task,
+    WorkerProcesses,
+    Workers,
+    WorkerThreads,
+    own_rows,
+)
+from inferometer.evaluators.statistics import random_state
+from inferometer.manifests.errors import ConfigurationError, DatasetError, InferometerError
+from inferometer.manifests.schema import InputParameters
+
+
+class EpochOrder:
+    """Divides the samples of an epoch among batches and ranks.
+
+    The order is that of the dataset, or one that ``seed`` and the epoch's number draw, and depends on nothing
+    else. It is cut into pieces of ``ranks * batch_size`` samples, and each piece into one batch for each
+    rank, so that several ranks see in a step what one rank with a larger batch would. The last piece is
+    smaller: the sizes of its batches differ by one at the most. What is too little of it to give every rank
+    a sample, ``ranks - 1`` samples at the most, is left out of this epoch.
+
+    Args:
+        count: The samples of the dataset.
+        options: Their batches, ranks and order.
+
+    Raises:
+        DatasetError: There are fewer samples than ranks.
+    """
+
+    def __init__(self, count: int, options: LoaderOptions) -> None:
+        if count < options.ranks:
+            raise DatasetError(
+                f"the dataset has {count} samples, and {options.ranks} ranks need one each; use fewer ranks"
+            )
+        self._count = count
+        self._options = options
+        self._piece = options.batch_size * options.ranks
+        whole, rest = divmod(count, self._piece)
+        self.batches = whole + (rest >= options.ranks)
+        """The number of batches of each rank."""
+
+    def of(self, epoch: int) -> Iterator[NDArray[np.int64]]:
+        """Yields the places of the samples of each batch of this rank; int64, (samples,)."""
+        options = self._options
+        if options.shuffle:
+            order = random_state([options.seed, epoch]).permutation(self._count)
+        else:
+            order = np.arange(self._count)
+        for number in range(self.batches):
+            piece = order[number * self._piece : (number + 1) * self._piece]
+            yield np.array_split(piece, options.ranks)[options.rank].astype(np.int64, copy=False)
+
 
 UNLABELLED = -1
 """The label of a sample whose class is not needed."""
@@ -194,3 +249,81 @@ def _filled(tasks: Sequence[Task], parts: Sequence[FilledRows]) -> NDArray[np.bo
         for number, _ in part.failed:
             filled[task.first_row - tasks[0].first_row + number] = False
     return filled
+
+
+MOST_BATCHES = 8
+"""The batches that are drawn; the same ones follow again."""
+MOST_BYTES = 256 * 1024 * 1024
+"""The most memory of their inputs, unless one batch takes more."""
+
+
+class SyntheticLoader(Loader):
+    """The loader of full batches of random inputs, drawn by ``synthetic_arrays``, and random labels.
+
+    They depend on the seed, the rank and the batch size. The labels are uniform. Loading takes no time,
+    because the batches are drawn when the loader is constructed.
+
+    Args:
+        parameters: The model's input.
+        options: The batch size, the seed and the rank; there are no workers.
+        classes: The number of classes.
+        batches: The number of batches in an epoch.
+        fixed: Whether all batches are the same one.
+        label_length: The number of labels of a sample, which then start at 1, as CTC requires; None for one
+            label, which starts at 0.
+
+    Raises:
+        ConfigurationError: There is no class or no batch, or not enough memory.
+    """
+
+    def __init__(
+        self,
+        parameters: InputParameters,
+        options: LoaderOptions,
+        *,
+        classes: int,
+        batches: int,
+        fixed: bool = False,
+        label_length: int | None = None,
+    ) -> None:
+        lowest = 0 if label_length is None else 1
+        if classes <= lowest or batches < 1:
+            raise ConfigurationError(
+                f"synthetic data of {classes} classes and {batches} batches cannot be drawn; "
+                f"at least {lowest + 1} and 1 are needed"
+            )
+        size = options.batch_size
+        most = 1 if fixed else min(MOST_BATCHES, batches)
+        drawn = max(1, min(most, MOST_BYTES // (size * tensor_bytes(parameters))))
+        seed = [options.seed, options.rank]
+        try:
+            most_bytes = drawn * size * tensor_bytes(parameters)
+            [tensors] = synthetic_arrays(
+                parameters.tensors, seed, count=drawn * size, max_bytes=most_bytes
+            ).values()
+        except MemoryError as error:
+            raise ConfigurationError(
+                f"a batch of {size} inputs takes {size * tensor_bytes(parameters)} bytes, which cannot be "
+                "had; use a smaller batch_size"
+            ) from error
+        shape = (drawn * size,) if label_length is None else (drawn * size, label_length)
+        labels = random_state([*seed, 1]).randint(lowest, classes, shape).astype(np.int64)
+        self._batches = batches
+        self._drawn = tuple(
+            LoadedBatch(tensors[first : first + size], labels[first : first + size])
+            for first in range(0, drawn * size, size)
+        )
+
+    @property
+    def batches(self) -> int:
+        """The number of batches in an epoch."""
+        return self._batches
+
+    def epoch(self, number: int) -> Iterator[LoadedBatch]:
+        """Yields the batches of an epoch, which goes on where the one before it ended."""
+        first = number * self._batches
+        for place in range(first, first + self._batches):
+            yield self._drawn[place % len(self._drawn)]
+
+    def close(self) -> None:
+        """Does nothing."""

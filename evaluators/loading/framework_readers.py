@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.training.record_reader import RecordOptions, RecordReader
+from inferometer.agent.preprocessing.preprocessor import RecordOptions, RecordReader
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.child_process import end_children, received, sent, start_child
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader, LoaderOptions
-from inferometer.evaluators.loading.shared_rows import SharedRows
+from inferometer.evaluators.loading.workers import SharedRows
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InferometerError
-from inferometer.manifests.inputs import InputParameters
+from inferometer.manifests.schema import InputParameters
 
 _READERS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {"recordio": ("MXNet", "inferometer.agent.frameworks.mxnet.training.record_iterator:MXNetRecordReader")}
+    {"recordio": ("MXNet", "inferometer.agent.frameworks.mxnet.record_iterator:MXNetRecordReader")}
 )
 """The framework that has an iterator of a format, and its ``RecordReader`` as ``module:class``."""
 _NEXT = "next"

@@ -1,12 +1,239 @@
-"""The workers of a loader in this process: its threads, or the caller's own thread."""
+"""The workers of a loader, which read and preprocess samples into the rows of a buffer.
+
+They are threads of this process, the caller's own thread, or processes: tasks go through a pipe to each,
+and samples come back in shared memory.
+"""
 
 from __future__ import annotations
 
+import math
+import pickle
+import time
 from abc import abstractmethod
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
+from ctypes import Array, c_int64, c_ubyte
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.util import Finalize
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
 
 from inferometer.agent.closeable import Closeable
-from inferometer.evaluators.loading.samples import FilledRows, SampleFiller, Task
+from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.preprocessing.inputs import (
+    EncodedImage,
+    NamedTensors,
+    Payload,
+    Pixels,
+    Tensor,
+    Text,
+    Url,
+    dtype_of,
+)
+from inferometer.agent.preprocessing.preprocessor import Preprocessor, preprocessor_of
+from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.loading.child_process import (
+    CONTEXT,
+    ChildProcess,
+    end_children,
+    received,
+    sent,
+    start_child,
+)
+from inferometer.manifests.errors import ConfigurationError, InferometerError, InputError, one_line
+from inferometer.manifests.schema import InputParameters
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The buffers of a loader, in which each row is for one sample.
+
+    Attributes:
+        places: int64, (rows,): the place of the sample in the dataset.
+        inputs: ``(rows, *dimensions)``, of the model's element type.
+    """
+
+    places: NDArray[np.int64]
+    inputs: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The rows that a worker fills; ``number`` grows from task to task of a loader."""
+
+    number: int
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilledRows:
+    """The result of a task: the rows that a worker filled.
+
+    Attributes:
+        labels: The class of each sample that was loaded, in order; None if it is unknown.
+        failed: The rows that were not filled, counted from the first one, each with its failure.
+        read_ns: The time to read, summed over the samples.
+        preprocess_ns: The time to decode and preprocess, summed over the samples.
+        read_bytes: The bytes of the samples as they were read.
+    """
+
+    labels: tuple[str | None, ...] = ()
+    failed: tuple[tuple[int, InputFailure], ...] = ()
+    read_ns: int = 0
+    preprocess_ns: int = 0
+    read_bytes: int = 0
+
+
+class SampleFiller:
+    """A reader that preprocesses samples into rows. Thread-safe for different rows.
+
+    Args:
+        dataset: The samples.
+        parameters: The model's input.
+        rows: The buffers.
+        clock: A monotonic clock in nanoseconds.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        parameters: InputParameters,
+        rows: Rows,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._dataset = dataset
+        self._preprocessor: Preprocessor = preprocessor_of(parameters)
+        self._rows = rows
+        self._clock = clock
+
+    def fill(self, task: Task, cancelled: Callable[[], bool] = lambda: False) -> FilledRows:
+        """Fills the rows of a task, or fewer once ``cancelled`` returns True.
+
+        Raises:
+            DatasetError: The dataset is damaged.
+        """
+        labels: list[str | None] = []
+        failed: list[tuple[int, InputFailure]] = []
+        read_ns = preprocess_ns = read_bytes = 0
+        for number in range(task.rows):
+            if cancelled():
+                break
+            row = task.first_row + number
+            place = int(self._rows.places[row])
+            name, stage = str(place), Stage.READ
+            begin_ns = middle_ns = self._clock()
+            try:
+                sample = self._dataset.sample(place)
+                name = sample.id
+                payload = sample.read()
+                stage, middle_ns = Stage.PREPROCESS, self._clock()
+                read_bytes += size_of(payload)
+                self._preprocessor.write(payload, self._rows.inputs[row])
+            except InputError as error:
+                failed.append((number, InputFailure(name, stage, str(error))))
+            else:
+                labels.append(sample.label)
+            end_ns = self._clock()
+            if stage is Stage.READ:
+                middle_ns = end_ns
+            read_ns += middle_ns - begin_ns
+            preprocess_ns += end_ns - middle_ns
+        return FilledRows(tuple(labels), tuple(failed), read_ns, preprocess_ns, read_bytes)
+
+
+def size_of(payload: Payload) -> int:
+    """Returns the bytes of a sample as it was read; 0 for one that is not read here."""
+    match payload:
+        case EncodedImage():
+            return len(payload.content)
+        case Pixels() | Tensor():
+            return payload.array.nbytes
+        case Text():
+            return payload.nbytes
+        case NamedTensors():
+            return sum(array.nbytes for array in payload.arrays.values())
+        case Url():
+            return 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedRows:
+    """Rows in memory that has no name: it is gone with the last process that uses it, however that ends.
+
+    Attributes:
+        places: The memory of ``Rows.places``.
+        inputs: The memory of ``Rows.inputs``.
+        cancelled_below: The number of the first task that is not cancelled.
+    """
+
+    places: Array[c_int64]
+    inputs: Array[c_ubyte]
+    cancelled_below: c_int64
+
+    @classmethod
+    def of(cls, rows: int, parameters: InputParameters) -> Self:
+        """Allocates rows for inputs of a model.
+
+        Raises:
+            ConfigurationError: There is not enough memory.
+        """
+        size = rows * math.prod(_row_shape(parameters)) * _dtype_of(parameters).itemsize
+        try:
+            places, inputs = CONTEXT.RawArray(c_int64, rows), CONTEXT.RawArray(c_ubyte, size)
+            return cls(places, inputs, CONTEXT.RawValue(c_int64, 0))
+        except (OSError, MemoryError, OverflowError) as error:
+            raise no_memory(size, error) from error
+
+    def view(self, parameters: InputParameters) -> Rows:
+        """Returns the memory as arrays."""
+        inputs = np.frombuffer(memoryview(self.inputs), _dtype_of(parameters))
+        places = np.frombuffer(memoryview(self.places), np.int64)
+        return Rows(places, inputs.reshape(-1, *parameters.dimensions))
+
+
+def own_rows(rows: int, parameters: InputParameters) -> Rows:
+    """Returns rows of this process alone; raises ConfigurationError if there is not enough memory."""
+    dtype, shape = _dtype_of(parameters), _row_shape(parameters)
+    try:
+        return Rows(np.zeros(rows, np.int64), np.zeros((rows, *shape), dtype))
+    except (MemoryError, ValueError) as error:
+        size = rows * math.prod(shape) * dtype.itemsize
+        raise no_memory(size, error) from error
+
+
+def _dtype_of(parameters: InputParameters) -> np.dtype[Any]:
+    """Returns the dtype of an input; raises ConfigurationError if that is strings."""
+    dtype = dtype_of(parameters)
+    if dtype.hasobject:
+        raise ConfigurationError(
+            f'input "{parameters.input_layer}" of the model is strings; batches are loaded for models that '
+            "take numbers or images"
+        )
+    return dtype
+
+
+def _row_shape(parameters: InputParameters) -> tuple[int, ...]:
+    """Returns the shape of an input; raises ConfigurationError if it differs by input."""
+    if any(tensor.is_dynamic for tensor in parameters.tensors):
+        raise ConfigurationError(
+            f'input "{parameters.input_layer}" of the model has no fixed size; batches are loaded for models '
+            "with one size only, which dimensions in the manifest give"
+        )
+    return parameters.dimensions
+
+
+def no_memory(size: int, error: Exception) -> ConfigurationError:
+    """Returns the error for buffers of so many bytes."""
+    return ConfigurationError(
+        f"the batches of the loader take {size} bytes, which cannot be had: {one_line(error)}; use a smaller "
+        "batch_size or prefetch"
+    )
 
 
 class Workers(Closeable):
@@ -91,7 +318,7 @@ class WorkerThreads(Workers):
             self._cancelled_below = max(futures) + 1
         for future in futures.values():
             future.cancel()
-        wait(futures.values())
+        wait_for_futures(futures.values())
 
     def close(self) -> None:
         """Ends the threads."""
@@ -100,3 +327,116 @@ class WorkerThreads(Workers):
 
     def _fill(self, task: Task) -> FilledRows:
         return self._filler.fill(task, lambda: task.number < self._cancelled_below)
+
+
+_NAME = "a worker process of the loader"
+
+
+class WorkerProcesses(Workers):
+    """Fresh Python processes, each of which opens the dataset anew.
+
+    Args:
+        dataset: The samples; pickle passes it on.
+        parameters: The model's input.
+        rows: The buffers.
+        count: The number of processes.
+
+    Raises:
+        ConfigurationError: The dataset cannot be passed to another process, or this one may have no children.
+        DatasetError: A process cannot open the dataset, or ended.
+    """
+
+    def __init__(self, dataset: Dataset, parameters: InputParameters, rows: SharedRows, count: int) -> None:
+        opener = _pickled(dataset, parameters)
+        self._cancelled_below = rows.cancelled_below
+        self._results: dict[int, FilledRows | InferometerError] = {}
+        self._workers: list[ChildProcess] = []
+        # runs at the exit of the interpreter too, before multiprocessing waits for children
+        self._at_exit = Finalize(self, _end, (self._workers, rows.cancelled_below), exitpriority=10)
+        self._last = -1
+        try:
+            for _ in range(count):
+                self._workers.append(start_child(_NAME, _run, opener, rows))
+            for worker in self._workers:
+                if (failure := worker.receive()) is not None:
+                    raise failure
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The ids of the worker processes."""
+        return tuple(worker.process.pid for worker in self._workers if worker.process.pid is not None)
+
+    def submit(self, task: Task) -> None:
+        """Sends the task to the process with the fewest tasks."""
+        self._take_what_is_there()
+        worker = min(self._workers, key=lambda each: each.waiting)
+        worker.send(task)
+        worker.waiting += 1
+        self._last = task.number
+
+    def result(self, task: Task) -> FilledRows:
+        """Waits for the task."""
+        while task.number not in self._results:
+            self._take_what_is_there(timeout_s=None)
+        found = self._results.pop(task.number)
+        if isinstance(found, InferometerError):
+            raise found
+        return found
+
+    def cancel(self) -> None:
+        """Tells the processes to skip what waits, and waits for the samples in progress."""
+        self._cancelled_below.value = self._last + 1
+        while any(worker.waiting for worker in self._workers):
+            self._take_what_is_there(timeout_s=None)
+        self._results.clear()
+
+    def close(self) -> None:
+        """Ends the processes; what interrupts it is made up for at the exit of the interpreter."""
+        _end(self._workers, self._cancelled_below)
+        self._at_exit.cancel()
+
+    def _take_what_is_there(self, timeout_s: float | None = 0.0) -> None:
+        """Receives the available results; without a timeout, waits for one."""
+        ready = wait([worker.connection for worker in self._workers], timeout_s)
+        for worker in (each for each in self._workers if each.connection in ready):
+            number, filled = worker.receive()
+            worker.waiting -= 1
+            self._results[number] = filled
+
+
+def _pickled(dataset: Dataset, parameters: InputParameters) -> bytes:
+    try:
+        return pickle.dumps((dataset, parameters))
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"dataset {dataset.identity.name} cannot be passed to worker processes: {one_line(error)}; "
+            "use threads"
+        ) from error
+
+
+def _end(workers: list[ChildProcess], cancelled_below: c_int64) -> None:
+    cancelled_below.value = np.iinfo(np.int64).max
+    end_children(workers)
+    workers.clear()
+
+
+def _run(opener: bytes, rows: SharedRows, connection: Connection) -> None:
+    """Runs a worker process until the caller closes the connection or is gone."""
+    answer: Any = None
+    try:
+        dataset, parameters = pickle.loads(opener)  # noqa: S301 - from the caller of this process
+        filler = SampleFiller(dataset, parameters, rows.view(parameters))
+    except InferometerError as error:
+        answer = error
+    while sent(connection, answer) and (task := received(connection)) is not None:
+        answer = (task.number, _filled(filler, task, rows.cancelled_below))
+
+
+def _filled(filler: SampleFiller, task: Task, cancelled_below: c_int64) -> FilledRows | InferometerError:
+    try:
+        return filler.fill(task, lambda: task.number < cancelled_below.value)
+    except InferometerError as error:
+        return error

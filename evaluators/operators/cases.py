@@ -1,15 +1,30 @@
-"""The request of a benchmark: operators of the table, the sizes of their inputs, and modes."""
+"""The request of a benchmark: operators of the table, the sizes of their inputs, and modes.
+
+The coverage of the table is how each framework runs its operators, and which others it has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
-from inferometer.agent.hardware.device import CPU, Device
-from inferometer.agent.operators.operator import NOTHING, Case, ParameterValue, Preset, Shape
-from inferometer.agent.operators.table.registry import chosen_operators, operators
+from inferometer.agent.hardware.environment import CPU, Device
+from inferometer.agent.inference.registry import FrameworkEntry, Registry
+from inferometer.agent.operators.operator import (
+    NOTHING,
+    Case,
+    Operator,
+    OperatorRunner,
+    ParameterValue,
+    Preset,
+    RunnerOptions,
+    Shape,
+    chosen_operators,
+    operators,
+)
 from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions
-from inferometer.manifests.errors import ConfigurationError, suggestion
+from inferometer.manifests.errors import ConfigurationError, FrameworkUnavailableError, suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +108,54 @@ def _cases(name: str, size: str) -> tuple[Case, ...]:
         )
     shape = tuple(int(part) for part in parts)
     return (operator.own_case(dict.fromkeys(operator.given, shape)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What one framework has of the table.
+
+    Attributes:
+        framework: Its name.
+        version: The installed version; None if it is not installed.
+        forms: The ways in which it runs an operator, by the operator's name; none if it lacks it.
+        reasons: Why it lacks an operator, by the operator's name.
+        uncovered: The operators of the framework's own registry that the table does not use, sorted.
+    """
+
+    framework: str
+    version: str | None
+    forms: Mapping[str, tuple[str, ...]]
+    reasons: Mapping[str, str]
+    uncovered: tuple[str, ...]
+
+
+def frameworks_with_operators(registry: Registry, names: Sequence[str] = ()) -> Iterator[FrameworkEntry]:
+    """Yields the frameworks of some names, or all that run single operators.
+
+    Raises:
+        UnknownFrameworkError: There is no framework of a name.
+        ConfigurationError: One runs no single operators.
+    """
+    for entry in [registry.find(name) for name in names] or registry.entries:
+        if entry.operators:
+            yield entry
+        elif names:
+            raise ConfigurationError(f"framework {entry.name} runs no single operators")
+
+
+def coverage_of(entry: FrameworkEntry, operators: Sequence[Operator]) -> Coverage:
+    """Returns what a framework has of some operators. It imports the framework.
+
+    One that is not installed, or cannot be imported, lacks all of them for that reason.
+    """
+    try:
+        runner_class = entry.load_operators()
+    except FrameworkUnavailableError as error:
+        reasons = dict.fromkeys((each.name for each in operators), str(error))
+        return Coverage(entry.name, entry.installed_version, {}, reasons, ())
+    if not (isinstance(runner_class, type) and issubclass(runner_class, OperatorRunner)):
+        raise ConfigurationError(f"framework {entry.name}: {entry.operators} is no OperatorRunner")
+    with closing(runner_class(RunnerOptions())) as runner:
+        forms = {each.name: runner.forms(each.name) for each in operators}
+        reasons = {name: runner.missing(name) for name, found in forms.items() if not found}
+        return Coverage(entry.name, entry.installed_version, forms, reasons, runner.uncovered())

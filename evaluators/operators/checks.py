@@ -11,13 +11,19 @@ from numpy.typing import NDArray
 
 from inferometer.agent.operators.checking import (
     Difference,
+    draw_inputs,
     gradient_difference,
     output_difference,
     run_difference,
 )
-from inferometer.agent.operators.inputs import draw_inputs
-from inferometer.agent.operators.operator import Case, Operator, Preset
-from inferometer.agent.operators.runner import OperatorCall, OperatorRunner, element_type
+from inferometer.agent.operators.operator import (
+    Case,
+    Operator,
+    OperatorCall,
+    OperatorRunner,
+    Preset,
+    element_type,
+)
 from inferometer.evaluators.kinds.operators.measurement import Correctness, Mode
 
 REFERENCE, FINITE_DIFFERENCES, PROPERTIES = "reference", "finite differences", "properties"

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inferometer.agent.inference.predictor import Precision
-from inferometer.agent.operators.operator import ParameterValue, Shape
-from inferometer.agent.operators.table.registry import operators
-from inferometer.agent.tracing.span import SpanChunk, TraceLevel
+from inferometer.agent.operators.operator import ParameterValue, Shape, operators
+from inferometer.agent.tracing.recorder import SpanChunk, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-from inferometer.evaluators.kinds.operators.figures import OperatorSummary
 from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions, OperatorRow
+from inferometer.evaluators.kinds.operators.report import OperatorSummary
 from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
 from inferometer.evaluators.operators.traced import mxnet, onnxruntime, pytorch
 from inferometer.evaluators.operators.traced.layer_case import NoRowError, Reader

@@ -1,23 +1,37 @@
-"""The fresh processes of a framework's rows: one for each group, and a new one after each that is lost."""
+"""The fresh processes of a framework's rows: one for each group, and a new one after each that is lost.
+
+The groups of cells run in the order planned here. The journal of a benchmark in progress holds its rows, so
+that the same request goes on after an end.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, TypeAlias, cast
 
 from inferometer.agent.hardware.environment import Environment, read_environment
 from inferometer.agent.inference.registry import FrameworkEntry
-from inferometer.agent.operators.runner import NotSupportedHereError, OperatorRunner, RunnerOptions
+from inferometer.agent.operators.operator import (
+    Case,
+    NotSupportedHereError,
+    OperatorRunner,
+    RunnerOptions,
+    operators,
+)
+from inferometer.evaluators.jobs.job import JobCallbacks
+from inferometer.evaluators.jobs.linked_process import LinkedTask, in_processes
+from inferometer.evaluators.kinds.operators.kind import row_document, row_from_document
 from inferometer.evaluators.kinds.operators.measurement import OperatorOptions, OperatorRow, RowStatus
+from inferometer.evaluators.operators.cases import OperatorRequest
 from inferometer.evaluators.operators.measuring import Cell, Measurer
-from inferometer.evaluators.running.linked_process import LinkedTask
-from inferometer.evaluators.running.resources import JobCallbacks
-from inferometer.evaluators.running.supervision import in_processes
-from inferometer.manifests.errors import EvaluationFailed, InferometerError, one_line
+from inferometer.manifests.errors import EvaluationFailed, InferometerError, OutputError, one_line
 
 _PROCESS = "its process"
 
@@ -157,3 +171,154 @@ def _measured(
             if callbacks.stop_requested():
                 return
             yield measurer.row(cell)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The work of one fresh process: a framework's cells of a category.
+
+    Attributes:
+        framework: The framework.
+        process: Which of the processes of each cell it is, from 1.
+        cells: Its cells, with their numbers in the framework's plan.
+    """
+
+    framework: str
+    process: int
+    cells: tuple[tuple[int, Cell], ...]
+
+
+def cells_of(request: OperatorRequest, facts: FrameworkFacts) -> tuple[Cell, ...]:
+    """Returns the cells of a framework: each operator, case, form and mode, in this order.
+
+    An operator that it lacks, or that has none of the forms asked for, has cells with the reason.
+    """
+    known = RowStatus.FAILED if facts.lost else RowStatus.MISSING
+    found = []
+    for name, case in request.cases():
+        plain = Case(dict(case.shapes), dict(case.parameters), case.preset)
+        for form, reason in _forms(name, request.forms, facts):
+            found += [Cell(name, plain, form, mode, reason=reason, known=known) for mode in request.modes]
+    return tuple(found)
+
+
+def _forms(name: str, wanted: Sequence[str], facts: FrameworkFacts) -> Sequence[tuple[str, str]]:
+    """Returns the forms to measure, each with the reason why it cannot be measured, or an empty text."""
+    if facts.unfit:
+        return [("", facts.unfit)]
+    known = facts.forms.get(name, ())
+    if not known:
+        return [("", facts.missing.get(name, f"{facts.name} has no such operator"))]
+    if not wanted:
+        return [(known[0], "")]
+    chosen = [form for form in known if form in wanted]
+    if not chosen:
+        reason = f"{facts.name} has no {' or '.join(wanted)} of it; it has {', '.join(known)}"
+        return [("", reason)]
+    return [(form, "") for form in chosen]
+
+
+def groups_of(plans: Mapping[str, Sequence[Cell]], processes: int) -> Iterator[Group]:
+    """Yields the groups in the order in which they run.
+
+    The first process of all categories comes before the second. Frameworks take turns within a category, so
+    that what drifts meets all of them, and begin with another one in each process.
+    """
+    every = {name: _by_category(plan) for name, plan in plans.items()}
+    categories = dict.fromkeys(category for found in every.values() for category in found)
+    names = list(plans)
+    for process in range(1, processes + 1):
+        first = (process - 1) % max(len(names), 1)
+        for category in categories:
+            for name in names[first:] + names[:first]:
+                cells = every[name].get(category, [])
+                numbered = [(number, replace(cell, process=process)) for number, cell in cells]
+                yield Group(name, process, tuple(numbered))
+
+
+def _by_category(plan: Sequence[Cell]) -> Mapping[str, list[tuple[int, Cell]]]:
+    found: dict[str, list[tuple[int, Cell]]] = {}
+    for number, cell in enumerate(plan):
+        found.setdefault(operators()[cell.operator].category.value, []).append((number, cell))
+    return found
+
+
+Place: TypeAlias = tuple[str, int, int]
+"""A framework, the number of a cell in its plan, and the number of a process."""
+
+
+class Journal:
+    """A file of JSON lines, one for each row, that is removed when all are there.
+
+    A line that was cut off when the program ended is not read.
+
+    Args:
+        path: The file; None to keep nothing.
+        resume: Whether to go on with the rows that it has, instead of beginning anew.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+
+    def __init__(self, path: Path | None, *, resume: bool) -> None:
+        self._path = path
+        self.rows: Mapping[Place, OperatorRow] = _read(path) if path is not None and resume else {}
+        if path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if self.rows:
+                    _mend(path)
+                else:
+                    path.write_bytes(b"")
+            except OSError as error:
+                raise OutputError(f"{path}: the journal cannot be written: {error.strerror}") from error
+
+    def add(self, place: Place, row: OperatorRow) -> None:
+        """Keeps a row.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        if self._path is None:
+            return
+        line = json.dumps({"place": list(place), "row": row_document(row)}) + "\n"
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                file.write(line.encode())
+        except OSError as error:
+            raise OutputError(f"{self._path}: the journal cannot be written: {error.strerror}") from error
+
+    def remove(self) -> None:
+        """Removes the file: all rows are there."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def journal_path(folder: Path, plan: object) -> Path:
+    """Returns the file of a plan, identified by its ``repr``; a run resumes only with an equal plan."""
+    return folder / f"operators-{hashlib.sha256(repr(plan).encode()).hexdigest()[:16]}.jsonl"
+
+
+def _read(path: Path) -> Mapping[Place, OperatorRow]:
+    """Returns the rows of the lines that are whole."""
+    found: dict[Place, OperatorRow] = {}
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            content = json.loads(line)
+            framework, cell, process = content["place"]
+            found[str(framework), int(cell), int(process)] = row_from_document(content["row"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return found
+
+
+def _mend(path: Path) -> None:
+    """Ends the last line, in case it was cut off."""
+    with path.open("rb+") as file:
+        file.seek(-1, 2)
+        if file.read() != b"\n":
+            file.write(b"\n")

@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferometer.evaluators.plans import dlbs_names as names
-from inferometer.evaluators.plans.cells import Cell, cells_of
-from inferometer.evaluators.plans.expressions import shown, with_references
+from inferometer.evaluators.plans.cell_command import IMAGE, VARIABLE
+from inferometer.evaluators.plans.cells import Cell, cells_of, shown, with_references
 from inferometer.evaluators.plans.plan import plan_of
-from inferometer.evaluators.plans.software import IMAGE, VARIABLE
 from inferometer.manifests.errors import ConfigurationError
 
 _SECTIONS = {"parameters": dict, "variables": dict, "extensions": list}

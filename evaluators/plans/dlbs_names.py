@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from inferometer.evaluators.plans.expressions import referred_in, with_references
+from inferometer.evaluators.plans.cell_command import CORES, IMAGE, LAUNCHER, SLURM, SOFTWARE, VARIABLE
+from inferometer.evaluators.plans.cells import referred_in, with_references
 from inferometer.evaluators.plans.plan import Plan
-from inferometer.evaluators.plans.software import CORES, IMAGE, LAUNCHER, SLURM, SOFTWARE, VARIABLE
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 FRAMEWORKS = ("mxnet", "pytorch")

@@ -37,7 +37,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from inferometer.manifests.errors import ConfigurationError, one_line
-from inferometer.manifests.strict_yaml import parse_yaml
+from inferometer.manifests.loader import parse_yaml
 
 
 def _words(written: Any) -> Any:

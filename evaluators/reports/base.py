@@ -1,18 +1,27 @@
-"""The interface of a report: columns, and rows made from evaluations by a pure function."""
+"""The interface of a report: columns, and rows made from evaluations by a pure function; the reports by name.
+
+A report is imported on first use. Columns of times are in milliseconds, with the ends of their 95 %
+intervals.
+"""
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timezone
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, cast
+from importlib import metadata
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, cast
 
 from typing_extensions import TypeVar
 
-if TYPE_CHECKING:  # listings have columns and rows, and no evaluations
-    from inferometer.evaluators.evaluation import Evaluation
-    from inferometer.evaluators.kinds.measurement import Measurement
+from inferometer.manifests.errors import IMPORT_FAILURES, ConfigurationError, one_line, suggestion
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.evaluation import Evaluation, Measurement
+
 
 M = TypeVar("M", bound="Measurement", default="Measurement")
 Value: TypeAlias = str | int | float | bool | None
@@ -173,3 +182,85 @@ def describe_verdict(evaluation: Evaluation, invalid: str) -> Row:
 def in_ms(duration_ns: float | None) -> float | None:
     """Returns a duration in milliseconds; None for an unknown one."""
     return None if duration_ns is None else duration_ns / _NS_PER_MS
+
+
+ENTRY_POINTS = "inferometer.reports"
+REPORTS: Mapping[str, str] = MappingProxyType(
+    {
+        "latency": "inferometer.evaluators.kinds.batches.report:LatencyReport",
+        "accuracy": "inferometer.evaluators.kinds.batches.report:AccuracyReport",
+        "duration": "inferometer.evaluators.kinds.batches.report:DurationReport",
+        "layers": "inferometer.evaluators.reports.traces:LayersReport",
+        "layer_tree": "inferometer.evaluators.reports.traces:LayerTreeReport",
+        "cuda_launch": "inferometer.evaluators.reports.traces:KernelsReport",
+        "eventflow": "inferometer.evaluators.reports.traces:EventflowReport",
+        "workload": "inferometer.evaluators.kinds.load.report:WorkloadReport",
+        "max_qps": "inferometer.evaluators.kinds.load.report:MaxQpsReport",
+        "training": "inferometer.evaluators.kinds.training.report:TrainingReport",
+        "training_steps": "inferometer.evaluators.kinds.training.report:TrainingStepsReport",
+        "ingestion": "inferometer.evaluators.kinds.ingestion.kind:IngestionReport",
+        "weak_scaling": "inferometer.evaluators.kinds.training.report:WeakScalingReport",
+        "strong_scaling": "inferometer.evaluators.kinds.training.report:StrongScalingReport",
+        "operators": "inferometer.evaluators.kinds.operators.report:OperatorsReport",
+    }
+)
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {"throughput": "latency", "kernels": "cuda_launch", "max-qps": "max_qps", "op": "operators"}
+)
+
+
+def known_reports() -> dict[str, str]:
+    """Returns the reports as ``"module:Class"`` by name: the built-in ones and those of plug-ins."""
+    announced = {point.name.casefold(): point.value for point in metadata.entry_points(group=ENTRY_POINTS)}
+    return announced | dict(REPORTS)
+
+
+def find_report(name: str) -> Report[Any]:
+    """Returns the report of a name or an alias; case does not matter.
+
+    Raises:
+        ConfigurationError: No such report exists, or a plug-in's report cannot be imported.
+    """
+    key = name.strip().casefold()
+    known = known_reports()
+    target = known.get(ALIASES.get(key, key))
+    if target is None:
+        raise ConfigurationError(f'unknown report "{name}"; {suggestion(name, (*known, *ALIASES))}')
+    module, _, attribute = target.partition(":")
+    try:
+        report = getattr(importlib.import_module(module), attribute)()
+    except IMPORT_FAILURES as error:
+        raise ConfigurationError(f"report {key}: {target} cannot be imported: {one_line(error)}") from error
+    if not isinstance(report, Report):
+        raise TypeError(f"{target} is no Report")
+    return report
+
+
+def time_columns(
+    key: str, heading: str, details: Mapping[str, int], intervals: Collection[str]
+) -> Iterator[Column]:
+    """Yields a column ``key_NAME`` for each figure, and after it those of its interval's ends.
+
+    Args:
+        key: The beginning of the keys, with the unit: ``latency_ms``.
+        heading: The beginning of the headings; empty for none.
+        details: The ``detail`` of each figure's column, by the figure's name.
+        intervals: The names of the times that have an interval.
+    """
+    for name, detail in details.items():
+        shown = " ".join(filter(None, (heading, name.replace("_", " "))))
+        yield Column(f"{key}_{name}", f"{shown} (ms)", detail=detail)
+        if name in intervals:
+            yield Column(f"{key}_{name}_low", f"{shown} low (ms)", detail=3)
+            yield Column(f"{key}_{name}_high", f"{shown} high (ms)", detail=3)
+
+
+def time_values(
+    key: str, summary: object, names: Collection[str], intervals: Collection[str]
+) -> dict[str, float | None]:
+    """Returns the values of ``time_columns``, from the attributes ``NAME_ns`` and ``NAME_interval_ns``."""
+    values = {f"{key}_{name}": in_ms(getattr(summary, f"{name}_ns")) for name in names}
+    for name in intervals:
+        low_ns, high_ns = getattr(summary, f"{name}_interval_ns") or (None, None)
+        values |= {f"{key}_{name}_low": in_ms(low_ns), f"{key}_{name}_high": in_ms(high_ns)}
+    return values

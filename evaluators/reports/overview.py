@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.measurement import Measurement
+from inferometer.evaluators.evaluation import Evaluation, Measurement
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,

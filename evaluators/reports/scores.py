@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.tasks.scores import TaskResult
+from inferometer.evaluators.tasks.metric import TaskResult
 
 COLUMNS = (
     Column("task", "task"),

@@ -17,9 +17,10 @@
 | ``dataset_sample`` | the ids of its samples, if it ran over some of a dataset's, many per document |
 
 Every part has ``evaluation_id``, ``save_id``, its ``sequence`` in its collection, and the id
-``save_id/sequence``. ``save_id`` identifies one attempt to save: the remains of an interrupted attempt belong
-to no ``evaluation`` document. ``evaluation.parts`` counts the documents of each collection. Times are
-nanoseconds as 64-bit integers. ``created_at`` is UTC to the millisecond, which is the precision of BSON.
+``save_id/sequence``. ``save_id`` identifies one attempt to save: the remains of an interrupted attempt
+belong to no ``evaluation`` document. ``evaluation.parts`` counts the documents of each collection. Times
+are nanoseconds as 64-bit integers. ``created_at`` is UTC to the millisecond, which is the precision of
+BSON.
 ``documents_v1`` reads the documents of earlier versions.
 """
 
@@ -31,27 +32,155 @@ from datetime import timezone
 from functools import cache
 from typing import Any
 
-from inferometer.agent.hardware.device import Device, DeviceKind
-from inferometer.agent.hardware.environment import Environment, Gpu
+import numpy as np
+
+from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu
 from inferometer.agent.inference.predictor import Precision, Weights, has_own_precision
 from inferometer.agent.inference.results import SystemDescription
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import (
+    COLUMNS,
+    NO_BATCH,
+    Attributes,
+    AttributeValue,
+    SpanChunk,
+    SpanKind,
+    SpanRole,
+    TraceLevel,
+)
+from inferometer.evaluators.conditions.conditions import Conditions, HostConditions, Spread, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary, to_the_millisecond
 from inferometer.evaluators.kinds.registry import every_kind, find_kind, kind_of
 from inferometer.evaluators.store import documents_v1
-from inferometer.evaluators.store.condition_documents import conditions_document, conditions_from_document
-from inferometer.evaluators.store.measurement_documents import (
+from inferometer.evaluators.store.documents_v1 import present_key
+from inferometer.evaluators.store.values import (
     SAMPLE_IDS,
     SPANS,
     Document,
     Part,
     Stored,
+    checked,
+    fields_of,
+    restored,
+    storable,
+    storable_text,
 )
-from inferometer.evaluators.store.span_documents import chunk_from_document, span_documents
-from inferometer.evaluators.store.values import checked, fields_of, restored, storable, storable_text
 from inferometer.manifests.errors import ConfigurationError, StoreError, one_line, printable
 from inferometer.manifests.schema import ModelManifest
+
+_SPREADS = ("frequency_mhz", "gpu_clock_mhz")
+
+
+def conditions_document(conditions: Conditions | None) -> dict[str, Any] | None:
+    """Returns the document of conditions; None if there are none."""
+    if conditions is None:
+        return None
+    return fields_of(conditions) | {"hosts": [_host_document(host) for host in conditions.hosts]}
+
+
+def conditions_from_document(document: Any) -> Conditions | None:
+    """Returns the conditions of a document; None for one of an earlier version, which has none.
+
+    Raises:
+        KeyError, TypeError, ValueError: The document is damaged.
+    """
+    if document is None:
+        return None
+    known = restored(document)
+    return checked(
+        Conditions(
+            stability=Stability(known["stability"]),
+            reasons=tuple(map(str, known["reasons"])),
+            note=known["note"],
+            hosts=tuple(_host(host) for host in known["hosts"]),
+        )
+    )
+
+
+def _host_document(host: HostConditions) -> dict[str, Any]:
+    spreads = {name: getattr(host, name) for name in _SPREADS}
+    return fields_of(host) | {
+        name: None if each is None else fields_of(each) for name, each in spreads.items()
+    }
+
+
+def _host(document: dict[str, Any]) -> HostConditions:
+    spreads = {name: document[name] for name in _SPREADS}
+    known = {name: None if each is None else checked(Spread(**each)) for name, each in spreads.items()}
+    return checked(HostConditions(**document | known))
+
+
+def span_documents(chunks: Sequence[SpanChunk]) -> Iterator[Document]:
+    """Yields the documents of a trace's spans.
+
+    ``start_ns`` counts from ``epoch_ns``, which is nanoseconds since 1970, so that the numbers stay short.
+    ``resource`` is the process that recorded them; documents of earlier versions have none, and kinds without
+    ``role`` are no calls.
+    """
+    for chunk in chunks:
+        epoch_ns = int(chunk.start_ns.min()) if len(chunk) else 0
+        columns = {name: getattr(chunk, name).tolist() for name in COLUMNS}
+        columns["start_ns"] = (chunk.start_ns - epoch_ns).tolist()
+        yield {
+            "epoch_ns": epoch_ns,
+            "kinds": [
+                {
+                    "name": storable_text(kind.name),
+                    "level": kind.level.name,
+                    "attributes": _pairs(kind.attributes),
+                    **({} if kind.role is SpanRole.INTERNAL else {"role": kind.role.name}),
+                }
+                for kind in chunk.kinds
+            ],
+            **({"resource": _pairs(chunk.resource)} if chunk.resource else {}),
+            **columns,
+        }
+
+
+def chunk_from_document(document: Stored) -> SpanChunk:
+    """Returns the spans that a document holds.
+
+    Raises:
+        KeyError, TypeError, ValueError: It holds none.
+    """
+    kinds = tuple(
+        checked(
+            SpanKind(
+                kind["name"],
+                TraceLevel[kind["level"]],
+                _attributes(kind["attributes"]),
+                SpanRole[kind.get("role", SpanRole.INTERNAL.name)],
+            )
+        )
+        for kind in document["kinds"]
+    )
+    columns = {name: np.array(document[name], np.int64) for name in COLUMNS}
+    columns["start_ns"] = columns["start_ns"] + int(document["epoch_ns"])
+    if len({column.shape for column in columns.values()}) != 1:
+        raise ValueError("the columns of its spans differ in length")
+    places = columns["kind"]
+    if places.size and not 0 <= places.min() <= places.max() < len(kinds):
+        raise ValueError("a span is of no kind")
+    if columns["batch"].min(initial=NO_BATCH) < NO_BATCH:
+        raise ValueError("a span is of a negative batch")
+    resource = _attributes(document.get("resource", ()))
+    return SpanChunk(kinds, *(columns[name] for name in COLUMNS), resource=resource)
+
+
+def _pairs(attributes: Attributes) -> list[Document]:
+    return [{"k": storable_text(key), "v": storable(value)} for key, value in attributes]
+
+
+def _attributes(stored: Sequence[Any]) -> Attributes:
+    """Returns attributes, each by MongoDB's attribute pattern, or as a pair in earlier versions."""
+    pairs = ((each["k"], each["v"]) if isinstance(each, dict) else each for each in stored)
+    return tuple((present_key(key), _attribute(value)) for key, value in pairs)
+
+
+def _attribute(stored: Any) -> AttributeValue:
+    value = restored(stored)
+    return tuple(value) if isinstance(value, list) else value
+
 
 SCHEMA_VERSION = 3
 _WITHOUT_TASKS = 2

@@ -11,15 +11,16 @@ from functools import cache, partial
 from typing import Any, Protocol, TypeVar
 
 from inferometer.agent.inference.predictor import Weights
-from inferometer.agent.tracing.span import SpanChunk
+from inferometer.agent.tracing.recorder import SpanChunk
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.batches.documents import predictions_from_documents
 from inferometer.evaluators.kinds.batches.measurement import InputPrediction
-from inferometer.evaluators.kinds.batches.task_documents import predictions_from_documents
 from inferometer.evaluators.store import documents_v1
 from inferometer.evaluators.store.documents import (
     DAMAGES,
     Documents,
+    chunk_from_document,
     from_documents,
     lookup_key,
     on_demand,
@@ -29,9 +30,7 @@ from inferometer.evaluators.store.documents import (
     release_of,
     to_documents,
 )
-from inferometer.evaluators.store.measurement_documents import SPANS, Document
-from inferometer.evaluators.store.span_documents import chunk_from_document
-from inferometer.evaluators.store.values import checked
+from inferometer.evaluators.store.values import SPANS, Document, checked
 from inferometer.manifests.errors import ConfigurationError, StoreError, one_line, printable
 
 EXPIRING = {"agent": "expires_at"}

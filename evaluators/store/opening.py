@@ -1,16 +1,182 @@
-"""Opening of the database that an address names: the store of evaluations, and the directory of agents."""
+"""Opening of the database that an address names: the store of evaluations, and the directory of agents.
+
+The directory of serving agents is kept in the collection ``agent``.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
+from inferometer.evaluators.store.evaluation_store import Collections
+from inferometer.evaluators.store.values import restored, storable
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from inferometer.evaluators.store.agent_directory import AgentDirectory
     from inferometer.evaluators.store.evaluation_store import Connection, EvaluationStore
+
+
+COLLECTION = "agent"
+SCHEMA_VERSION = 1
+_TEXTS = ("hostname", "architecture", "cpu_model", "inferometer_version")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRecord:
+    """The state of an agent at its last heartbeat.
+
+    Attributes:
+        id: Unique to one run of the server.
+        address: The address for clients, as ``host:port``.
+        agent_info: The agent and the models that it can run.
+        open_sessions: The number of open models.
+        published_at: The time of the heartbeat by the agent's clock, in UTC, to the millisecond.
+        expires_at: When the record expires without another heartbeat.
+    """
+
+    id: str
+    address: str
+    agent_info: AgentInfo
+    open_sessions: int
+    published_at: datetime
+    expires_at: datetime
+
+
+def agent_document(record: AgentRecord, document_id: str) -> dict[str, Any]:
+    """Returns a record as a document of the collection ``agent``, one for each heartbeat."""
+    agent_info = record.agent_info
+    return {
+        "_id": document_id,
+        "schema_version": SCHEMA_VERSION,
+        "agent_id": record.id,
+        "address": record.address,
+        **{name: storable(getattr(agent_info, name)) for name in (*_TEXTS, "gpus")},
+        "frameworks": [{"name": n, "version": v} for n, v in agent_info.frameworks.items()],
+        "models": [
+            storable({"name": m.name, "version": m.version, "framework": m.framework})
+            for m in agent_info.models
+        ],
+        "started_at": agent_info.started_at,
+        "http_port": agent_info.http_port,
+        "open_sessions": record.open_sessions,
+        "published_at": record.published_at,
+        "expires_at": record.expires_at,
+        "expires_unix_ms": unix_ms(record.expires_at),
+    }
+
+
+def agent_record(document: Mapping[str, Any]) -> AgentRecord:
+    """Returns the record of a document.
+
+    Raises:
+        KeyError, TypeError, ValueError: The document is damaged, or of a newer schema.
+    """
+    if document["schema_version"] > SCHEMA_VERSION:
+        raise ValueError(f"its schema version is {document['schema_version']}")
+    frameworks = {str(each["name"]): str(each["version"]) for each in document["frameworks"]}
+    models = [restored(each) for each in document["models"]]
+    http_port = document.get("http_port")  # earlier versions of the program did not publish it
+    return AgentRecord(
+        id=str(document["agent_id"]),
+        address=str(document["address"]),
+        agent_info=AgentInfo(
+            **{name: str(document[name]) for name in _TEXTS},
+            gpus=tuple(map(str, document["gpus"])),
+            frameworks=frameworks,
+            models=tuple(
+                RunnableModel(str(m["name"]), str(m["version"]), str(m["framework"])) for m in models
+            ),
+            started_at=_time(document["started_at"]),
+            http_port=None if http_port is None else int(http_port),
+        ),
+        open_sessions=int(document["open_sessions"]),
+        published_at=_time(document["published_at"]),
+        expires_at=_time(document["expires_at"]),
+    )
+
+
+def unix_ms(time: datetime) -> int:
+    """Returns a time in milliseconds since 1970, which compares the same way in every database."""
+    return round(time.timestamp() * 1000)
+
+
+def _time(value: object) -> datetime:
+    if not isinstance(value, datetime):
+        raise TypeError(f"a time is {type(value).__name__}")
+    return value
+
+
+class AgentDirectory(Collections):
+    """Publishes agents and finds those that are alive. It is not thread-safe.
+
+    Documents are never changed: a heartbeat inserts a new one and then deletes those before it, so that the
+    agent is always listed. Readers skip expired documents; a publisher deletes them where the database does
+    not.
+    """
+
+    def publish(self, record: AgentRecord) -> None:
+        """Publishes an agent, replacing its previous record.
+
+        Raises:
+            StoreError: The database cannot be reached.
+        """
+        document = agent_document(record, str(uuid.uuid4()))
+        # An earlier agent of this machine at this address was killed: only one can listen there.
+        here = {"address": record.address, "hostname": document["hostname"]}
+        with self._wrapped(f"agent {record.address} was not published"):
+            self._connection.prepare_to_write()
+            with self._connection.transaction():
+                self._agents.insert_one(document)
+                for same in ({"agent_id": record.id}, here):
+                    self._agents.delete_many(same | {"_id": {"$ne": document["_id"]}})
+                self._agents.delete_many({"expires_unix_ms": {"$lte": unix_ms(record.published_at)}})
+
+    def remove(self, agent_id: str) -> None:
+        """Removes an agent; does nothing for an unknown one.
+
+        Raises:
+            StoreError: The database cannot be reached.
+        """
+        with self._wrapped("the stopped agent was not removed"), self._connection.transaction():
+            self._agents.delete_many({"agent_id": agent_id})
+
+    def alive(self, now: datetime) -> Sequence[AgentRecord]:
+        """Returns the agents that have not expired, sorted by address.
+
+        Records that cannot be read, such as those of a newer version, are logged and skipped.
+
+        Args:
+            now: The time in UTC; the clocks of the machines are assumed to agree.
+
+        Raises:
+            StoreError: The database cannot be reached.
+        """
+        newest: dict[str, AgentRecord] = {}
+        with self._wrapped("agents cannot be read"):
+            for document in self._agents.find({"expires_unix_ms": {"$gt": unix_ms(now)}}):
+                try:
+                    record = agent_record(document)
+                except (KeyError, TypeError, ValueError) as error:
+                    reason = f"{type(error).__name__}: {error}"
+                    _log.warning("%s: skipped an unreadable agent: %s", self.location, reason)
+                    continue
+                known = newest.get(record.id)
+                if known is None or known.published_at < record.published_at:
+                    newest[record.id] = record
+        return sorted(newest.values(), key=lambda record: record.address)
+
+    @property
+    def _agents(self) -> Any:
+        return self._connection.database[COLLECTION]
+
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _WITHOUT_STORE = "evaluate with --publish=false"
@@ -43,8 +209,6 @@ def open_agent_directory(address: str | None, name: str, data_dir: Path) -> Agen
         ConfigurationError: The address or the name is invalid.
         StoreError: The database cannot be reached or opened.
     """
-    from inferometer.evaluators.store.agent_directory import AgentDirectory
-
     return AgentDirectory(_connect(address, name, data_dir))
 
 
@@ -64,7 +228,7 @@ def check_address(address: str) -> str:
         ConfigurationError: It is invalid.
     """
     if not address.strip() or ("://" in address and not address.startswith(_SCHEMES)):
-        from inferometer.evaluators.store.databases.mongodb import without_credentials
+        from inferometer.evaluators.store.mongodb import without_credentials
 
         raise ConfigurationError(
             f'database address "{without_credentials(address)}" makes no sense; allowed: host, host:port, '
@@ -76,10 +240,10 @@ def check_address(address: str) -> str:
 def _connect(address: str | None, name: str, data_dir: Path, otherwise: str = "") -> Connection:
     # either driver takes long to import, and only one is needed
     if address is None:
-        from inferometer.evaluators.store.databases.sqlite import connect_sqlite
+        from inferometer.evaluators.store.sqlite import connect_sqlite
 
         return connect_sqlite(local_file(name, data_dir), otherwise)
-    from inferometer.evaluators.store.databases.mongodb import MongoConnection
+    from inferometer.evaluators.store.mongodb import MongoConnection
 
     return MongoConnection(check_address(address), _database_name(name), otherwise)
 

@@ -1,12 +1,17 @@
-r"""Conversion of values to a form that every database stores unchanged, and back.
+"""Parts of a measurement in a database: the interface of a kind's documents, and the form of their values.
 
-Arbitrary values, such as a manifest's attributes, may hold what a database changes or refuses:
+A measurement is kept as a part of the evaluation's own document, for what is small, and as documents in
+collections, for raw values.
+
+Values are converted to a form that every database stores unchanged, and back. Arbitrary values, such as a
+manifest's attributes, may hold what a database changes or refuses:
 
 - in a key, ``%``, ``$``, a dot, NUL and a leading ``_`` become ``%XX``, because databases give such keys a
   meaning of their own (neosqlite reads ``{"$date": …}`` as a time);
 - an integer beyond 64 bits becomes ``{"%int": "…"}``, because BSON has no such integers;
 - NaN and infinities become ``{"%float": "…"}``, because JSON has no such numbers;
-- a lone surrogate, as in a file name that is not UTF-8, becomes its escape, such as ``\udcff``, and stays so;
+- a lone surrogate, as in a file name that is not UTF-8, becomes the escape that ``ascii``
+  writes, and stays so;
 - any other value, such as a date in a manifest's attributes, becomes its text.
 """
 
@@ -14,18 +19,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, get_type_hints
 from urllib.parse import unquote
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from inferometer.evaluators.evaluation import Evaluation, Measurement
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
 
 _SPECIAL = re.compile(r"[%.$\0]|^_")
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
@@ -110,3 +120,57 @@ def storable_text(text: str) -> str:
 
 def _storable_key(key: str) -> str:
     return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", storable_text(key))
+
+
+Document: TypeAlias = dict[str, Any]
+Stored: TypeAlias = Mapping[str, Any]
+"""A document as it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The documents of one collection that belong to an evaluation, generated lazily.
+
+    Attributes:
+        count: The number of documents.
+        documents: The content of the documents, without the id and the owner.
+    """
+
+    count: int
+    documents: Iterable[Document]
+
+
+class MeasurementDocuments(Protocol):
+    """Writes one kind of measurement as documents and reads it back."""
+
+    def write(self, evaluation: Evaluation[Any], save_id: str) -> tuple[Document, Mapping[str, Part]]:
+        """Returns the measurement in the evaluation's own document, and the parts by collection.
+
+        Args:
+            evaluation: The evaluation to write.
+            save_id: The attempt to save; the first part of a collection has the id ``save_id/0``.
+        """
+        ...
+
+    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Measurement:
+        """Returns the measurement.
+
+        Args:
+            head: The evaluation's document; ``head["measurement"]`` is what ``write`` returned.
+            parts: The documents that were read, by collection and in order; those on demand may be missing.
+
+        Raises:
+            KeyError, TypeError, ValueError: The documents are damaged.
+        """
+        ...
+
+
+SPANS = "span"
+"""The collection of the traces, which evaluations of every kind have."""
+SAMPLE_IDS = "dataset_sample"
+"""The collection of the ids of samples, of evaluations of any kind over some samples of a dataset."""
+
+
+def joined(parts: Iterable[Sequence[int]]) -> NDArray[np.int64]:
+    """Returns a column that was split into pieces."""
+    return np.concatenate([np.empty(0, np.int64), *(np.array(part, np.int64) for part in parts)])

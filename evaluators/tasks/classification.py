@@ -12,9 +12,7 @@ from inferometer.agent.tasks.predictions import Classifications, Predictions
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.kinds.batches.accuracy import AccuracyCounter
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
-from inferometer.evaluators.tasks.bootstrap import wilson_interval
-from inferometer.evaluators.tasks.metric import ScoringFailure, TaskMetric
-from inferometer.evaluators.tasks.scores import Score, TaskResult
+from inferometer.evaluators.tasks.metric import Score, ScoringFailure, TaskMetric, TaskResult, wilson_interval
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelManifest, Transform
 

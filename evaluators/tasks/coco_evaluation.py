@@ -18,10 +18,15 @@ from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 from pycocotools.cocoeval import COCOeval
 
-from inferometer.evaluators.datasets.truths import Polygons, RunLengths
-from inferometer.evaluators.tasks.bootstrap import RESAMPLES, bootstrap_intervals, score_within
-from inferometer.evaluators.tasks.coco_results import Annotation
-from inferometer.evaluators.tasks.scores import Score, ScoreInterval
+from inferometer.evaluators.datasets.base import Polygons, RunLengths
+from inferometer.evaluators.datasets.coco import Annotation
+from inferometer.evaluators.tasks.metric import (
+    RESAMPLES,
+    Score,
+    ScoreInterval,
+    bootstrap_intervals,
+    score_within,
+)
 
 VERSION = metadata.version("pycocotools")
 _LAST = -1

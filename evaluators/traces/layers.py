@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.tracing.span import NO_BATCH, SpanChunk, SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import NO_BATCH, SpanChunk, SpanKind, TraceLevel
 
 _Key: TypeAlias = tuple[int, str, str, tuple[str, ...], tuple[str, ...], str, tuple[str, ...]]
 _MEMORY = ("allocated_bytes", "peak_bytes")

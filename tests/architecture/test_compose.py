@@ -12,10 +12,10 @@ import pytest
 import yaml
 from command_lines import parsed
 
-from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.registry import BUILTIN
 from inferometer.agent.server.server import ServerOptions
-from inferometer.agent.tracing.address import TraceAddress
+from inferometer.agent.tracing.exporting import TraceAddress
 from tools.dockerfile import read_stages
 
 PORT = ServerOptions().port

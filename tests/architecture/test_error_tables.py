@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from inferometer.client.cli.exit_codes import EXIT_CODES, INTERRUPTED, exit_code
+from inferometer.client.cli.output import EXIT_CODES, INTERRUPTED, exit_code
 from inferometer.manifests import errors
 from inferometer.manifests.errors import InferometerError
 
@@ -61,7 +61,7 @@ def test_every_error_says_what_it_is(kind: type[InferometerError]) -> None:
 def test_every_error_has_an_exit_code_of_its_own_kind(kind: type[InferometerError]) -> None:
     listed = [EXIT_CODES[base] for base in kind.__mro__ if base in EXIT_CODES]
 
-    assert listed, f"{kind.__name__} and its bases are missing from inferometer.client.cli.exit_codes"
+    assert listed, f"{kind.__name__} and its bases are missing from inferometer.client.cli.output"
     assert exit_code(kind("message")) == listed[0]
 
 

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from inferometer.agent import __version__
-from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.registry import BUILTIN, FrameworkEntry
 from inferometer.agent.server.server import ServerOptions
 from inferometer.manifests.catalog import Catalog

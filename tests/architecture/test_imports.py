@@ -111,7 +111,7 @@ def test_only_a_predictor_loads_its_framework(loaded_by: LoadedBy) -> None:
     [
         ("inferometer.manifests", ()),
         ("inferometer.evaluators", ()),
-        ("inferometer.client.discovery", ()),
+        ("inferometer.client.api", ()),
         ("inferometer.client.evaluating", ()),
         (
             "inferometer.agent",

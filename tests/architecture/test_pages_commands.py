@@ -13,7 +13,7 @@ import click
 import pytest
 from command_lines import parsed
 
-from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.registry import BUILTIN
 from inferometer.agent.server.server import ServerOptions
 from inferometer.client.cli.main import cli

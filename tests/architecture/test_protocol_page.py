@@ -9,10 +9,16 @@ import pytest
 from PIL import Image
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.protocol.metadata import AUTHORIZATION_KEY, LAYERS_KEY, LEVEL_KEY, TRACEPARENT_KEY
-from inferometer.agent.protocol.status import ERROR_CLASS_KEY, STATUS_CODES
+from inferometer.agent.protocol.status import (
+    AUTHORIZATION_KEY,
+    ERROR_CLASS_KEY,
+    LAYERS_KEY,
+    LEVEL_KEY,
+    STATUS_CODES,
+    TRACEPARENT_KEY,
+)
 from inferometer.agent.protocol.tensors import ELEMENT_TYPES
-from inferometer.agent.server.grpc_server import MAX_CALLS
+from inferometer.agent.server.rpc import MAX_CALLS
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.manifests.catalog import Catalog
 from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2, tensor_pb2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from inferometer.client.api.running_now import RunningFile
+from inferometer.client.api.progress import RunningFile
+from inferometer.evaluators.jobs.job import JobStart
 from inferometer.evaluators.kinds.batches.run import Progress
-from inferometer.evaluators.running.resources import JobStart
 from tests.browser.webdriver import Browser
 from tests.page_samples import SCRIPT, keep, samples, steady
 from tests.web.conftest import served

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.evaluators.plans.running.journal import Ended
+from inferometer.evaluators.plans.running.folder import Ended
 from tests.browser.webdriver import Browser
 from tests.page_plans import KeptRuns, keep_plan
 from tests.page_samples import IMAGE, SCRIPT, keep, steady

@@ -21,9 +21,9 @@ import pytest
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.cli.main import run
+from inferometer.evaluators.kinds.batches import measurement
 from inferometer.evaluators.kinds.load import job as load
 from inferometer.evaluators.operators import peak
-from inferometer.evaluators.precision import length
 from inferometer.manifests.catalog import Catalog
 
 
@@ -146,7 +146,7 @@ def _measured_briefly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "calibrate", _ceiling)
         patch.setattr(peak, "_in_fresh_process", _peak)
-        patch.setattr(length, "TIME_BUDGET_S", 0.2)
+        patch.setattr(measurement, "TIME_BUDGET_S", 0.2)
         yield
 
 

@@ -19,13 +19,11 @@ from unittest import mock
 import numpy as np
 
 from inferometer.agent.architectures import sources
-from inferometer.agent.hardware.device import CPU, Device, DeviceKind
-from inferometer.agent.hardware.environment import Gpu
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Gpu
 from inferometer.agent.inference.registry import FrameworkEntry
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel
 from inferometer.client.cli.main import run
-from inferometer.client.commands import listings
+from inferometer.client.commands import info
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary
@@ -35,10 +33,9 @@ from inferometer.evaluators.kinds.batches.measurement import (
     BatchOptions,
     BatchTimes,
 )
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
-from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
-from inferometer.evaluators.load.lag import lag_text
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.validity import lag_text
 from inferometer.evaluators.store.opening import open_store
 from tests.reports.conftest import MACHINE, describe
 from tests.reports.loads import OPTIONS, SEARCH, queries
@@ -100,7 +97,7 @@ def screen(command: Sequence[str], width: int, folder: Path) -> str:
         mock.patch.dict(os.environ, environment, clear=True),
         mock.patch.object(FrameworkEntry, "installed_version", installed),
         mock.patch.object(sources, "find_spec", return_value=None),
-        mock.patch.object(listings, "find_spec", return_value=None),
+        mock.patch.object(info, "find_spec", return_value=None),
         redirect_stdout(terminal),
         redirect_stderr(terminal),
     ):

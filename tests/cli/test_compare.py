@@ -14,17 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.predictor import Weights
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchOptions, BatchTimes
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
-from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
-from inferometer.evaluators.load.load_run import LoadRun
-from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.kinds.load.measurement import (
+    LoadMeasurement,
+    LoadOptions,
+    RateAnswer,
+    RateSearchMeasurement,
+)
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent

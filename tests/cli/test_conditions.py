@@ -20,7 +20,7 @@ import pytest
 
 from inferometer.agent.hardware.conditions import own_cpu_s
 from inferometer.agent.hardware.environment import usable_cores
-from inferometer.client.cli.exit_codes import NOT_STABLE
+from inferometer.client.cli.output import NOT_STABLE
 from inferometer.evaluators.conditions import watch
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from tests.cli.conftest import Agent

@@ -9,8 +9,8 @@ from contextlib import redirect_stderr
 import pytest
 
 from inferometer.agent.artifacts.downloads import DownloadProgress
-from inferometer.client.api import download_bar
-from inferometer.client.api.download_bar import DownloadBar
+from inferometer.client.api import waiting
+from inferometer.client.api.waiting import DownloadBar
 
 MIB = 1024 * 1024
 
@@ -23,8 +23,8 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def _shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(download_bar, "SHOWN_AFTER_S", 0.0)
-    monkeypatch.setattr(download_bar, "SHOWN_EVERY_S", 0.0)
+    monkeypatch.setattr(waiting, "SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(waiting, "SHOWN_EVERY_S", 0.0)
 
 
 def progress(url: str, mib: int, total: int | None = 9, ended: bool = False) -> DownloadProgress:
@@ -60,7 +60,7 @@ def test_shows_a_file_of_unknown_size_and_several_at_once() -> None:
 
 
 def test_what_is_quick_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download_bar, "SHOWN_AFTER_S", 3600.0)
+    monkeypatch.setattr(waiting, "SHOWN_AFTER_S", 3600.0)
     with redirect_stderr(Terminal()) as terminal:
         bar = DownloadBar()
         bar(progress("one", 2))

@@ -18,14 +18,13 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.api.invocation import DEFAULT_DATABASE
+from inferometer.client.remote.batch_queue import BatchQueue
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.client.remote.pool.batch_queue import BatchQueue
-from inferometer.client.remote.pool.pool import open_agent_pool
+from inferometer.client.remote.pool import open_agent_pool
 from inferometer.evaluators.datasets.opening import open_dataset
 from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
-from inferometer.evaluators.store.agent_directory import AgentRecord
-from inferometer.evaluators.store.opening import open_agent_directory
+from inferometer.evaluators.store.opening import AgentRecord, open_agent_directory
 from inferometer.manifests.catalog import Catalog
 from tests.cli.conftest import served
 from tests.contract.store_fixtures import mongodb_backend

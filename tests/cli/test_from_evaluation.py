@@ -9,12 +9,10 @@ import pytest
 from PIL import Image
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.operators.inputs import draw_inputs
-from inferometer.agent.operators.operator import Operator
-from inferometer.agent.operators.runner import OperatorRunner, RunnerOptions
-from inferometer.agent.operators.table.registry import operators
-from inferometer.client.library.invocation import library_invocation
-from inferometer.client.op.from_evaluation import (
+from inferometer.agent.operators.checking import draw_inputs
+from inferometer.agent.operators.operator import Operator, OperatorRunner, RunnerOptions, operators
+from inferometer.client.api.invocation import library_invocation
+from inferometer.client.evaluating.operators import (
     explained_lines,
     open_traced,
     traced_lines,

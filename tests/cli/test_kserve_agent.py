@@ -12,10 +12,10 @@ import pytest
 from certificates import Authority
 from PIL import Image
 
-from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.server.security.credentials import ServerTls
 from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.server.tls import ServerTls
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement

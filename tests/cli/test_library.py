@@ -9,7 +9,7 @@ import pytest
 
 import inferometer as im
 from inferometer.client.api import runner
-from inferometer.client.api.stopping import StopRequest
+from inferometer.client.api.runner import StopRequest
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import StoreError
 from tests.cli.conftest import Agent

@@ -14,9 +14,9 @@ import pytest
 
 import inferometer as im
 from inferometer.client.api import runner
-from inferometer.client.api.stopping import StopRequest
+from inferometer.client.api.invocation import FRAMEWORK, MANIFESTS, VARIABLES
+from inferometer.client.api.runner import StopRequest
 from inferometer.client.cli.main import cli
-from inferometer.client.library.invocation import FRAMEWORK, MANIFESTS, VARIABLES
 from tests.cli.conftest import Agent
 
 SOME = {"framework": "ONNXRuntime", "synthetic": True}

@@ -55,7 +55,7 @@ def test_the_page_describes_every_name_of_the_library() -> None:
     public = {
         name
         for owner, given in _OWNERS.items()
-        if owner.startswith(("client.library.", "client.score.", "client.serving."))
+        if owner.startswith(("client.api.", "client.serving."))
         for name in given
     }
     described = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))

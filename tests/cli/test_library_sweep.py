@@ -10,7 +10,7 @@ import pytest
 
 import inferometer as im
 from inferometer.client.api import runner
-from inferometer.client.api.stopping import StopRequest
+from inferometer.client.api.runner import StopRequest
 from tests.cli.conftest import Agent
 
 SIXES = ["6/0000.png", "6/0018.png"]
@@ -100,7 +100,7 @@ def test_ctrl_c_while_a_model_opens_keeps_the_cells_before(
             raise KeyboardInterrupt
         return real(self, request, **options)
 
-    from inferometer.client.api.systems import Systems
+    from inferometer.client.api.runner import Systems
 
     real = Systems.open_system
     monkeypatch.setattr(Systems, "open_system", open_system)
@@ -129,7 +129,7 @@ def test_the_command_prints_one_table(agent: Agent) -> None:
 
 
 def test_a_failing_size_is_a_row_and_the_exit_code(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    from inferometer.client.api.systems import Systems
+    from inferometer.client.api.runner import Systems
 
     def open_system(self: object, request: Any, **options: Any) -> Any:
         opened.append(request)

@@ -13,7 +13,7 @@ import pytest
 
 import inferometer as im
 from inferometer.client.api import runner
-from inferometer.client.api.stopping import StopRequest
+from inferometer.client.api.runner import StopRequest
 from tests.cli.conftest import Agent
 
 FRAMEWORKS = ("PyTorch", "MXNet")

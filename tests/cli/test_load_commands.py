@@ -14,13 +14,11 @@ import pytest
 from inferometer.agent.hardware.environment import usable_cores
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
-from inferometer.client.cli.exit_codes import INVALID
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
-from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
+from inferometer.client.cli.output import INVALID
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.load.arrivals import ArrivalProcess
+from inferometer.evaluators.load.arrivals import ArrivalProcess, Schedule
 from inferometer.evaluators.load.queries import Outcome, Queries, QueryLog
-from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.catalog import Catalog

@@ -13,7 +13,7 @@ import pytest
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
-from inferometer.client.cli.exit_codes import INVALID
+from inferometer.client.cli.output import INVALID
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, Scenario
 from inferometer.evaluators.load.queries import Outcome

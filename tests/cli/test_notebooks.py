@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.ipynb"
 MOST_S = 150
-BRIEFLY = "from inferometer.evaluators.precision import length; length.TIME_BUDGET_S = 0.2"
+BRIEFLY = "from inferometer.evaluators.kinds.batches import measurement; measurement.TIME_BUDGET_S = 0.2"
 
 
 @pytest.fixture(autouse=True)

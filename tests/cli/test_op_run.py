@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import inferometer as im
-from inferometer.client.cli.exit_codes import INTERRUPTED
+from inferometer.client.cli.output import INTERRUPTED
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
 from inferometer.evaluators.kinds.repeating import again
 from inferometer.manifests.errors import ConfigurationError

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from inferometer.client.plan import inputs
+from inferometer.client.plan import checking
 
 PLAN = """\
 name: digits
@@ -158,7 +158,7 @@ def test_files_elsewhere_are_not_looked_at(agent, tmp_path, more):
     ],
 )
 def test_a_gpu_that_is_not_here_is_found(agent, tmp_path, monkeypatch, command, more, expected):
-    monkeypatch.setattr(inputs, "_gpu_here", lambda: False)
+    monkeypatch.setattr(checking, "_gpu_here", lambda: False)
     path = tmp_path / "plan.yaml"
     path.write_text(f"name: a\ncommand: {command}\n{more}\n")
     answer = agent("plan", "check", path)

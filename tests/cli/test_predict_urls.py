@@ -177,7 +177,7 @@ def test_each_failure_has_its_own_reason_and_the_others_are_predicted(call, site
 
 
 def test_server_that_says_nothing_costs_the_time_limit_and_no_more(call, site, monkeypatch):
-    monkeypatch.setattr("inferometer.client.api.systems.fetch_image", partial(fetch_image, timeout_s=2))
+    monkeypatch.setattr("inferometer.client.api.runner.fetch_image", partial(fetch_image, timeout_s=2))
     answer = call([site.url("silent"), site.url("digit/0")], "--num_warmup_url_parts=0")
     assert answer.code == 1
     assert [row[0][:2] for row in table(answer)] == ["2:"]

@@ -9,10 +9,10 @@ from threading import Event
 import pytest
 
 from inferometer.agent.artifacts.downloads import DownloadProgress
-from inferometer.client.api import download_bar, progress, waiting
-from inferometer.client.api.download_bar import DownloadBar
+from inferometer.client.api import progress, waiting
+from inferometer.client.api import waiting as download_bar
 from inferometer.client.api.progress import LiveLine, ProgressBar, line_of
-from inferometer.client.api.waiting import WaitingLine
+from inferometer.client.api.waiting import DownloadBar, WaitingLine
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.load.issuer import IssuerProgress
 

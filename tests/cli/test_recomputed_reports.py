@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.agent.tracing.span import COLUMNS
+from inferometer.agent.tracing.recorder import COLUMNS
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store

@@ -7,11 +7,10 @@ import re
 import pytest
 
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.agent.serving.batching import BatchingOptions
-from inferometer.agent.serving.queue_policy import QueuePolicy, TimeoutAction
-from inferometer.agent.serving.version_policy import VersionPolicies
+from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy, TimeoutAction
+from inferometer.agent.serving.served_models import VersionPolicies
 from inferometer.client.api.configuration import ServingSettings, load_configuration
-from inferometer.client.serving.model_options import BATCHING, serving_options
+from inferometer.client.serving.options import BATCHING, serving_options
 from inferometer.manifests.errors import ConfigurationError
 from tests.cli.conftest import served
 

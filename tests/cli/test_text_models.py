@@ -22,7 +22,7 @@ from inferometer.evaluators.datasets.opening import open_dataset, open_path
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.evaluators.system import SystemUnderTest
-from inferometer.evaluators.tasks.question_answering import normalized
+from inferometer.evaluators.tasks.text import normalized
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.loader import load_manifest
 from inferometer.manifests.schema import ModelManifest

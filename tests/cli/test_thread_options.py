@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.hardware.environment import default_threads
 from inferometer.manifests.files import BUILTIN
 from tests.cli.conftest import Agent, served
 

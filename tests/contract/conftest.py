@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
-from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.hardware.device import CPU, Device
+from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import CPU, Device
 from inferometer.agent.inference.predictor import Predictor, PredictorOptions
 from inferometer.agent.inference.registry import Registry
 from inferometer.evaluators.store.evaluation_store import EvaluationStore

@@ -11,13 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
-from inferometer.agent.tracing.profiler import PredictWindow, Profiler
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    PredictWindow,
+    Profiler,
+    SpanKind,
+    SpanRecorder,
+    TraceContext,
+    TraceLevel,
+)
 from inferometer.manifests.catalog import Catalog
 
 

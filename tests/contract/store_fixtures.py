@@ -20,11 +20,10 @@ import neosqlite
 import numpy as np
 import pymongo
 
-from inferometer.agent.hardware.device import Device
-from inferometer.agent.hardware.environment import Environment, Gpu
+from inferometer.agent.hardware.environment import Device, Environment, Gpu
 from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
 from inferometer.agent.tasks.predictions import Classifications
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import (

@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
-from inferometer.evaluators.store.agent_directory import AgentDirectory, AgentRecord
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
-from inferometer.evaluators.store.opening import check_address, open_agent_directory
+from inferometer.evaluators.store.opening import (
+    AgentDirectory,
+    AgentRecord,
+    check_address,
+    open_agent_directory,
+)
 from inferometer.manifests.errors import ConfigurationError, StoreError
 from tests.contract.store_fixtures import StoreBackend, make_evaluation
 

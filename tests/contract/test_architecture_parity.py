@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferometer.agent.architectures.catalogue import ARCHITECTURES, BuiltinArchitecture
+from inferometer.agent.architectures.sources import ARCHITECTURES, BuiltinArchitecture
 
 pytestmark = pytest.mark.usefixtures("free_memory", "thin_in_pytorch", "thin_in_mxnet")
 
@@ -40,7 +40,7 @@ def build(architecture: BuiltinArchitecture, framework: str) -> Any:
 
 def build_undefined(architecture: BuiltinArchitecture) -> Any:
     """A PyTorch module whose weights are not drawn, because ``randomise`` replaces them."""
-    undefined = importlib.import_module("inferometer.agent.architectures.pytorch.undefined").undefined
+    undefined = importlib.import_module("inferometer.agent.architectures.pytorch.feed_forward").undefined
     return undefined(lambda: build(architecture, "pytorch"))
 
 

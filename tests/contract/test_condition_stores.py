@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.evaluators.conditions.conditions import Conditions, Stability
-from inferometer.evaluators.conditions.host import HostConditions, Spread
+from inferometer.evaluators.conditions.conditions import Conditions, HostConditions, Spread, Stability
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
 from inferometer.manifests.errors import StoreError

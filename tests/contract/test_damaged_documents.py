@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.evaluators.reports.registry import REPORTS, find_report
+from inferometer.evaluators.reports.base import REPORTS, find_report
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from tests.contract.store_fixtures import StoreBackend, make_evaluation
 

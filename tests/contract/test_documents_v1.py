@@ -19,14 +19,12 @@ from typing import Any
 import pytest
 
 from inferometer.agent.inference.predictor import Precision, Weights
-from inferometer.client.reports.evaluation_filter import rows_of
+from inferometer.client.commands.evaluation import rows_of
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, Scenario
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement, Scenario
 from inferometer.evaluators.kinds.load.report import ProbesReport
-from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
-from inferometer.evaluators.reports.base import Report
-from inferometer.evaluators.reports.layers import LayerRunsReport
-from inferometer.evaluators.reports.registry import REPORTS, find_report
+from inferometer.evaluators.reports.base import REPORTS, Report, find_report
+from inferometer.evaluators.reports.traces import LayerRunsReport
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
 from inferometer.evaluators.store.opening import open_store

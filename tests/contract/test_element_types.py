@@ -22,26 +22,24 @@ from tritonclient.utils import InferenceServerException, shared_memory
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import BatchResult, RawOutputs, StageTimes
 from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.open_inference.codec import BF16, DATATYPES, STRINGS, converted_to, datatype_of
 from inferometer.agent.preprocessing.inputs import Input, Tensor
 from inferometer.agent.protocol.messages import decode_response, encode_response
-from inferometer.agent.protocol.v2_datatypes import BF16, DATATYPES, STRINGS, converted_to, datatype_of
 from inferometer.agent.server.server import AgentServer, ServerOptions
-from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.client.remote.rest.messages import HttpRequestForm
+from inferometer.client.remote.rest.connection import HttpRequestForm
 from inferometer.evaluators.evaluation import Status
-from inferometer.evaluators.jobs.defaults import SharedMemoryUse
-from inferometer.evaluators.jobs.requests import SystemRequest
+from inferometer.evaluators.jobs.job import Notify, SystemRequest
+from inferometer.evaluators.jobs.options import SharedMemoryUse
 from inferometer.evaluators.kinds.load.job import LoadJob
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
+from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.local_target import make_load_target
-from inferometer.evaluators.load.prepared_inputs import PreparedInputs, ReadInputs
 from inferometer.evaluators.load.queries import Outcome, QueryLog
-from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.running.resources import Notify
+from inferometer.evaluators.load.target import PreparedInputs, ReadInputs
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, InputError, ManifestError, PredictionError
 from inferometer.manifests.loader import load_manifest

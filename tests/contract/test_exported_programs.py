@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from inferometer.agent.artifacts.signature import InputSignature
+from inferometer.agent.artifacts.files import InputSignature
 from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file
 from inferometer.agent.frameworks.pytorch.predictor import PyTorchPredictor
 from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_inputs

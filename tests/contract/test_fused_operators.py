@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 from inferometer.agent.inference.registry import BUILTIN
-from inferometer.agent.operators.checking import gradient_difference, output_difference
-from inferometer.agent.operators.inputs import draw_inputs
-from inferometer.agent.operators.operator import Category, Preset
-from inferometer.agent.operators.runner import (
+from inferometer.agent.operators.checking import draw_inputs, gradient_difference, output_difference
+from inferometer.agent.operators.operator import (
     PARTS,
+    Category,
     NotSupportedHereError,
     OperatorCall,
     OperatorRunner,
+    Preset,
     RunnerOptions,
+    chosen_operators,
+    operators,
 )
-from inferometer.agent.operators.table.registry import chosen_operators, operators
 
 FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]
 FUSED = [each.name for each in chosen_operators((), (Category.FUSED.value,))]

@@ -12,7 +12,7 @@ import pytest
 from repeated_weights import Repeated
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
 from inferometer.agent.inference.predictor import PredictorOptions, Weights
 from inferometer.manifests.errors import ArtifactError

@@ -16,9 +16,14 @@ import torch
 from inferometer.agent.frameworks.onnxruntime.profiler import ONNXRuntimeProfiler
 from inferometer.agent.frameworks.pytorch import profiler as pytorch_profiler
 from inferometer.agent.frameworks.pytorch.profiler import PyTorchProfiler
-from inferometer.agent.tracing.profiler import PredictWindow, Profiler
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    PredictWindow,
+    Profiler,
+    SpanKind,
+    SpanRecorder,
+    TraceContext,
+    TraceLevel,
+)
 
 RECORDED = Path(__file__).parents[1] / "data" / "gpu_profiles" / "pytorch.json"
 THREAD, STREAM = 1, 7

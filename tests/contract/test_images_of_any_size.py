@@ -16,9 +16,9 @@ from inferometer.agent.preprocessing.inputs import Input, Pixels, Tensor
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.tasks.predictions import ClassMaps, Images
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.evaluators.datasets.memory import SyntheticDataset
-from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest, default_batch_size
-from inferometer.evaluators.loading.shared_rows import own_rows
+from inferometer.evaluators.datasets.arrays import SyntheticDataset
+from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest, default_batch_size
+from inferometer.evaluators.loading.workers import own_rows
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.schema import ModelManifest

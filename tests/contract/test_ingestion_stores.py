@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.ingestion.documents import BATCHES_PER_DOCUMENT
+from inferometer.evaluators.kinds.ingestion.kind import BATCHES_PER_DOCUMENT
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, LoadTimes
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json

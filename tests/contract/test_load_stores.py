@@ -11,10 +11,15 @@ import pytest
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load.documents import QUERIES_PER_DOCUMENT
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions, MlperfResult, Scenario
-from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
-from inferometer.evaluators.load.load_run import LoadRun
-from inferometer.evaluators.load.queries import QUERY_COLUMNS, Outcome, Queries
+from inferometer.evaluators.kinds.load.measurement import (
+    LoadMeasurement,
+    LoadOptions,
+    MlperfResult,
+    RateAnswer,
+    RateSearchMeasurement,
+    Scenario,
+)
+from inferometer.evaluators.load.queries import QUERY_COLUMNS, LoadRun, Outcome, Queries
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
 from inferometer.manifests.errors import StoreError

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from inferometer.agent.architectures.mxnet.resnet import ResNet
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.manifests.errors import ArtifactError, PredictionError
 from inferometer.manifests.loader import parse_manifest
 from tests.optional_mxnet import mxnet
@@ -73,7 +73,7 @@ THREADS_PROGRAM = """
 import sys
 from pathlib import Path
 import numpy as np
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
 from inferometer.agent.frameworks.mxnet.runtime import worker_threads
 from inferometer.agent.inference.predictor import PredictorOptions
@@ -130,7 +130,7 @@ import sys
 sys.modules.update(sklearn=None, scipy=None)  # MXNet does without them, and they take a second to import
 from pathlib import Path
 import numpy as np
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
 from inferometer.agent.frameworks.mxnet.runtime import worker_threads
 from inferometer.agent.inference.predictor import PredictorOptions
@@ -169,7 +169,7 @@ import sys
 sys.modules.update(sklearn=None, scipy=None)  # MXNet does without them, and they take a second to import
 import os
 from pathlib import Path
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
 from tests.optional_mxnet import mxnet
 from inferometer.agent.inference.predictor import PredictorOptions

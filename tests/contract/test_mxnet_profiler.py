@@ -17,8 +17,7 @@ import pytest
 from profiled_rounds import Rounds, inputs, open_random, profiled
 
 from inferometer.agent.inference.predictor import Predictor
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceLevel
 from inferometer.manifests.errors import PredictionError
 
 
@@ -144,7 +143,7 @@ FORKS = """
 import json, os, sys, tempfile
 from pathlib import Path
 from profiled_rounds import open_random, profiled
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import TraceLevel
 import inferometer.agent.frameworks.mxnet.predictor, mxnet as mx
 import inferometer.agent.frameworks.mxnet.profiler
 for folder, program in json.loads(sys.argv[1]):

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import save_onnx
 
-from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.manifests.errors import ArtifactError, DeviceError, PredictionError
 
 GPU = Device(DeviceKind.GPU, 99)

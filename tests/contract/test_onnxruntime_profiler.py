@@ -14,7 +14,7 @@ from profiled_rounds import Rounds, inputs, open_random, profiled
 from tiny_models import save_onnx
 
 from inferometer.agent.inference.predictor import Predictor
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.manifests.errors import ArtifactError, PredictionError
 
 

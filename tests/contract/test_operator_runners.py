@@ -10,14 +10,20 @@ import numpy as np
 import onnx
 import pytest
 
-from inferometer.agent.frameworks.onnxruntime.operators.graphs import graphs, model_of
+from inferometer.agent.frameworks.onnxruntime.operators.runner import graphs, model_of
 from inferometer.agent.frameworks.onnxruntime.sessions import open_session
-from inferometer.agent.hardware.device import CPU
+from inferometer.agent.hardware.environment import CPU
 from inferometer.agent.inference.registry import BUILTIN
-from inferometer.agent.operators.inputs import draw_inputs
-from inferometer.agent.operators.operator import Case, Category, Preset
-from inferometer.agent.operators.runner import NotSupportedHereError, OperatorRunner, RunnerOptions
-from inferometer.agent.operators.table.registry import operators
+from inferometer.agent.operators.checking import draw_inputs
+from inferometer.agent.operators.operator import (
+    Case,
+    Category,
+    NotSupportedHereError,
+    OperatorRunner,
+    Preset,
+    RunnerOptions,
+    operators,
+)
 from tests.optional_mxnet import mxnet
 
 FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from inferometer.agent.inference.registry import BUILTIN
-from inferometer.agent.operators.checking import gradient_difference, output_difference
-from inferometer.agent.operators.inputs import draw_inputs
-from inferometer.agent.operators.operator import Preset
-from inferometer.agent.operators.runner import NotSupportedHereError, OperatorRunner, RunnerOptions
-from inferometer.agent.operators.table.registry import operators
+from inferometer.agent.operators.checking import draw_inputs, gradient_difference, output_difference
+from inferometer.agent.operators.operator import (
+    NotSupportedHereError,
+    OperatorRunner,
+    Preset,
+    RunnerOptions,
+    operators,
+)
 
 FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]
 SEED = 0

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.onnxruntime.predictor import ONNXRuntimePredictor
 from inferometer.agent.frameworks.pytorch.predictor import PyTorchPredictor
 from inferometer.agent.inference.predictor import PredictorOptions, Weights

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 import torch
 
-from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session

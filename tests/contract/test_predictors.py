@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.hardware.device import Device, DeviceKind
-from inferometer.agent.hardware.environment import usable_cores
-from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import Device, DeviceKind, default_threads, usable_cores
 from inferometer.agent.inference.predictor import Predictor, PredictorOptions
 from inferometer.agent.inference.registry import Registry
 from inferometer.manifests.errors import (

@@ -13,13 +13,13 @@ import pytest
 import torch
 import tritonclient.grpc as triton
 
-from inferometer.agent.frameworks.pytorch.program_sizes import read_program_sizes
+from inferometer.agent.frameworks.pytorch.predictor import read_program_sizes
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.evaluators.datasets.choice import DatasetChoice
-from inferometer.evaluators.load.prepared_inputs import synthetic_tensors
+from inferometer.evaluators.datasets.opening import DatasetChoice
+from inferometer.evaluators.load.target import synthetic_tensors
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ArtifactError, ConfigurationError
 from inferometer.manifests.tensor_specs import AxisSizes

@@ -16,8 +16,8 @@ from tiny_models import save_torchscript, tiny_manifest
 
 from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
 from inferometer.agent.architectures.pytorch.inception import Inception3
-from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import default_threads
 from inferometer.manifests.errors import ArtifactError, PredictionError
 
 DIGITS = tiny_manifest("PyTorch", (1, 16, 16), architecture="DigitsCNN", weights_path="digits.pt")
@@ -228,7 +228,7 @@ import inferometer.agent.frameworks.mxnet.predictor
 from pathlib import Path
 import numpy as np
 import torch
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.pytorch.predictor import PyTorchPredictor
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.inference.predictor import PredictorOptions

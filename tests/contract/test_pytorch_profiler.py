@@ -18,9 +18,15 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import Input, Tensor
-from inferometer.agent.tracing.profiler import PredictWindow
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import SpanChunk, SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    PredictWindow,
+    SpanChunk,
+    SpanKind,
+    SpanRecorder,
+    TraceContext,
+    TraceLevel,
+    TraceScope,
+)
 from inferometer.evaluators.traces.layers import layers
 from inferometer.manifests.catalog import Catalog
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from test_architecture_parity import build, build_undefined, fill, randomise
 
-from inferometer.agent.architectures.catalogue import ARCHITECTURES
+from inferometer.agent.architectures.sources import ARCHITECTURES
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import Classifications, Inferred
 from inferometer.agent.inference.session import SessionOptions, open_session

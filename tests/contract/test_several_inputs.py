@@ -14,8 +14,7 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import RawOutputs
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import Input, NamedTensors, Tensor
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceLevel, TraceScope
 from inferometer.manifests.errors import ArtifactError, InputError, PredictionError
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
@@ -164,7 +163,7 @@ def test_a_wrong_name_is_told_when_the_model_is_opened(files: dict[str, Path], f
 
 
 def test_a_module_in_memory_takes_examples_by_name_or_in_order() -> None:
-    from inferometer.agent.artifacts.signature import InputSignature
+    from inferometer.agent.artifacts.files import InputSignature
     from inferometer.agent.inference.given_models import Wanted
 
     given = batch(2, 4)
@@ -183,7 +182,7 @@ def test_outputs_may_be_missing_and_of_any_rank() -> None:
         def forward(self, data: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             return data.sum(1), None, other.unsqueeze(1)
 
-    from inferometer.agent.artifacts.signature import InputSignature
+    from inferometer.agent.artifacts.files import InputSignature
     from inferometer.agent.inference.given_models import Wanted
 
     examples = (InputSignature("", "bool", (None, 3)), InputSignature("", "float64", (None, 2, 2)))

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from inferometer.agent.inference.results import InputFailure, Stage
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.api.stored import newest, readable_spans
-from inferometer.client.reports.evaluation_document import as_document
-from inferometer.client.reports.show import lines_of
+from inferometer.client.commands.show import as_document, lines_of
 from inferometer.client.web.documents import (
     comparison_document,
     evaluation_document,
@@ -27,10 +26,10 @@ from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.kinds.kind import timed_by
-from inferometer.evaluators.reports.trace_report import SpanSource, TraceReport
+from inferometer.evaluators.reports.traces import SpanSource, TraceReport
 from inferometer.evaluators.store.documents import to_documents
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
+from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from inferometer.manifests.errors import ConfigurationError, StoreError
 from tests.contract.store_fixtures import StoreBackend, make_evaluation, make_predictions
 from tests.contract.test_condition_stores import CONDITIONS

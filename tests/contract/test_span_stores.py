@@ -9,12 +9,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inferometer.agent.tracing.recorder import CHUNK_SPANS, SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import COLUMNS, SpanChunk, SpanKind, SpanRole, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    CHUNK_SPANS,
+    COLUMNS,
+    SpanChunk,
+    SpanKind,
+    SpanRecorder,
+    SpanRole,
+    TraceContext,
+    TraceLevel,
+)
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
+from inferometer.evaluators.store.documents import span_documents
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
-from inferometer.evaluators.store.span_documents import span_documents
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import StoreBackend, make_evaluation, plain
 

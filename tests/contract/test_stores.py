@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.tasks.predictions import Classifications, ClassMaps, Values
@@ -20,7 +20,7 @@ from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import Accuracy, InputPrediction
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
-from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
+from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from inferometer.manifests.errors import ConfigurationError, StoreError
 from tests.contract.store_fixtures import (
     StoreBackend,

@@ -13,7 +13,7 @@ import torch
 from onnx import helper
 from tiny_models import save_torchscript
 
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import Classifications

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from trainer_fixtures import batch_of, manifest_of, trainer_of, write_architectures
 
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel, TraceScope
 from inferometer.agent.training.trainer import OptimizerOptions, StepParts, Trainer, TrainingBatch
-from inferometer.evaluators.training.step_tracing import StepTracing
+from inferometer.evaluators.kinds.training.training_run import StepTracing
 
 APIS = (("PyTorch", ""), ("MXNet", "gluon"), ("MXNet", "module"))
 BRANCHED = {
@@ -239,7 +238,7 @@ def recorded_operators(trainer: Trainer, folder: Path) -> set[str]:
 
 
 def test_two_devices_of_mxnet_have_the_layers_of_both(directory):
-    from inferometer.agent.hardware.device import Device, DeviceKind
+    from inferometer.agent.hardware.environment import Device, DeviceKind
 
     devices = (Device(DeviceKind.CPU, 0), Device(DeviceKind.CPU, 1))
     with trainer_of("MXNet", "plain", directory, devices=devices, communication="local") as trainer:

@@ -21,8 +21,8 @@ from trainer_fixtures import (
 )
 
 from inferometer.agent.architectures.sources import Architectures
-from inferometer.agent.artifacts.model_files import resolve_model
-from inferometer.agent.hardware.device import CPU
+from inferometer.agent.artifacts.files import resolve_model
+from inferometer.agent.hardware.environment import CPU
 from inferometer.agent.inference.predictor import Precision, PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.training.trainer import (
@@ -403,7 +403,7 @@ def test_close_can_be_repeated_and_ends_the_training(opened):
 
 
 def test_says_its_threads_and_its_libraries(framework, directory):
-    from inferometer.agent.training.opening import open_trainer
+    from inferometer.agent.training.trainer import open_trainer
 
     trainer, said = open_trainer(
         manifest_of(framework, "linear"), options_of(), Registry(), architectures=Architectures([directory])

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.inference.predictor import PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.training.opening import open_trainer
-from inferometer.agent.training.trainer import OptimizerOptions, TrainerOptions, TrainingBatch
+from inferometer.agent.training.trainer import OptimizerOptions, TrainerOptions, TrainingBatch, open_trainer
 from inferometer.manifests.catalog import Catalog
 
 STEPS, SAMPLES = 50, 32

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from zoo_predictions import MODELS, TASKS, check_prediction, each_model_of, opened, require_package
 
-from inferometer.agent.architectures.architecture import Architecture
-from inferometer.agent.architectures.sources import Architectures
+from inferometer.agent.architectures.sources import Architecture, Architectures
 from inferometer.agent.inference.results import RawOutputs
 from inferometer.agent.inference.session import Session
 from inferometer.manifests.catalog import Catalog

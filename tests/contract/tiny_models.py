@@ -13,7 +13,7 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.manifests.schema import ModelManifest
 from tests.optional_mxnet import mxnet
 

@@ -13,8 +13,13 @@ from numpy.typing import NDArray
 from inferometer.agent.architectures.sources import Architectures
 from inferometer.agent.inference.predictor import PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.training.opening import open_trainer
-from inferometer.agent.training.trainer import OptimizerOptions, Trainer, TrainerOptions, TrainingBatch
+from inferometer.agent.training.trainer import (
+    OptimizerOptions,
+    Trainer,
+    TrainerOptions,
+    TrainingBatch,
+    open_trainer,
+)
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
 

@@ -25,24 +25,24 @@ import numpy as np
 import psutil
 import yaml
 
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.inference.given_models import Wanted, model_of_file
 from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.requirements import unsupported
+from inferometer.agent.inference.selection import unsupported
 from inferometer.agent.preprocessing.inputs import Text, blank_batch
-from inferometer.agent.preprocessing.text_tokenizer import TextTokenizer
+from inferometer.agent.preprocessing.text_preprocessor import TextTokenizer
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.plans.cells import cells_of
 from inferometer.evaluators.plans.dlbs import import_dlbs
 from inferometer.evaluators.plans.plan import read_plan
-from inferometer.evaluators.plans.running.journal import Ended, Journal, Result, journal_file, read_history
+from inferometer.evaluators.plans.running.folder import Ended, Journal, Result, journal_file, read_history
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import InferometerError, InputError
 from inferometer.manifests.loader import load_manifest
 from inferometer.manifests.schema import ModelManifest
-from inferometer.manifests.text_inputs import TextParameters
+from inferometer.manifests.tensor_specs import TextParameters
 from tests import task_dataset_files
 from tests.fuzz.audit_watch import Watch
 from tests.fuzz.damaged_datasets import made
@@ -216,7 +216,7 @@ def database(folder: Path) -> tuple[Path, Read]:
     """Its changing file is the head of an evaluation, which is put into the database before it is read."""
     import neosqlite
 
-    from inferometer.client.reports.show import lines_of
+    from inferometer.client.commands.show import lines_of
     from inferometer.evaluators.store.json_text import evaluation_from_json
 
     evaluation = evaluation_from_json(sorted(DOCUMENTS.glob("*.json"))[0].read_text("utf-8"))

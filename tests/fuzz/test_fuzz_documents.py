@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from mutations import assert_one_clean_line, damaged_bytes, damaged_document, fuzzed
 
-from inferometer.client.reports.show import lines_of
-from inferometer.evaluators.reports.registry import REPORTS, find_report
-from inferometer.evaluators.reports.trace_report import TraceReport
+from inferometer.client.commands.show import lines_of
+from inferometer.evaluators.reports.base import REPORTS, find_report
+from inferometer.evaluators.reports.traces import TraceReport
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
 from inferometer.manifests.errors import StoreError
 

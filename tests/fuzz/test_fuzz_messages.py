@@ -18,6 +18,9 @@ from inferometer.agent.inference.results import (
     Stage,
     StageTimes,
 )
+from inferometer.agent.open_inference import codec as v2
+from inferometer.agent.open_inference.codec import DATATYPES, TensorSignature
+from inferometer.agent.open_inference.codec import read_inputs as read_v2_inputs
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Tensor, Url
 from inferometer.agent.protocol.conversion import read_inputs, read_options
 from inferometer.agent.protocol.messages import (
@@ -29,10 +32,6 @@ from inferometer.agent.protocol.messages import (
     encode_inputs_request,
     encode_response,
 )
-from inferometer.agent.protocol.v2_datatypes import DATATYPES
-from inferometer.agent.server.v2 import messages as v2
-from inferometer.agent.server.v2.tensors import TensorSignature
-from inferometer.agent.server.v2.tensors import read_inputs as read_v2_inputs
 from inferometer.client.remote.kserve.messages import RequestForm, ServedInput, decode_reply
 from inferometer.manifests.errors import InferometerError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb

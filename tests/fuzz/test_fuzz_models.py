@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mutations import assert_one_clean_line, damaged_bytes, damaged_document, fuzzed
 
 from inferometer.agent.artifacts.mxnet_symbols import symbol_inputs
-from inferometer.agent.artifacts.onnx_inputs import read_onnx_signature
+from inferometer.agent.artifacts.onnx_files import read_onnx_signature
 from inferometer.agent.artifacts.torch_archives import torch_file, traced_inputs
 from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_inputs
 from inferometer.agent.inference.given_models import Wanted, model_of_file

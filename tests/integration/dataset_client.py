@@ -9,10 +9,10 @@ import grpc
 
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.protocol.conversion import open_request
-from inferometer.agent.server.native.dataset_stream import DatasetOrder
-from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.agent.server.native.predict_service import DatasetOrder
+from inferometer.client.remote.address import AgentAddress
+from inferometer.client.remote.native.calls import translate_errors
 from inferometer.client.remote.native.connection import AnswerWatch, Connection
-from inferometer.client.remote.native.failures import translate_errors
 from inferometer.manifests.errors import AgentError
 from inferometer.protos.inferometer.v1 import predict_pb2
 

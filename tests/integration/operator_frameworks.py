@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.registry import FrameworkEntry
-from inferometer.agent.operators.operator import Case, Operator
-from inferometer.agent.operators.runner import NotSupportedHereError, OperatorRunner
+from inferometer.agent.operators.operator import Case, NotSupportedHereError, Operator, OperatorRunner
 from inferometer.manifests.errors import PredictionError
 
 RIGHT, BUSY, RAISES, KILLED, EXITS, HANGS, WRONG, UNSUPPORTED = range(2, 10)

@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inferometer.agent.training.companion import Companion
-from inferometer.agent.training.trainer import Rank
-from inferometer.evaluators.running.resources import JobCallbacks
-from inferometer.evaluators.training.ranks import (
+from inferometer.agent.training.trainer import Companion, Rank
+from inferometer.evaluators.jobs.job import JobCallbacks
+from inferometer.evaluators.kinds.training.ranks import (
     RankRequest,
     held_address,
     in_ranks,

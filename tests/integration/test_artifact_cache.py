@@ -16,12 +16,10 @@ from pathlib import Path
 import pytest
 from file_server import DEADLINE_S, Answer, FileServer
 
-from inferometer.agent.artifacts.cache import ArtifactCache
-from inferometer.agent.artifacts.checksums import CheckedFile
-from inferometer.agent.artifacts.downloads import Downloader, DownloadLimits, DownloadProgress
+from inferometer.agent.artifacts.downloads import CheckedFile, Downloader, DownloadLimits, DownloadProgress
+from inferometer.agent.artifacts.files import ArtifactCache, resolve_artifacts
 from inferometer.agent.artifacts.locations import Availability, availability, cached_path
-from inferometer.agent.artifacts.model_files import resolve_artifacts
-from inferometer.agent.inference.postprocessing import with_labels
+from inferometer.agent.inference.results import with_labels
 from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError
 from inferometer.manifests.schema import ModelManifest
 
@@ -161,7 +159,7 @@ def test_an_interrupt_leaves_only_what_the_next_try_needs(file_server: FileServe
 _FETCH = """
 import logging, sys
 from pathlib import Path
-from inferometer.agent.artifacts.cache import ArtifactCache
+from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.artifacts.downloads import Downloader
 logging.basicConfig()
 found = ArtifactCache(Path(sys.argv[1]), Downloader()).fetch(sys.argv[2], sys.argv[3], "net.yml")

@@ -15,10 +15,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from inferometer.agent.protocol.agent_info import read_agent_info
-from inferometer.agent.server.health import MAX_WATCHES
+from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.native import registry_service
-from inferometer.agent.server.security.limits import Limits
 from inferometer.agent.server.server import AgentServer
+from inferometer.agent.server.standard_services import MAX_WATCHES
 from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
 from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 

@@ -19,12 +19,17 @@ from inferometer.agent.server.native.call_tracing import ServerTracing, agent_re
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_models import ServingOptions
-from inferometer.agent.tracing.address import TraceAddress
-from inferometer.agent.tracing.exporting import TraceExport
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope, traced
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
+from inferometer.agent.tracing.recorder import (
+    SpanKind,
+    SpanRecorder,
+    TraceContext,
+    TraceLevel,
+    TraceScope,
+    traced,
+)
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.client.remote.pool.pool import open_agent_pool
+from inferometer.client.remote.pool import open_agent_pool
 from inferometer.manifests.catalog import Catalog
 
 KINDS = pytest.mark.parametrize("scheme", COLLECTORS, ids=lambda scheme: scheme.strip(":/") or "grpc")

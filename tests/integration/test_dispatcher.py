@@ -17,11 +17,10 @@ import pytest
 from fake_framework import wait_for
 from served_methods import TIMEOUT_S, dispatcher, error_of, method
 
-from inferometer.agent.protocol.metadata import AUTHORIZATION_KEY, bearer
+from inferometer.agent.protocol.status import AUTHORIZATION_KEY, bearer
+from inferometer.agent.server.admission import SecretCheck
 from inferometer.agent.server.calls import Calls
-from inferometer.agent.server.grpc_server import GrpcServer
-from inferometer.agent.server.rpc import UNKNOWN, CallContext, Dispatcher, Method
-from inferometer.agent.server.security.secret import SecretCheck
+from inferometer.agent.server.rpc import UNKNOWN, CallContext, Dispatcher, GrpcServer, Method
 from inferometer.agent.serving.observers import Call
 from inferometer.manifests.errors import InputError, UnknownModelError
 

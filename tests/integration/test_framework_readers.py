@@ -12,13 +12,12 @@ from PIL import Image
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
-from inferometer.evaluators.datasets.files.record_framing import framed
 from inferometer.evaluators.datasets.folder import FolderDataset
-from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, RecordDataset
+from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, RecordDataset, framed
 from inferometer.evaluators.loading.framework_readers import FrameworkLoader, open_framework_reader
 from inferometer.evaluators.loading.loader import LoaderOptions
 from inferometer.manifests.errors import ConfigurationError, DatasetError
-from inferometer.manifests.inputs import ImageParameters
+from inferometer.manifests.schema import ImageParameters
 
 pytestmark = pytest.mark.usefixtures("needs_mxnet")  # whose iterator it is
 

@@ -10,7 +10,7 @@ import grpc
 from fake_framework import wait_for
 from served_methods import TIMEOUT_S, dispatcher, error_of
 
-from inferometer.agent.server.grpc_server import GrpcServer
+from inferometer.agent.server.rpc import GrpcServer
 
 
 def test_server_that_never_began_leaves_nothing_open() -> None:

@@ -12,8 +12,8 @@ import pytest
 from fake_framework import DEADLINE_S, fake_registry, wait_for, write_manifests
 from rest_client import connect, raw_request, received
 
+from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.rest import http_connection
-from inferometer.agent.server.security.limits import Limits
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.manifests.catalog import Catalog
 from tests.web.conftest import served

@@ -8,8 +8,7 @@ from mask_detector import write_coco, write_mask_detectors
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session
-from inferometer.agent.tasks.predictions import Instances
-from inferometer.agent.tasks.run_lengths import decoded
+from inferometer.agent.tasks.predictions import Instances, decoded
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.opening import open_path

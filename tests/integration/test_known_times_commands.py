@@ -11,7 +11,7 @@ from fake_framework import SCRIPT, SERVED, SIDE
 
 from inferometer.client.cli.main import run
 from inferometer.evaluators.kinds.batches.measurement import LatencySummary
-from inferometer.evaluators.precision.processes import interval_over
+from inferometer.evaluators.kinds.summary import interval_over
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from tests.known_times import BASE_MS

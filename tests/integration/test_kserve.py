@@ -11,16 +11,15 @@ import pytest
 from fake_framework import DEADLINE_S, SIDE, mean_scores
 from kserve_server import Served, Tensor, running
 
-from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.agent.preprocessing.inputs import Tensor as TensorInput
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import SpanRole, TraceLevel
-from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.agent.tracing.recorder import SpanRecorder, SpanRole, TraceContext, TraceLevel, TraceScope
+from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.evaluators.datasets.opening import open_dataset
 from inferometer.evaluators.kinds.batches.measurement import BatchOptions

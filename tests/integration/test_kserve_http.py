@@ -13,16 +13,15 @@ from kserve_server import running
 from test_kserve import IMAGE, UNSERVED, batches, said_in_one_line, served, tensors
 from test_kserve_load import INPUTS, OUTPUTS, READ, SMALL, assert_all_failed, begin, run
 
-from inferometer.agent.protocol.v2_datatypes import DATATYPES
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import SpanRole, TraceLevel
-from inferometer.client.remote.channel import call_target
-from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.agent.open_inference.codec import DATATYPES
+from inferometer.agent.tracing.recorder import SpanRecorder, SpanRole, TraceContext, TraceLevel, TraceScope
+from inferometer.client.remote import call_target
+from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.client.remote.kserve.session import KServeTarget
 from inferometer.client.remote.rest import sockets
 from inferometer.client.remote.rest.responses import Incoming, NoHttpError, Response
-from inferometer.evaluators.jobs.defaults import SharedMemoryUse
+from inferometer.evaluators.jobs.options import SharedMemoryUse
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import AgentError, ConfigurationError

@@ -11,14 +11,14 @@ from fake_framework import DEADLINE_S, SIDE, mean_scores, wait_for
 from kserve_server import Served, Tensor, running
 
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels
-from inferometer.client.remote.channel import call_target
-from inferometer.client.remote.channel.call_target import CallFlight
-from inferometer.client.remote.channel.call_target import Outcome as CallOutcome
+from inferometer.client.remote import call_target
+from inferometer.client.remote.call_target import CallFlight
+from inferometer.client.remote.call_target import Outcome as CallOutcome
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.client.remote.kserve.session import KServeTarget
-from inferometer.evaluators.load.prepared_inputs import PreparedInputs, ReadInputs
+from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import Outcome, QueryLog
-from inferometer.evaluators.load.schedule import Schedule
+from inferometer.evaluators.load.target import PreparedInputs, ReadInputs
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError
 

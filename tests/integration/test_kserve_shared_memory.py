@@ -14,13 +14,13 @@ import tritonclient.grpc as triton
 from fake_framework import DEADLINE_S, SIDE, mean_scores, wait_for
 
 from inferometer.agent.preprocessing.inputs import Pixels
-from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.client.remote.kserve.session import KServeTarget
-from inferometer.evaluators.jobs.defaults import SharedMemoryUse
-from inferometer.evaluators.load.prepared_inputs import PreparedInputs, ReadInputs
+from inferometer.evaluators.jobs.options import SharedMemoryUse
+from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import Outcome, QueryLog
-from inferometer.evaluators.load.schedule import Schedule
+from inferometer.evaluators.load.target import PreparedInputs, ReadInputs
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError
 

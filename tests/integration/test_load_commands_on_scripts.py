@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from fake_framework import SCRIPT, wait_for
 
-from inferometer.client.cli.exit_codes import INTERRUPTED, INVALID
 from inferometer.client.cli.main import run
+from inferometer.client.cli.output import INTERRUPTED, INVALID
 from inferometer.evaluators.evaluation import Status
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter

@@ -18,18 +18,18 @@ from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels
 from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.serving.batching import BatchingOptions
-from inferometer.client.remote.channel import call_target
+from inferometer.client.remote import call_target
 from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
 from inferometer.evaluators.datasets.opening import open_dataset
+from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.local_target import LocalTarget
-from inferometer.evaluators.load.prepared_inputs import (
+from inferometer.evaluators.load.queries import Outcome, QueryLog
+from inferometer.evaluators.load.target import (
     PreparedInputs,
     ReadInputs,
     prepare_inputs,
     read_inputs,
 )
-from inferometer.evaluators.load.queries import Outcome, QueryLog
-from inferometer.evaluators.load.schedule import Schedule
 from inferometer.manifests.catalog import Catalog
 from inferometer.protos.inferometer.v1 import predict_pb2
 from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub

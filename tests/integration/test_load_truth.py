@@ -14,18 +14,16 @@ from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.protocol.messages import decode_response, encode_response
 from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
 from inferometer.evaluators.evaluation import measures
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions, Prober
+from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
+from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent
+from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, Schedule
 from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.local_target import LocalTarget
-from inferometer.evaluators.load.prepared_inputs import PreparedInputs
 from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.load.summary import LoadSummary
-from inferometer.evaluators.max_qps.probe import Prober
-from inferometer.evaluators.max_qps.search import MaxQpsOptions, search_max_qps
+from inferometer.evaluators.load.target import PreparedInputs
 from inferometer.evaluators.statistics import percentile
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
 from inferometer.manifests.catalog import Catalog

@@ -13,8 +13,8 @@ from half_agent import Seen, half_agent, whole_registry
 
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.preprocessing.inputs import Input, Tensor
-from inferometer.agent.server.native.dataset_stream import DatasetOrder
-from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.agent.server.native.predict_service import DatasetOrder
+from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.native import agent as native_agent
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.client.remote.native.registry import ask_status, probe_agent

@@ -11,8 +11,8 @@ from fake_framework import wait_for
 from faulty_framework import faulty_registry, write_faulty_manifests
 from prometheus_client.parser import text_string_to_metric_families
 
-from inferometer.agent.server.telemetry.agent_load import AgentLoad
-from inferometer.agent.server.telemetry.metrics import Metrics
+from inferometer.agent.server.metrics import Metrics
+from inferometer.agent.serving.prediction_watch import AgentLoad
 from inferometer.manifests.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]

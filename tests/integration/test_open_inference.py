@@ -11,8 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from open_inference import TIMEOUT_S, images, refused, tensor_of, typed
 
-from inferometer.agent.serving.batching import BatchingOptions
-from inferometer.agent.serving.queue_policy import QueuePolicy, TimeoutAction
+from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy, TimeoutAction
 from inferometer.agent.serving.served_models import ServingOptions
 
 SERVICE = "inference.GRPCInferenceService"

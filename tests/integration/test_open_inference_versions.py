@@ -5,8 +5,7 @@ import pytest
 import tritonclient.grpc as triton
 from open_inference import images, refused, tensor_of
 
-from inferometer.agent.serving.served_models import ServingOptions
-from inferometer.agent.serving.version_policy import VersionPolicies
+from inferometer.agent.serving.served_models import ServingOptions, VersionPolicies
 
 VERSIONS = {"1.0": "echo", "1.0.5": "echo", "1.1": "mean", "2.0": "mean", "3": "echo"}
 """The versions of one model, and what they do."""

@@ -11,6 +11,7 @@ import pytest
 
 from inferometer.agent.inference.registry import BUILTIN, FrameworkEntry, Registry
 from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.kinds.operators.job import OperatorProgress, benchmark_operators
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
@@ -22,7 +23,6 @@ from inferometer.evaluators.kinds.operators.measurement import (
     Stop,
 )
 from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
-from inferometer.evaluators.running.resources import JobCallbacks
 from inferometer.manifests.errors import (
     ConfigurationError,
     EvaluationInterrupted,

@@ -17,7 +17,7 @@ from inferometer.client.cli.main import run
 from inferometer.client.plan import running
 from inferometer.client.remote.native.registry import probe_agent
 from inferometer.evaluators.plans.running.driver import PlanProgress
-from inferometer.evaluators.plans.running.journal import Ended, RunHistory, read_history
+from inferometer.evaluators.plans.running.folder import Ended, RunHistory, read_history
 from tests.cli.conftest import served
 
 DEADLINE_S = 60

@@ -19,17 +19,15 @@ from inferometer.evaluators.plans.cells import cells_of, runs_of
 from inferometer.evaluators.plans.plan import Rerun, plan_of
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
 from inferometer.evaluators.plans.running.folder import (
+    Ended,
+    Journal,
     PlanFolder,
+    Result,
     RunFolder,
+    RunHistory,
     RunSpec,
     end_orphan,
     note_command,
-)
-from inferometer.evaluators.plans.running.journal import (
-    Ended,
-    Journal,
-    Result,
-    RunHistory,
     read_history,
     read_result,
 )

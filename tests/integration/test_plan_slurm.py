@@ -16,8 +16,7 @@ from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import Run, cells_of, runs_of
 from inferometer.evaluators.plans.plan import SlurmOptions, plan_of
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
-from inferometer.evaluators.plans.running.folder import PlanFolder
-from inferometer.evaluators.plans.running.journal import Ended
+from inferometer.evaluators.plans.running.folder import Ended, PlanFolder
 from inferometer.evaluators.plans.running.places import SlurmPlace
 from inferometer.manifests.errors import ConfigurationError
 from tests.integration.slurm_cluster import SlurmCluster, wait_for

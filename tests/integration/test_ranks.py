@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from inferometer.evaluators.running.resources import JobCallbacks
+from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.manifests.errors import DatasetError, TrainingError
 from tests.integration import rank_work
 

@@ -12,17 +12,17 @@ import pytest
 from fake_framework import SIDE, mean_scores, wait_for
 from PIL import Image
 
-from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import Stage
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Pixels, Tensor, Url
-from inferometer.client.remote.channel.address import AgentAddress
-from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.client.remote.address import AgentAddress
+from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.native import agent as native_agent
 from inferometer.client.remote.native.agent import open_remote_agent
+from inferometer.client.remote.native.calls import translate_errors
 from inferometer.client.remote.native.connection import Connection
-from inferometer.client.remote.native.failures import translate_errors
 from inferometer.evaluators.datasets.opening import open_dataset
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (

@@ -15,17 +15,15 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import Input, Tensor
-from inferometer.agent.protocol.metadata import LEVEL_KEY, TRACEPARENT_KEY
+from inferometer.agent.protocol.status import LEVEL_KEY, TRACEPARENT_KEY
 from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.native.predict_service import PredictService
 from inferometer.agent.server.server import AgentServer, ServerOptions
-from inferometer.agent.tracing.address import TraceAddress
 from inferometer.agent.tracing.calls import client_call
-from inferometer.agent.tracing.exporting import TraceExport
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import SpanRole, TraceLevel
+from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
+from inferometer.agent.tracing.recorder import SpanRecorder, SpanRole, TraceContext, TraceLevel, TraceScope
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.client.remote.native.tracing import RemoteTrace, measure_offset
+from inferometer.client.remote.native.calls import RemoteTrace, measure_offset
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import AgentError, ConfigurationError, InputError
 from inferometer.protos.inferometer.v1 import predict_pb2

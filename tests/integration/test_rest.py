@@ -15,8 +15,8 @@ from rest_client import HEADER_LENGTH, Rest, binary_input, json_input, scores_of
 from tritonclient.utils import InferenceServerException
 
 from inferometer.agent import __version__
+from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.rest.routes import ROUTES
-from inferometer.agent.server.security.limits import Limits
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_models import ServingOptions
 

@@ -22,11 +22,11 @@ from fake_framework import wait_for
 from open_inference import images
 from rest_client import HEADER_LENGTH, Rest, connect, json_input, raw_request, received, scores_of
 
-from inferometer.agent.server.rest import connection as connections
+from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.rest import http_connection
+from inferometer.agent.server.rest import server as connections
 from inferometer.agent.server.rest import server as rest_server
-from inferometer.agent.server.security.credentials import ServerTls
-from inferometer.agent.server.security.limits import Limits
+from inferometer.agent.server.tls import ServerTls
 from inferometer.manifests.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]

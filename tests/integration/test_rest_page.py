@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from inferometer.agent.inference.registry import Registry
+from inferometer.agent.protocol.status import HTTP_STATUSES
 from inferometer.agent.server.rest.routes import ROUTES
-from inferometer.agent.server.rest.status import HTTP_STATUSES
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.manifests.catalog import Catalog
 

@@ -16,8 +16,7 @@ from test_open_inference_versions import MANIFEST as VERSIONS_MANIFEST
 from test_open_inference_versions import VERSIONS
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.serving.served_models import ServingOptions
-from inferometer.agent.serving.version_policy import VersionPolicies
+from inferometer.agent.serving.served_models import ServingOptions, VersionPolicies
 
 TWICE = [[word * 2 for word in row] for row in WORDS]
 

@@ -9,9 +9,9 @@ from fake_framework import SIDE, mean_scores, wait_for
 
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_models import ServingOptions
-from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
-from inferometer.evaluators.load.prepared_inputs import PreparedInputs
+from inferometer.evaluators.load.target import PreparedInputs
 from inferometer.manifests.errors import DeadlineError, InputError, QueueFullError
 from inferometer.protos.inferometer.v1 import predict_pb2, tensor_pb2
 from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub

@@ -9,7 +9,7 @@ from dataset_client import evaluate_dataset
 from fake_framework import wait_for
 
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.agent.server.native.dataset_stream import DatasetOrder
+from inferometer.agent.server.native.predict_service import DatasetOrder
 from inferometer.manifests.errors import (
     AgentError,
     ConfigurationError,

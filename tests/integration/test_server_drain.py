@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2
 from open_inference import images
 from rest_client import HEADER_LENGTH, connect, raw_request, received
 
-from inferometer.agent.server import grpc_server
+from inferometer.agent.server import rpc
 from inferometer.agent.server import server as servers
 from inferometer.agent.server.rest import http_connection
 
@@ -149,7 +149,7 @@ def test_request_that_is_on_its_way_when_the_agent_stops_is_answered(stopping, m
 
 def test_response_that_is_read_slowly_is_written_to_its_end(start_agent, monkeypatch):
     monkeypatch.setattr(servers, "_LEAVING_S", 0.05)
-    monkeypatch.setattr(grpc_server, "_CLEANUP_S", 0.05)
+    monkeypatch.setattr(rpc, "_CLEANUP_S", 0.05)
     agent = start_agent(http_port=0)
     batch = images(12, side=512)
     lines = f"POST /v2/models/Large/infer HTTP/1.1\nHost: localhost\nContent-Length: {batch.nbytes}"

@@ -18,15 +18,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from PIL import Image
 
 from inferometer.agent.protocol.tensors import fill_tensor
-from inferometer.agent.server.security import limits
-from inferometer.agent.server.security.client_limits import RETRY_KEY
-from inferometer.agent.server.security.credentials import ServerTls
-from inferometer.agent.server.security.limits import Limits
+from inferometer.agent.server import admission
+from inferometer.agent.server.admission import RETRY_KEY, Limits
 from inferometer.agent.server.server import AgentServer
-from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.agent.server.tls import ServerTls
+from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.native.agent import open_remote_agent
+from inferometer.client.remote.native.calls import translate_errors
 from inferometer.client.remote.native.connection import Connection
-from inferometer.client.remote.native.failures import translate_errors
 from inferometer.manifests.errors import ConfigurationError, InputError, RateLimitError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
 from inferometer.protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
@@ -270,7 +269,7 @@ def test_limits_that_make_no_sense_are_refused(
     start_agent: Start, limits: dict[str, float], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        start_agent(limits=Limits(**limits))
+        start_agent(limits=Limits(**admission))
 
 
 def test_metadata_is_bounded(start_agent: Start, channel_to: ChannelTo) -> None:
@@ -286,7 +285,7 @@ def test_metadata_is_bounded(start_agent: Start, channel_to: ChannelTo) -> None:
 def test_connection_that_does_not_begin_is_closed(
     start_agent: Start, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(limits, "_HANDSHAKE_MS", 100)
+    monkeypatch.setattr(admission, "_HANDSHAKE_MS", 100)
     host, _, port = start_agent().address.rpartition(":")
     with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
         connection.sendall(sent)

@@ -12,7 +12,7 @@ from fake_framework import wait_for
 from faulty_framework import faulty_registry, write_faulty_manifests
 from grpc_health.v1 import health_pb2
 
-from inferometer.agent.server.telemetry.log_format import LogFormat
+from inferometer.agent.server.observation import LogFormat
 from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -75,7 +75,7 @@ def test_call_is_one_json_line_that_names_request_and_trace(client, log_as):
     assert line.pop("peer").startswith("ipv4:127.0.0.1:")
     assert line == {
         "level": "INFO",
-        "logger": "inferometer.agent.server.telemetry.access_log",
+        "logger": "inferometer.agent.server.observation",
         "request_id": "order-7/a",
         "trace_id": TRACE,
         "method": "inferometer.v1.PredictService/Open",
@@ -142,7 +142,7 @@ def test_text_is_one_line_with_the_name_of_the_request(client, log_as):
     wait_for(lambda: "\n" in log.text)
     [line] = log.text.splitlines()
     assert line.startswith(
-        "INFO inferometer.agent.server.telemetry.access_log: inferometer.v1.PredictService/Open OK in "
+        "INFO inferometer.agent.server.observation: inferometer.v1.PredictService/Open OK in "
     )
     assert line.endswith(" ms [a]")
 

@@ -13,8 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from inferometer.agent.server.server import AgentServer
-from inferometer.client.remote.channel.address import AgentAddress
-from inferometer.client.remote.channel.connection import RemoteOptions, open_channel
+from inferometer.client.remote.address import AgentAddress
+from inferometer.client.remote.connection import RemoteOptions, open_channel
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.manifests.errors import AgentError, ConfigurationError
 

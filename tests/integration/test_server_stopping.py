@@ -132,8 +132,8 @@ def test_agent_that_is_killed_in_mid_stream_is_one_clear_error(spawn_agent, mani
 
 def test_an_event_loop_that_hangs_does_not_keep_the_agent(manifest_folder, monkeypatch):
     monkeypatch.setattr("inferometer.agent.server.server._LEAVING_S", 0.1)
-    monkeypatch.setattr("inferometer.agent.server.grpc_server._ENDING_S", 0.1)
-    monkeypatch.setattr("inferometer.agent.server.grpc_server._CLEANUP_S", 0.1)
+    monkeypatch.setattr("inferometer.agent.server.rpc._ENDING_S", 0.1)
+    monkeypatch.setattr("inferometer.agent.server.rpc._CLEANUP_S", 0.1)
     goes_on = threading.Event()
 
     async def hang():

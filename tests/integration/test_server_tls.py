@@ -16,9 +16,9 @@ import trustme
 from certificates import Authority
 from fake_framework import SIDE, wait_for
 
-from inferometer.agent.server.security.credentials import ServerTls
 from inferometer.agent.server.server import AgentServer
-from inferometer.client.remote.channel.connection import ClientTls, RemoteOptions
+from inferometer.agent.server.tls import ServerTls
+from inferometer.client.remote.connection import ClientTls, RemoteOptions
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.client.remote.native.registry import ask_health
 from inferometer.manifests.errors import AgentError, ConfigurationError
@@ -128,7 +128,7 @@ def test_lost_connection_of_a_server_that_speaks_nothing_is_not_taken_for_tls() 
 def test_renewed_certificate_is_used_without_a_restart(
     start_agent: Start, authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    caplog.set_level(logging.INFO, logger="inferometer.agent.server.security.credentials")
+    caplog.set_level(logging.INFO, logger="inferometer.agent.server.tls")
     first, second = authority.issue("a.example.org", file="a"), authority.issue("b.example.org", file="b")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     shutil.copy(first.cert, cert)

@@ -7,10 +7,8 @@ import pytest
 from trace_collectors import COLLECTORS, HOST, Seen, SeenSpan
 
 from inferometer.agent import __version__
-from inferometer.agent.tracing.address import TraceAddress
-from inferometer.agent.tracing.exporting import TraceExport
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
+from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel
 
 PATIENT_S = 60.0
 PREDICT = SpanKind.of("predict", TraceLevel.MODEL_TRACE, batch_size=8)

@@ -16,12 +16,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from trace_collectors import COLLECTORS, HOST, Seen, hanging, jaeger_http, otlp_grpc, otlp_http
 
-from inferometer.agent.tracing.address import TraceAddress
-from inferometer.agent.tracing.exporting import ExportReport, TraceExport
+from inferometer.agent.tracing.collectors import OtlpGrpcCollector, OtlpHttpCollector
+from inferometer.agent.tracing.exporting import ExportReport, TraceAddress, TraceExport
 from inferometer.agent.tracing.jaeger import JaegerHttpCollector, JaegerUdpCollector
-from inferometer.agent.tracing.otlp import OtlpGrpcCollector, OtlpHttpCollector
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import SpanChunk, SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import SpanChunk, SpanKind, SpanRecorder, TraceContext, TraceLevel
 from inferometer.manifests.errors import ConfigurationError
 
 TRACE_ID = "0" * 31 + "7"
@@ -253,10 +251,10 @@ def test_a_collector_that_comes_back_gets_everything() -> None:
 def test_a_failing_export_prints_nothing_and_does_not_hold_up_the_end(closed_port: int) -> None:
     code = f"""
 import numpy as np
-from inferometer.agent.tracing.span import TraceLevel
-from inferometer.agent.tracing.address import TraceAddress
+from inferometer.agent.tracing.recorder import TraceLevel
+from inferometer.agent.tracing.exporting import TraceAddress
 from inferometer.agent.tracing.exporting import TraceExport
-from inferometer.agent.tracing.span import SpanChunk, SpanKind
+from inferometer.agent.tracing.recorder import SpanChunk, SpanKind
 columns = [np.zeros(2000, np.int64) for _ in range(7)]
 columns[1] += 1
 kind = SpanKind.of("conv\\udcff", TraceLevel.FRAMEWORK_TRACE, big=2**70, bad="\\udcff")

@@ -14,19 +14,17 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.preprocessing.inputs import Payload, Tensor
-from inferometer.agent.training.opening import open_trainer
-from inferometer.agent.training.trainer import Trainer, TrainerOptions
+from inferometer.agent.training.trainer import Trainer, TrainerOptions, open_trainer
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.kinds.data import DataOptions
 from inferometer.evaluators.kinds.training.measurement import (
     Bound,
     TrainingMeasurement,
     TrainingOptions,
     TrainingSummary,
 )
+from inferometer.evaluators.kinds.training.training_run import TrainingRun
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
-from inferometer.evaluators.loading.loader import LoaderOptions
-from inferometer.evaluators.training.training_run import TrainingRun
+from inferometer.evaluators.loading.loader import DataOptions, LoaderOptions
 from inferometer.manifests.catalog import Catalog
 
 pytestmark = pytest.mark.real_time

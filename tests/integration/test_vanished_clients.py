@@ -21,10 +21,10 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from inferometer.agent.protocol.messages import encode_batch_request
+from inferometer.agent.server import binding
 from inferometer.agent.server.native import sessions
-from inferometer.agent.server.security import binding
 from inferometer.agent.server.server import AgentServer
-from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.client.remote.native.connection import Connection
 from inferometer.manifests.errors import SessionError, SessionLimitError

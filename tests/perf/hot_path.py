@@ -36,7 +36,7 @@ from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.evaluators.load.local_target import LocalTarget
-from inferometer.evaluators.load.prepared_inputs import synthetic_tensors
+from inferometer.evaluators.load.target import synthetic_tensors
 from inferometer.manifests.catalog import Catalog
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from tests.perf.grpc_round_trip import CALLS_AT_ONCE, KEPT, TENSORS, EchoPredictor

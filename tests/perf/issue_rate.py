@@ -26,15 +26,18 @@ from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
-from inferometer.evaluators.load.arrivals import ArrivalProcess, ConstantArrivals, Extent, PoissonArrivals
-from inferometer.evaluators.load.calibration import NullTarget
-from inferometer.evaluators.load.closed_loop import ClosedLoop, run_closed_loop
+from inferometer.evaluators.load.arrivals import (
+    ArrivalProcess,
+    ConstantArrivals,
+    Extent,
+    PoissonArrivals,
+    Schedule,
+)
 from inferometer.evaluators.load.issuer import RunLimits, run_open_loop
+from inferometer.evaluators.load.load_session import ClosedLoop, NullTarget, run_closed_loop
 from inferometer.evaluators.load.local_target import LocalTarget
-from inferometer.evaluators.load.prepared_inputs import synthetic_tensors
 from inferometer.evaluators.load.queries import Queries
-from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.load.target import Answers, QueryTarget
+from inferometer.evaluators.load.target import Answers, QueryTarget, synthetic_tensors
 from inferometer.evaluators.statistics import percentile
 from inferometer.manifests.catalog import Catalog
 from tests.perf.ratios import Row, divided, interleaved

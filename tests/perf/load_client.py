@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tests.perf.ratios import Row, divided, interleaved, print_table
 
 if TYPE_CHECKING:
-    from inferometer.evaluators.jobs.requests import SystemRequest
-    from inferometer.evaluators.running.resources import JobResources
+    from inferometer.evaluators.jobs.job import JobResources, SystemRequest
 
 ROUNDS = 5
 RUN_S = 10.0
@@ -118,7 +117,7 @@ def _process(place: int, module: str, *arguments: str) -> Iterator[_Process]:
 def _ours(address: str) -> None:
     """Runs the job of ``predict workload`` for each line on stdin."""
     from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
-    from inferometer.evaluators.jobs.requests import SystemRequest
+    from inferometer.evaluators.jobs.job import SystemRequest
     from inferometer.manifests.catalog import Catalog
 
     with tempfile.TemporaryDirectory() as folder:
@@ -140,12 +139,12 @@ def _ours(address: str) -> None:
 def _workload(
     resources: JobResources, system: SystemRequest, rate: float, seconds: float
 ) -> Mapping[str, float]:
+    from inferometer.evaluators.jobs.job import JobCallbacks
     from inferometer.evaluators.kinds.load.job import LoadJob
     from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
     from inferometer.evaluators.kinds.load.request import WorkloadRequest
     from inferometer.evaluators.load.issuer import IssuerProgress
     from inferometer.evaluators.load.queries import Outcome
-    from inferometer.evaluators.running.resources import JobCallbacks
     from tests.perf.minimal_client import cpu_s, figures
 
     seen: list[tuple[int, float]] = []

@@ -22,13 +22,12 @@ from PIL import Image
 
 from inferometer.agent.preprocessing.preprocessor import Preprocessor, preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.datasets.files.datum import encoded_datum
-from inferometer.evaluators.datasets.files.record_framing import framed
+from inferometer.evaluators.datasets.caffe_lmdb import encoded_datum
 from inferometer.evaluators.datasets.opening import open_path
-from inferometer.evaluators.datasets.recordio import IMAGE_HEADER
+from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, framed
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
 from inferometer.evaluators.loading.loader import LoaderOptions
-from inferometer.manifests.inputs import Decoder, ImageParameters
+from inferometer.manifests.schema import Decoder, ImageParameters
 from tests.perf.ratios import Row, divided, interleaved
 
 IMAGES = 512

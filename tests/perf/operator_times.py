@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from inferometer.agent.inference.registry import BUILTIN
-from inferometer.agent.operators.inputs import draw_inputs
-from inferometer.agent.operators.operator import Preset
-from inferometer.agent.operators.runner import OperatorRunner, RunnerOptions
-from inferometer.agent.operators.table.registry import operators
+from inferometer.agent.operators.checking import draw_inputs
+from inferometer.agent.operators.operator import OperatorRunner, Preset, RunnerOptions, operators
 from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions
 from inferometer.evaluators.operators.timing import time_operator
 from tests.perf.fresh_process import PROCESSES, in_fresh_process

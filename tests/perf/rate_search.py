@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import BatchResult, StageTimes
+from inferometer.evaluators.kinds.load.measurement import Prober
+from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
+from inferometer.evaluators.kinds.load.single_server import served_queries
 from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.local_target import LocalTarget
-from inferometer.evaluators.load.prepared_inputs import PreparedInputs
-from inferometer.evaluators.max_qps.probe import Prober
-from inferometer.evaluators.max_qps.search import MaxQpsOptions, search_max_qps
-from inferometer.evaluators.max_qps.single_server import served_queries
+from inferometer.evaluators.load.target import PreparedInputs
 from tests.perf.mlserver_peer import PYTHON, call_of, mlserver
 from tests.perf.ratios import Row
 from tests.perf.waiting_server import SERVICE_NS, wait

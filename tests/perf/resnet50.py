@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.postprocessing import Postprocessor
 from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors, Weights
 from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.results import Postprocessor
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, no_fetch, open_session
 from inferometer.agent.preprocessing.inputs import Tensor
@@ -31,8 +31,7 @@ from inferometer.evaluators.datasets.folder import FolderDataset
 from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.inputs import ImageParameters
-from inferometer.manifests.schema import ModelManifest
+from inferometer.manifests.schema import ImageParameters, ModelManifest
 from tests.perf.bare_loops import Predict
 from tests.perf.dataset_overhead import RepeatedDataset
 from tests.perf.ratios import Row, divided, interleaved

@@ -23,7 +23,7 @@ import grpc
 import numpy as np
 
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
-from inferometer.agent.protocol.v2_shared_memory import BYTE_SIZE, REGION, SEGMENTS
+from inferometer.agent.open_inference.codec import BYTE_SIZE, REGION, SEGMENTS
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.manifests.catalog import Catalog
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb

@@ -22,10 +22,10 @@ import numpy as np
 import psutil
 
 from inferometer.agent.server.calls import Calls
+from inferometer.agent.server.metrics import Metrics
+from inferometer.agent.server.observation import AccessLog
 from inferometer.agent.server.rpc import CallContext, CallObserver, Dispatcher, Method
-from inferometer.agent.server.telemetry.access_log import AccessLog
-from inferometer.agent.server.telemetry.agent_load import AgentLoad
-from inferometer.agent.server.telemetry.metrics import Metrics
+from inferometer.agent.serving.prediction_watch import AgentLoad
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
 from tests.perf.ratios import Row

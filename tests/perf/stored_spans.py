@@ -17,8 +17,7 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import Tensor
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity, Sample
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
 from inferometer.evaluators.kinds.batches.measurement import BatchOptions, BatchTimes

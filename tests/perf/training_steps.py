@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 from inferometer.agent.inference.predictor import PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
-from inferometer.agent.training.opening import open_trainer
-from inferometer.agent.training.trainer import TrainerOptions
+from inferometer.agent.training.trainer import TrainerOptions, open_trainer
 from inferometer.evaluators.datasets.base import DatasetIdentity
-from inferometer.evaluators.kinds.data import DataOptions
 from inferometer.evaluators.kinds.training.measurement import TrainingOptions
-from inferometer.evaluators.loading.loader import LoaderOptions
-from inferometer.evaluators.loading.synthetic_loader import SyntheticLoader
-from inferometer.evaluators.training.training_run import TrainingRun
+from inferometer.evaluators.kinds.training.training_run import TrainingRun
+from inferometer.evaluators.loading.dataset_loader import SyntheticLoader
+from inferometer.evaluators.loading.loader import DataOptions, LoaderOptions
 from inferometer.manifests.catalog import Catalog
 from tests.perf.fresh_process import PROCESSES, in_fresh_process
 from tests.perf.ratios import Row, divided, interleaved
@@ -89,7 +87,7 @@ def pytorch(model: str, threads: int) -> Step:
     """Returns a step of PyTorch."""
     import torch
 
-    from inferometer.agent.architectures.catalogue import ARCHITECTURES
+    from inferometer.agent.architectures.sources import ARCHITECTURES
 
     torch.set_num_threads(threads)
     module = ARCHITECTURES[_NAMES[model]].build("PyTorch").train()
@@ -109,7 +107,7 @@ def mxnet(model: str, threads: int) -> Step:
     """Returns a step of gluon; the threads are MXNet's workers, which the trainer has set."""
     import mxnet as mx
 
-    from inferometer.agent.architectures.catalogue import ARCHITECTURES
+    from inferometer.agent.architectures.sources import ARCHITECTURES
 
     net = ARCHITECTURES[_NAMES[model]].build("MXNet")
     net.initialize(mx.init.Xavier())

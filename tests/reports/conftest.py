@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.agent.hardware.device import CPU, Device, DeviceKind
-from inferometer.agent.hardware.environment import Environment
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Environment
 from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
-from inferometer.agent.tracing.span import TraceLevel
-from inferometer.evaluators.conditions.conditions import Conditions, Stability
-from inferometer.evaluators.conditions.host import HostConditions, Spread
+from inferometer.agent.tracing.recorder import TraceLevel
+from inferometer.evaluators.conditions.conditions import Conditions, HostConditions, Spread, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.drawing.charts import PLOTS
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import (
     Accuracy,
@@ -23,8 +22,7 @@ from inferometer.evaluators.kinds.batches.measurement import (
     BatchOptions,
     BatchTimes,
 )
-from inferometer.evaluators.plots.base import PLOTS
-from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
+from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
 from tests.ingestion_evaluations import few, many

@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
-from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
-from inferometer.evaluators.load.load_run import LoadRun
-from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.kinds.load.measurement import (
+    LoadMeasurement,
+    LoadOptions,
+    RateAnswer,
+    RateSearchMeasurement,
+)
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 
 MS = 1_000_000
 ELAPSED_NS = 2_500_000_000

@@ -6,17 +6,15 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import replace
 
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel
 from inferometer.evaluators.drawing.charts import (
     Drawing,
+    find_plot,
 )
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
-from inferometer.evaluators.plots.base import find_plot
-from inferometer.evaluators.reports.base import Row
-from inferometer.evaluators.reports.registry import find_report
-from inferometer.evaluators.reports.trace_report import TraceReport
+from inferometer.evaluators.reports.base import Row, find_report
+from inferometer.evaluators.reports.traces import TraceReport
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<b>&amp; \"q\" 'a' $\\frac{1}{2}$ $x_1$ ü 模型 ]]> -->\x00\n\u202e"

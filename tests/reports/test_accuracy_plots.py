@@ -8,8 +8,8 @@ import pytest
 from inferometer.evaluators.drawing import canvas
 from inferometer.evaluators.drawing.charts import BarChart, Drawing, MatrixChart, PointChart
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.batches.accuracy_plot import drawing_of
-from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
+from inferometer.evaluators.kinds.batches.plot import drawing_of
+from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from tests.evaluations import changed
 from tests.reports.pictures import HOSTILE, picture, texts
 

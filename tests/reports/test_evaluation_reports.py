@@ -15,8 +15,7 @@ import pytest
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import LatencySummary
-from inferometer.evaluators.reports.base import Report, Row
-from inferometer.evaluators.reports.registry import ALIASES, REPORTS, find_report
+from inferometer.evaluators.reports.base import ALIASES, REPORTS, Report, Row, find_report
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.manifests.errors import ConfigurationError
 from tests.evaluations import changed

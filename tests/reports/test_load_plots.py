@@ -22,8 +22,7 @@ from inferometer.evaluators.drawing.charts import (
 from inferometer.evaluators.drawing.style import ALARM
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load import plot as load
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
-from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateAnswer
 from tests.reports.loads import OPTIONS, loaded, queries, run
 from tests.reports.pictures import drawn, picture, texts, titles
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.evaluators.drawing import canvas
+from inferometer.evaluators.drawing import canvas, traces
 from inferometer.evaluators.drawing.charts import (
+    PLOTS,
     Bar,
     BarChart,
     BarRow,
@@ -26,13 +27,9 @@ from inferometer.evaluators.drawing.charts import (
     PointChart,
     Timeline,
 )
-from inferometer.evaluators.drawing.page import MOST_ROWS, page
+from inferometer.evaluators.drawing.writer import MOST_ROWS, PictureFile, page
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.plots import layers
-from inferometer.evaluators.plots.base import PLOTS
-from inferometer.evaluators.plots.writer import PictureFile
-from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.reports.registry import find_report
+from inferometer.evaluators.reports.base import Column, Row, find_report
 from inferometer.manifests.errors import ConfigurationError, OutputError
 from tests.reports.pictures import (
     HOSTILE,
@@ -106,7 +103,7 @@ def test_texts_beside_each_other_do_not_overlap(given: dict[str, list[Evaluation
 
     places = sorted(float(e.get("y", "0")) for e in names)
 
-    assert len(places) == layers.MOST_BARS
+    assert len(places) == traces.MOST_BARS
     assert all(after - before > 12 for before, after in pairwise(places))
 
 

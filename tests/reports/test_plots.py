@@ -10,21 +10,23 @@ from itertools import pairwise
 
 import pytest
 
-from inferometer.evaluators.drawing import canvas
+from inferometer.evaluators.drawing import canvas, traces
+from inferometer.evaluators.drawing.canvas import shortened
 from inferometer.evaluators.drawing.charts import (
+    MOST_EVALUATIONS,
     MOST_INCHES,
+    PLOTS,
     BarChart,
     BoxChart,
     PointChart,
     Timeline,
+    find_plot,
+    label_of,
 )
-from inferometer.evaluators.drawing.painting import shortened
 from inferometer.evaluators.drawing.style import MOST_GROUPS, OTHER, Palette
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches import plot as batches
-from inferometer.evaluators.plots import eventflow, layers
-from inferometer.evaluators.plots.base import MOST_EVALUATIONS, PLOTS, find_plot, label_of
-from inferometer.evaluators.reports.registry import REPORTS
+from inferometer.evaluators.reports.base import REPORTS
 from inferometer.manifests.errors import ConfigurationError
 from tests.evaluations import changed
 from tests.reports.conftest import batch_times
@@ -115,9 +117,9 @@ def test_layers_are_bars_of_the_heaviest_and_a_sum_of_the_others(given: dict[str
     [chart] = drawing.charts
     assert isinstance(chart, BarChart)
     heaviest, others = chart.rows[:-1], chart.rows[-1]
-    assert len(heaviest) == layers.MOST_BARS
+    assert len(heaviest) == traces.MOST_BARS
     values = [row.bars[0].value for row in heaviest]
-    assert values == pytest.approx([2 * (LAYERS - place) for place in range(layers.MOST_BARS)])
+    assert values == pytest.approx([2 * (LAYERS - place) for place in range(traces.MOST_BARS)])
     assert heaviest[0].label.name == "32  layer32"
     whole = LAYERS * (LAYERS + 1) // 2
     # the label shows the bar's own quantity, and its share of the sum of all bars
@@ -162,7 +164,7 @@ def test_the_timeline_nests_and_is_bounded(
     given: dict[str, list[Evaluation]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [whole, _] = picture("eventflow", given["eventflow"]).charts
-    monkeypatch.setattr(eventflow, "MOST_BARS", 20)
+    monkeypatch.setattr(traces, "MOST_BARS", 20)
     [cut, _] = picture("eventflow", given["eventflow"]).charts
 
     assert isinstance(whole, Timeline)
@@ -196,7 +198,7 @@ def test_a_timeline_that_reading_ahead_would_fill_begins_with_the_first_predict_
 
     began = []
     for most in (100, 40):
-        monkeypatch.setattr(eventflow, "MOST_BARS", most)
+        monkeypatch.setattr(traces, "MOST_BARS", most)
         drawing = find_plot("eventflow").draw([evaluation], rows)
         assert drawing is not None
         [chart] = drawing.charts

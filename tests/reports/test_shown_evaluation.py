@@ -12,10 +12,8 @@ import pytest
 
 from inferometer.agent.hardware.environment import Gpu
 from inferometer.agent.inference.predictor import Weights
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import SpanChunk, SpanKind, TraceLevel
-from inferometer.client.reports.evaluation_document import as_document
-from inferometer.client.reports.show import lines_of
+from inferometer.agent.tracing.recorder import SpanChunk, SpanKind, SpanRecorder, TraceContext, TraceLevel
+from inferometer.client.commands.show import as_document, lines_of
 from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary
 from inferometer.evaluators.kinds.kind import timed_by
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, MlperfResult, Scenario

@@ -10,12 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, span_id_text
-from inferometer.agent.tracing.span import SpanChunk, SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    SpanChunk,
+    SpanKind,
+    SpanRecorder,
+    TraceContext,
+    TraceLevel,
+    span_id_text,
+)
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
-from inferometer.evaluators.reports.base import Row
-from inferometer.evaluators.reports.registry import find_report
-from inferometer.evaluators.reports.trace_report import TraceReport
+from inferometer.evaluators.reports.base import Row, find_report
+from inferometer.evaluators.reports.traces import TraceReport
 from inferometer.evaluators.reports.writer import Format, write
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -7,21 +7,21 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 import pytest
 
-from inferometer.client.web.facts import facts_of
-from inferometer.evaluators.drawing.charts import BarChart, PointChart
+from inferometer.client.web.documents import facts_of
+from inferometer.evaluators.drawing.charts import BarChart, PointChart, find_plot
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
-from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport
-from inferometer.evaluators.kinds.training.scaling_report import (
+from inferometer.evaluators.kinds.training.report import (
     StrongScalingReport,
+    TrainingReport,
+    TrainingStepsReport,
     WeakScalingReport,
     cut_percent,
+    training_rows,
 )
-from inferometer.evaluators.kinds.training.summary import training_rows
-from inferometer.evaluators.plots.base import find_plot
+from inferometer.evaluators.reports.base import find_report
 from inferometer.evaluators.reports.overview import OverviewReport
-from inferometer.evaluators.reports.registry import find_report
 from tests.contract.store_fixtures import make_system
 from tests.training_evaluations import make_training
 

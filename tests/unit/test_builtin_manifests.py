@@ -16,8 +16,8 @@ from PIL import Image
 
 from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
 from inferometer.agent.architectures.pytorch.text_convolution import StatementsCNN
+from inferometer.agent.artifacts.files import get_file, resolve_artifacts
 from inferometer.agent.artifacts.locations import refer, tokenizer_files
-from inferometer.agent.artifacts.model_files import get_file, resolve_artifacts
 from inferometer.agent.inference.registry import Registry
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.files import BUILTIN

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from inferometer.client.cli.main import run
-from inferometer.client.web.assets import MODULES, content_of, in_one_script
+from inferometer.client.web.page import MODULES, content_of, in_one_script
 from tests.page_samples import IMAGE, SCRIPT, samples
 from tests.web.conftest import Page
 

@@ -16,10 +16,10 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from inferometer.agent.server.security.credentials import ServerTls
-from inferometer.client.api.running_now import RunningFile
-from inferometer.client.web.assets import MODULES, SERVED
-from inferometer.evaluators.running.resources import JobStart
+from inferometer.agent.server.tls import ServerTls
+from inferometer.client.api.progress import RunningFile
+from inferometer.client.web.page import MODULES, SERVED
+from inferometer.evaluators.jobs.job import JobStart
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import StoreError
 from tests.certificates import Authority

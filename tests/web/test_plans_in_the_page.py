@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from inferometer.client.web.plans.documents import MOST_RUNS
-from inferometer.client.web.plans.reader import PlansReader
+from inferometer.client.web.plans import MOST_RUNS, PlansReader
 from inferometer.evaluators.plans.reporting.asked import Asked
-from inferometer.evaluators.plans.running.journal import Ended
+from inferometer.evaluators.plans.running.folder import Ended
 from inferometer.evaluators.store.opening import open_store
 from tests.page_plans import KeptRuns, keep_plan
 from tests.page_samples import DATABASE, SCRIPT, keep, steady

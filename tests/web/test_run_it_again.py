@@ -9,9 +9,9 @@ from typing import Any
 import click
 import pytest
 
-from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.predictor import Weights
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.cli.main import cli
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation

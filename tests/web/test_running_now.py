@@ -7,18 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from inferometer.client.api.running_now import FOLDER, RunningFile, running_now
+from inferometer.client.api.progress import FOLDER, RunningFile, running_now
+from inferometer.evaluators.jobs.job import JobStart
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.load.issuer import IssuerProgress
-from inferometer.evaluators.running.resources import JobStart
 from tests.page_samples import steady
 
 START = JobStart(steady(1).system, "digits", 450)
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from inferometer.client.api.running_now import RunningFile
-from inferometer.evaluators.running.resources import JobStart
+from inferometer.client.api.progress import RunningFile
+from inferometer.evaluators.jobs.job import JobStart
 from tests.page_samples import steady
 RunningFile(Path(sys.argv[1])).begin(JobStart(steady(1).system, "digits", 450))
 os.kill(os.getpid(), signal.SIGKILL)

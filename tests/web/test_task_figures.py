@@ -8,7 +8,7 @@ from inferometer.client.web.documents import (
     overview_rows,
     page_reports,
 )
-from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
+from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from tests.contract.store_fixtures import make_evaluation
 from tests.evaluations import changed
 

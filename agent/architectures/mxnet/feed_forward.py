@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 from mxnet.gluon.model_zoo.vision.vgg import vgg_spec
 
-from inferometer.agent.architectures.gaussian_weights import BVLC_ALEXNET
+from inferometer.agent.architectures.layers import BVLC_ALEXNET
 
 
 class FeedForward(gluon.HybridBlock):

@@ -10,8 +10,8 @@ from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 
-from inferometer.agent.architectures import inception
-from inferometer.agent.architectures.inception import (
+from inferometer.agent.architectures import layers as inception
+from inferometer.agent.architectures.layers import (
     Branches,
     Convolution,
     Layer,

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from inferometer.agent.architectures.catalogue import resnet_stages
 from inferometer.agent.architectures.mxnet.feed_forward import FeedForward
+from inferometer.agent.architectures.sources import resnet_stages
 
 
 class ResNet(FeedForward):

@@ -1,15 +1,39 @@
-"""Networks whose layers follow one another: AlexNet, OverFeat, VGG, a LeNet, and fully connected ones."""
+"""Networks whose layers follow one another: AlexNet, OverFeat, VGG, a LeNet, and fully connected ones.
+
+Also draws the weights of networks, and builds modules without drawing them, for weights that a file
+replaces.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
-from inferometer.agent.architectures.gaussian_weights import BVLC_ALEXNET, GaussianLayer
+from inferometer.agent.architectures.layers import BVLC_ALEXNET, GaussianLayer
+
+
+def undefined(build: Callable[[], Any]) -> torch.nn.Module:
+    """Builds a module with undefined parameters, which ``load_state_dict`` then sets.
+
+    To draw the parameters would take most of the time of a load: each layer draws its own, and the
+    architecture draws them again. The buffers are zero.
+    """
+    with torch.device("meta"):
+        module: torch.nn.Module = build()
+    # Module.to_empty would import torch's symbolic shapes: 0.7 s and 35 MiB
+    for owner in module.modules():
+        for name, drawn in list(owner.named_parameters(recurse=False)):
+            undrawn = torch.empty(drawn.shape, dtype=drawn.dtype)
+            setattr(owner, name, torch.nn.Parameter(undrawn, drawn.requires_grad))
+        for name, buffer in list(owner.named_buffers(recurse=False)):
+            setattr(owner, name, torch.zeros(buffer.shape, dtype=buffer.dtype))
+    return module
+
 
 _CLASSIFIER_DEVIATION = 0.01
 """That of the fully connected layers of VGG (arXiv 1409.1556), as in torchvision, and of OverFeat."""

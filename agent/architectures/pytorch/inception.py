@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.functional import avg_pool2d
 
-from inferometer.agent.architectures import inception
-from inferometer.agent.architectures.inception import C, Layer, Normalization, Pooling, Residual, Size, same
+from inferometer.agent.architectures import layers as inception
+from inferometer.agent.architectures.layers import C, Layer, Normalization, Pooling, Residual, Size, same
 from inferometer.agent.architectures.pytorch.feed_forward import SingleLayerClassifier, initialize
 
 _EPSILON = 1e-3

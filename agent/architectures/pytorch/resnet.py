@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from inferometer.agent.architectures.catalogue import resnet_stages
 from inferometer.agent.architectures.pytorch.feed_forward import initialize
+from inferometer.agent.architectures.sources import resnet_stages
 
 # With random weights each block would else double the variance: 2^89 in ResNet269, which float16 cannot hold.
 _RESIDUAL_SCALE = 0.2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from inferometer.agent.architectures.package import import_package
+from inferometer.agent.architectures.sources import import_package
 from inferometer.manifests.errors import IMPORT_FAILURES, ArtifactError, one_line, suggestion
 
 

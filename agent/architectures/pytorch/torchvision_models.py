@@ -7,7 +7,7 @@ import warnings
 from types import ModuleType
 from typing import Any
 
-from inferometer.agent.architectures.package import import_package
+from inferometer.agent.architectures.sources import import_package
 from inferometer.manifests.errors import IMPORT_FAILURES, ArtifactError, one_line, suggestion
 
 _QUANTIZED = "quantized_"

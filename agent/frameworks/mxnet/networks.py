@@ -1,17 +1,24 @@
-"""Networks of gluon: built in code with their parameters, and turned into symbols."""
+"""Networks of gluon: built in code with their parameters, turned into symbols, and trained.
+
+A network that is trained has a loss on the devices of the process, and runs in either of MXNet's two
+APIs: gluon's hybridized block with autograd, or the Module API's symbol, bound on each device.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from inferometer.agent.architectures.mxnet.random_weights import draw_weights
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.architectures.layers import draw_weights
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.mxnet.runtime import FAILURES, mxnet, reason
-from inferometer.agent.inference.predictor import PredictorOptions, Weights
+from inferometer.agent.inference.predictor import Precision, PredictorOptions, Weights
 from inferometer.manifests.errors import ArtifactError
+from inferometer.manifests.schema import Loss
 
 
 def build_network(
@@ -98,3 +105,336 @@ def parameters_of(block: Any) -> dict[str, Any]:
             f"{type(block).__name__}: has parameters without values; call initialize, and the block once "
             f"with a batch ({reason(error)})"
         ) from error
+
+
+Shard: TypeAlias = tuple[Any, Any]
+"""The inputs and the targets of one device; the targets are float32, as MXNet's losses take them."""
+
+
+OnOutput: TypeAlias = Callable[[str, str, int], None]
+"""Called with the name of an operator's output, its operator's type, and the handle of the array."""
+
+
+class TrainedNetwork(ABC):
+    """A network with its loss on the devices of this process; all calls queue, and nothing waits.
+
+    Args:
+        net: The block of gluon.
+        used: The names that gluon gave to the parameters of which the output depends.
+
+    Attributes:
+        trained: Gluon's parameters that are trained, by their names in a file, in the order of the layers.
+        others: The other parameters, such as running means.
+        batch_shapes: The shapes of the inputs of the last step, one for each device that had samples.
+    """
+
+    def __init__(self, net: Any, used: Collection[str]) -> None:
+        # the names in a file of parameters; the other ones count the blocks of the process
+        found = {name: p for name, p in net._collect_params_with_prefix().items() if p.name in used}
+        self.trained: Mapping[str, Any] = {n: p for n, p in found.items() if p.grad_req != "null"}
+        self.batch_shapes: Sequence[tuple[int, ...]] = ()
+        self.others: Mapping[str, Any] = {n: p for n, p in found.items() if p.grad_req == "null"}
+
+    @abstractmethod
+    def forward(self, shards: Sequence[Shard | None]) -> list[Any]:
+        """Runs the network and its loss for training.
+
+        Args:
+            shards: One for each device; None for a device without samples.
+
+        Returns:
+            The losses of the samples, an array for each device that has some.
+        """
+
+    @abstractmethod
+    def backward(self, scale: float) -> None:
+        """Computes the gradients of the sum of the losses of the last ``forward``, times a ``scale``."""
+
+    @abstractmethod
+    def scores(self, inputs: Any) -> Any:
+        """Runs the network on the first device, as in a prediction."""
+
+    @abstractmethod
+    def weights(self) -> list[list[Any]]:
+        """Returns the arrays of the trained parameters, each with one for each device."""
+
+    @abstractmethod
+    def gradients(self) -> list[list[Any]]:
+        """Returns the arrays of the gradients, likewise."""
+
+    @abstractmethod
+    def states(self) -> list[list[Any]]:
+        """Returns the arrays of the other parameters, likewise."""
+
+    @abstractmethod
+    def watch(self, on_output: OnOutput | None) -> None:
+        """Queues the operators of later steps one by one, and reports each output; with None, in bulk again.
+
+        ``on_output`` is called on the thread that runs the step, before the next operator is queued.
+        """
+
+    @abstractmethod
+    def symbols(self) -> tuple[Any, Any]:
+        """Returns the graphs of the network and of its loss, which may hold both, once a step has run."""
+
+    @abstractmethod
+    def update_block(self) -> None:
+        """Gives the block of gluon the parameters of the first device."""
+
+
+def lowered(symbol: Any, precision: Precision, input_name: str) -> Any:
+    """Returns the symbol with convolutions and products in a precision, and its outputs in float32."""
+    if precision is Precision.FLOAT32:
+        return symbol
+    from mxnet.contrib import amp  # most runs need none
+
+    converted = amp.convert_symbol(symbol, target_dtype=precision.value, data_names=[input_name])
+    return mxnet.sym.cast(converted, dtype="float32")
+
+
+def cross_entropy(backend: Any, scores: Any, targets: Any) -> Any:
+    """The loss of each sample; scores (batch, classes), targets (batch,).
+
+    MXNet's ``log_softmax``, of which gluon makes its loss, has two to six times the error of this on a CPU.
+    """
+    scores = backend.broadcast_sub(scores, backend.BlockGrad(backend.max(scores, axis=1, keepdims=True)))
+    return backend.log(backend.sum(backend.exp(scores), axis=1)) - backend.pick(scores, targets)
+
+
+def ctc(backend: Any, scores: Any, targets: Any) -> Any:
+    """The loss of each sample; scores (batch, time steps, classes), targets (batch, length) from 1."""
+    steps_first = backend.swapaxes(scores, dim1=0, dim2=1)
+    return backend.CTCLoss(steps_first, targets, blank_label="first")
+
+
+LOSSES: Mapping[Loss, Callable[[Any, Any, Any], Any]] = {Loss.CROSS_ENTROPY: cross_entropy, Loss.CTC: ctc}
+"""The losses, whose first argument is ``mxnet.nd`` or ``mxnet.sym``."""
+
+
+class GluonNetwork(TrainedNetwork):
+    """The block itself, or in a lower precision one of its symbol, which shares its parameters."""
+
+    def __init__(
+        self, net: Any, symbol: Any, data: Any, loss: Loss, precision: Precision, contexts: Sequence[Any]
+    ) -> None:
+        super().__init__(net, symbol.list_inputs())
+        self._contexts = list(contexts)
+        self._block = net
+        if precision is not Precision.FLOAT32:
+            shared = net.collect_params()
+            self._block = mxnet.gluon.SymbolBlock(lowered(symbol, precision, data.name), data, params=shared)
+        self._block.hybridize(static_alloc=True)
+        self._loss = mxnet.gluon.nn.HybridLambda(LOSSES[loss])
+        self._loss.hybridize(static_alloc=True)
+        self._losses: list[Any] = []
+        self._watched = False
+
+    def forward(self, shards: Sequence[Shard | None]) -> list[Any]:
+        """Records the block and its loss; see ``TrainedNetwork``."""
+        self.batch_shapes = [shard[0].shape for shard in shards if shard]
+        with warnings.catch_warnings():
+            if self._watched:  # MXNet calls it experimental in every call of a block
+                warnings.filterwarnings("ignore", "register_op_hook is experimental")
+            with mxnet.autograd.record():
+                self._losses = [self._loss(self._block(shard[0]), shard[1]) for shard in shards if shard]
+        for context, shard in zip(self._contexts, shards, strict=True):
+            if shard is None:  # or else the gradients of the last step are added
+                for parameter in self.trained.values():
+                    parameter.grad(context)[:] = 0
+        return self._losses
+
+    def backward(self, scale: float) -> None:
+        """Runs what was recorded backwards; see ``TrainedNetwork``."""
+        losses, self._losses = self._losses, []
+        mxnet.autograd.backward(losses, [mxnet.nd.full(x.shape, scale, ctx=x.context) for x in losses])
+
+    def scores(self, inputs: Any) -> Any:
+        """Runs the block in predict mode; see ``TrainedNetwork``."""
+        return self._block(inputs)
+
+    def weights(self) -> list[list[Any]]:
+        """See ``TrainedNetwork``."""
+        return [parameter.list_data() for parameter in self.trained.values()]
+
+    def gradients(self) -> list[list[Any]]:
+        """See ``TrainedNetwork``."""
+        return [parameter.list_grad() for parameter in self.trained.values()]
+
+    def states(self) -> list[list[Any]]:
+        """See ``TrainedNetwork``."""
+        return [parameter.list_data() for parameter in self.others.values()]
+
+    def watch(self, on_output: OnOutput | None) -> None:
+        """Hybridizes block and loss again, with a hook and without bulks; see ``TrainedNetwork``."""
+        self._watched = on_output is not None
+        # one operator at a time: a bulk of none, and no graph so small that it is run without hooks
+        apart = {"forward_bulk_size": 0, "backward_bulk_size": 0, "inline_limit": 0} if on_output else {}
+
+        def called(name: bytes, type_: bytes, handle: int) -> None:
+            if on_output is not None:
+                on_output(name.decode(), type_.decode(), handle)
+
+        for block in (self._block, self._loss):
+            block.register_op_hook(called if on_output else None)
+            block.hybridize(static_alloc=True, **apart)
+
+    def symbols(self) -> tuple[Any, Any]:
+        """See ``TrainedNetwork``."""
+        return self._block._cached_graph[1], self._loss._cached_graph[1]
+
+    def update_block(self) -> None:
+        """Does nothing, since the block's parameters are those that are trained; see ``TrainedNetwork``."""
+
+
+_TARGETS = "training_targets"
+_OPERATOR = re.compile(r"^Op:(\S+), Name=(\S+)$", re.MULTILINE)
+
+
+class ModuleNetwork(TrainedNetwork):
+    """A ``mx.mod.Module`` for each device, so that devices may have batches of different sizes.
+
+    The block that the symbol is from keeps its parameters until ``update_block``. ``SoftmaxOutput`` gives the
+    probabilities and, backwards, the gradient of the cross entropy; the loss is an output beside it.
+    """
+
+    def __init__(
+        self, net: Any, symbol: Any, data: Any, loss: Loss, precision: Precision, contexts: Sequence[Any]
+    ) -> None:
+        super().__init__(net, symbol.list_inputs())
+        net.collect_params().setattr("grad_req", "null")  # frees the block's own gradients
+        self._name = data.name
+        self._softmax = loss is Loss.CROSS_ENTROPY
+        self._target_shape: tuple[int, ...] = (1,) if loss is Loss.CTC else ()
+        scores, targets = lowered(symbol, precision, data.name), mxnet.sym.var(_TARGETS)
+        self._scores = scores
+        shown = mxnet.sym.BlockGrad(scores, name="scores")
+        if loss is Loss.CTC:
+            self._loss_at, outputs = 0, [LOSSES[loss](mxnet.sym, scores, targets), shown]
+        else:
+            losses = LOSSES[loss](mxnet.sym, scores, targets)
+            softmax = mxnet.sym.SoftmaxOutput(scores, targets)
+            self._loss_at, outputs = 2, [softmax, shown, mxnet.sym.BlockGrad(losses)]
+        self._modules = [
+            mxnet.mod.Module(mxnet.sym.Group(outputs), [self._name], [_TARGETS], context=context)
+            for context in contexts
+        ]
+        self._ran: list[Any] = []
+        self._on_output: OnOutput | None = None
+        self._watched: list[Any] = []
+
+    def bind(self, input_shape: Sequence[int], element_type: str) -> None:
+        """Binds the symbol on each device for one sample, with the parameters of the block."""
+        arrays = {p.name: p.data(p.list_ctx()[0]) for p in (*self.trained.values(), *self.others.values())}
+        auxiliary = set(self._modules[0].symbol.list_auxiliary_states())
+        data = [mxnet.io.DataDesc(self._name, (1, *input_shape), element_type)]
+        targets = [mxnet.io.DataDesc(_TARGETS, (1, *self._target_shape), "float32")]
+        fixed = {p.name for p in self.others.values()} - auxiliary
+        requests = {name: "null" if name in fixed else "write" for name in arrays if name not in auxiliary}
+        for module in self._modules:
+            module.bind(data, targets, grad_req={**requests, self._name: "null", _TARGETS: "null"})
+            module.init_params(
+                arg_params={name: array for name, array in arrays.items() if name not in auxiliary},
+                aux_params={name: array for name, array in arrays.items() if name in auxiliary},
+            )
+
+    def forward(self, shards: Sequence[Shard | None]) -> list[Any]:
+        """Runs the modules; see ``TrainedNetwork``."""
+        self.batch_shapes = [shard[0].shape for shard in shards if shard]
+        self._ran = []
+        for module, shard in zip(self._modules, shards, strict=True):
+            if shard is None:
+                for parameter in self.trained.values():
+                    _executor(module).grad_dict[parameter.name][:] = 0
+            else:
+                if self._on_output is not None:
+                    self._watch(module, shard, self._on_output)
+                module.forward(mxnet.io.DataBatch([shard[0]], [shard[1]]), is_train=True)
+                self._ran.append(module)
+        return [module.get_outputs()[self._loss_at] for module in self._ran]
+
+    def backward(self, scale: float) -> None:
+        """Runs the modules backwards; see ``TrainedNetwork``.
+
+        ``SoftmaxOutput`` computes a wrong gradient where it is told to take that of its output into account,
+        so that the scale comes afterwards.
+        """
+        for module in self._ran:
+            heads = [mxnet.nd.full(each.shape, scale, ctx=each.context) for each in module.get_outputs()]
+            if self._on_output is not None:  # or they would run beside the first operators
+                mxnet.nd.waitall()
+            module.backward(heads)
+            if self._softmax and scale != 1:
+                for parameter in self.trained.values():
+                    _executor(module).grad_dict[parameter.name][:] *= scale
+
+    def scores(self, inputs: Any) -> Any:
+        """Runs the first module without gradients; see ``TrainedNetwork``."""
+        targets = mxnet.nd.zeros((len(inputs), *self._target_shape), ctx=inputs.context)
+        self._modules[0].forward(mxnet.io.DataBatch([inputs], [targets]), is_train=False)
+        return self._modules[0].get_outputs()[1]
+
+    def weights(self) -> list[list[Any]]:
+        """See ``TrainedNetwork``."""
+        return [self._arrays(parameter.name) for parameter in self.trained.values()]
+
+    def gradients(self) -> list[list[Any]]:
+        """See ``TrainedNetwork``."""
+        executors = [_executor(module) for module in self._modules]
+        return [[each.grad_dict[p.name] for each in executors] for p in self.trained.values()]
+
+    def states(self) -> list[list[Any]]:
+        """See ``TrainedNetwork``."""
+        return [self._arrays(parameter.name) for parameter in self.others.values()]
+
+    def watch(self, on_output: OnOutput | None) -> None:
+        """Sets the monitor of the executors of later steps, with which they queue no bulks.
+
+        An executor cannot lose its monitor: at the end, each makes way for a new one. See ``TrainedNetwork``.
+        """
+        if on_output is None and self._watched:
+            for module in self._modules:
+                samples = module.data_shapes[0].shape[0]
+                module.reshape(
+                    *(
+                        [mxnet.io.DataDesc(x.name, (samples + 1, *x.shape[1:]), x.dtype) for x in found]
+                        for found in (module.data_shapes, module.label_shapes)
+                    )
+                )
+        self._on_output, self._watched = on_output, []
+
+    def symbols(self) -> tuple[Any, Any]:
+        """See ``TrainedNetwork``."""
+        return self._scores, self._modules[0].symbol
+
+    def _watch(self, module: Any, shard: Shard, on_output: OnOutput) -> None:
+        """Sets the monitor of the executor that the shard needs."""
+        inputs, targets = shard
+        module.reshape(
+            [mxnet.io.DataDesc(self._name, inputs.shape, inputs.dtype)],
+            [mxnet.io.DataDesc(_TARGETS, targets.shape, targets.dtype)],
+        )
+        executor = _executor(module)
+        if any(executor is each for each in self._watched):
+            return
+        types: Mapping[str, str] = {name: type_ for type_, name in _OPERATOR.findall(executor.debug_str())}
+
+        def called(name: bytes, handle: int) -> None:
+            output = name.decode()
+            on_output(output, types.get(output.rpartition("_")[0], ""), handle)
+
+        executor.set_monitor_callback(called)
+        self._watched.append(executor)
+
+    def update_block(self) -> None:
+        """See ``TrainedNetwork``."""
+        for parameter in (*self.trained.values(), *self.others.values()):
+            parameter.set_data(self._arrays(parameter.name)[0])
+
+    def _arrays(self, name: str) -> list[Any]:
+        executors = [_executor(module) for module in self._modules]
+        return [each.arg_dict[name] if name in each.arg_dict else each.aux_dict[name] for each in executors]
+
+
+def _executor(module: Any) -> Any:
+    """The executor of a module with one device; that of a new batch size has the same parameters."""
+    return module._exec_group.execs[0]

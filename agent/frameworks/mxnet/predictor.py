@@ -14,14 +14,13 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature, inputs_of_examples
 from inferometer.agent.artifacts.mxnet_symbols import (
     find_symbol,
     symbol_inputs,
     symbol_stem,
     symbol_text,
 )
-from inferometer.agent.artifacts.signature import InputSignature, ModelSignature, inputs_of_examples
 from inferometer.agent.frameworks.mxnet import runtime
 from inferometer.agent.frameworks.mxnet.networks import (
     build_network,
@@ -29,38 +28,39 @@ from inferometer.agent.frameworks.mxnet.networks import (
     read_parameters,
     symbol_of,
 )
-from inferometer.agent.frameworks.mxnet.precision import CudnnAutotune, converted, refuse
 from inferometer.agent.frameworks.mxnet.runtime import (
     FAILURES,
     ONE_AT_A_TIME,
     WORKERS,
+    CudnnAutotune,
+    converted,
     find_context,
     mxnet,
     reason,
+    refuse,
 )
 from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.input_names import has_numbers, number_of
 from inferometer.agent.inference.predictor import (
     Precision,
     Predictor,
     PredictorOptions,
     Tensors,
     Weights,
+    has_numbers,
     has_own_precision,
+    number_of,
     prediction_failure,
     title_of,
 )
 from inferometer.agent.preprocessing.inputs import batch_size, blank_batch
-from inferometer.agent.tracing.profiler import Profiler
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,
     DeviceError,
     PredictionError,
     suggestion,
 )
-from inferometer.manifests.inputs import TensorSpec
-from inferometer.manifests.schema import ModelManifest
+from inferometer.manifests.schema import ModelManifest, TensorSpec
 
 _EXECUTORS = 4
 _DYNAMIC_EXECUTORS = 16

@@ -13,9 +13,15 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
-from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler, shape_texts
-from inferometer.agent.tracing.recorder import SpanRecorder
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    LayerWriter,
+    PredictWindow,
+    Profiler,
+    SpanKind,
+    SpanRecorder,
+    TraceLevel,
+    shape_texts,
+)
 from inferometer.manifests.errors import PredictionError
 
 _Shapes: TypeAlias = Sequence[Sequence[int] | None]

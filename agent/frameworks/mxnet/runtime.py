@@ -1,25 +1,226 @@
-"""MXNet as the predictor and the trainer use it: its import, its lock, its CPU workers and its build."""
+"""MXNet as all of this folder uses it: its import, its lock, its CPU workers and its build.
+
+Also what a process settles once, cuDNN's autotuning, and lower precision.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
 import threading
 import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.frameworks.mxnet.details import read_details
-from inferometer.agent.frameworks.mxnet.workers import CpuWorkers
-from inferometer.agent.hardware.device import Device
-from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.hardware.threads import default_threads
-from inferometer.agent.inference.predictor import CODE_FAILURES
-from inferometer.manifests.errors import DeviceError, one_line
+from inferometer.agent.hardware.environment import (
+    Device,
+    FrameworkDetails,
+    cuda_library_versions,
+    default_threads,
+    loaded_library,
+    on_or_off,
+)
+from inferometer.agent.inference.predictor import CODE_FAILURES, Precision
+from inferometer.manifests.errors import ConfigurationError, DeviceError, one_line
+
+_BARRIER_TIMEOUT_S = 10.0
+
+
+def worker_count() -> int:
+    """Returns the number of the engine's CPU workers, which is that of the operators that run at once."""
+    if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":  # it runs all on the calling thread
+        return 1
+    return int(os.environ.get("MXNET_CPU_WORKER_NTHREADS") or 1)
+
+
+class CpuWorkers:
+    """The engine's CPU workers and the number of their OpenMP threads.
+
+    OpenMP keeps this number per thread, so that ``MXSetNumOMPThreads``, which sets it for the calling thread,
+    has no effect on operators. Here the engine runs a function on the workers that sets and reads the number.
+    """
+
+    def __init__(self, mxnet: Any) -> None:
+        self._mxnet = mxnet
+        self._found: dict[int, list[int]] = {}
+
+    def fix(self, threads: int | None, default: int, cpu: int = 0) -> int | None:
+        """Gives every worker ``threads`` OpenMP threads at the first call, and returns their number.
+
+        The number is set once: oneDNN sizes its scratch memory when it prepares an operator, and MXNet reuses
+        prepared operators in all later models. Running them with more threads corrupts the heap and aborts.
+        Without ``threads``, the first call sets ``default``, and later ones keep the number.
+
+        Each ``cpu``, as MXNet numbers them, has workers of its own.
+
+        Raises:
+            ConfigurationError: An earlier call has set another number.
+        """
+        if cpu not in self._found:
+            self._found[cpu] = self._run(lambda: self._set(threads or default), cpu)
+        different = set(self._found[cpu])
+        if threads is not None and different != {threads}:
+            raise ConfigurationError(
+                f"threads: found {threads}; MXNet takes the number once in a process, and here it is "
+                f"{' or '.join(map(str, sorted(different))) or 'unknown'}; use another process"
+            )
+        return different.pop() if len(different) == 1 else None
+
+    def read(self) -> list[int]:
+        """The number of OpenMP threads of each worker, read on the workers."""
+        return self._run(self._get)
+
+    def _get(self) -> int:
+        return int(self._mxnet.base._LIB.omp_get_max_threads())
+
+    def _set(self, threads: int) -> int:
+        self._mxnet.base._LIB.omp_set_num_threads(threads)
+        return self._get()
+
+    def _run(self, action: Callable[[], int], cpu: int = 0) -> list[int]:
+        """Runs ``action`` on each of the workers and returns the results."""
+        workers = worker_count()
+        # The workers wait for each other, so that none runs two of the functions.
+        barrier = threading.Barrier(workers)
+        results: list[int] = []
+
+        def run(_context: object, _parameter: object) -> None:
+            with suppress(threading.BrokenBarrierError):
+                barrier.wait(_BARRIER_TIMEOUT_S)
+                results.append(action())
+
+        function = _EngineFunction(run)
+        context = _EngineContext(self._mxnet.cpu().device_typeid, cpu)
+        push = self._mxnet.base._LIB.MXEnginePushSyncND
+        written = [self._mxnet.nd.zeros((1,), ctx=self._mxnet.cpu(cpu)) for _ in range(workers)]
+        for array in written:
+            handles = (ctypes.c_void_p * 1)(array.handle)
+            arguments = (function, None, None, ctypes.byref(context), None, 0, handles, 1, None, 0)
+            self._mxnet.base.check_call(push(*arguments, b"set_threads"))
+        for array in written:
+            array.wait_to_read()
+        return results if len(results) == workers else []
+
+
+class _EngineContext(ctypes.Structure):
+    """MXNet's ``Context`` in its C interface."""
+
+    _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int32))
+
+
+_EngineFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+
+
+AUTOTUNE = "MXNET_CUDNN_AUTOTUNE_DEFAULT"
+"""0 leaves the choice of algorithms to cuDNN's heuristics, 1 times them within a limit of the workspace."""
+
+
+class CudnnAutotune:
+    """``MXNET_CUDNN_AUTOTUNE_DEFAULT`` of the process.
+
+    A convolution reads it when it first runs with a shape (``CuDNNConvolutionOp::Init``), and MXNet keeps the
+    algorithm for all later models of the process. Therefore the first predictor that wants a value sets it
+    for good. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fixed: bool | None = None
+
+    def fix(self, *, wanted: bool) -> None:
+        """Sets it before the model runs.
+
+        Raises:
+            ConfigurationError: An earlier call has set the other value.
+        """
+        with self._lock:
+            if self._fixed is not None and self._fixed is not wanted:
+                raise ConfigurationError(
+                    f"cudnn_benchmark: found {str(wanted).lower()}; MXNet takes it once in a process, and "
+                    f"here it is {str(self._fixed).lower()}; use another process"
+                )
+            self._fixed = wanted
+            os.environ[AUTOTUNE] = "1" if wanted else "0"
+
+
+def refuse(model: str, precision: Precision, device: Device, reason: str) -> ConfigurationError:
+    """Returns the error for a model that MXNet cannot run in a precision."""
+    lower = Precision.FLOAT16 if device.is_gpu else Precision.BFLOAT16
+    others = "float32" if lower is precision else f"{lower.value} or float32"
+    return ConfigurationError(
+        f"{model}: MXNet cannot run it in {precision.value} on {device} ({reason}); use {others}"
+    )
+
+
+def converted(symbol: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Returns a symbol whose operators compute in bfloat16 where MXNet has that, with its parameters.
+
+    MXNet's automatic mixed precision chooses the operators: on a CPU, convolutions and dense layers compute
+    in bfloat16 through oneDNN, and others stay in float32. The input and the outputs stay in float32.
+    """
+    # imported here because few models are converted, and it imports more than is needed otherwise
+    from mxnet.contrib import amp
+
+    arguments = {name: weights[name] for name in symbol.list_arguments() if name in weights}
+    states = {name: weights[name] for name in symbol.list_auxiliary_states()}
+    # with the parameters cast once, instead of in each prediction
+    symbol, arguments, states = amp.convert_model(
+        symbol, arguments, states, target_dtype=Precision.BFLOAT16.value, cast_optional_params=True
+    )
+    return symbol, {**arguments, **states}
+
+
+_FEATURES = (
+    "MKLDNN",
+    "OPENMP",
+    "BLAS_OPEN",
+    "BLAS_MKL",
+    "BLAS_ATLAS",
+    "BLAS_APPLE",
+    "CUDA",
+    "CUDNN",
+    "TENSORRT",
+)
+"""MXNet's names of the features of its build that matter for speed."""
+
+
+def read_details(mxnet: Any) -> FrameworkDetails:
+    """Returns MXNet's libraries, build and settings; see ``Predictor.details``."""
+    features = [name for name in _FEATURES if mxnet.runtime.Features().is_enabled(name)]
+    return FrameworkDetails(_libraries(mxnet), ", ".join(features), _settings(mxnet))
+
+
+def _libraries(mxnet: Any) -> Mapping[str, str]:
+    """OpenBLAS beside MXNet, with the processor that its kernels are for, and the libraries of CUDA."""
+    found = dict(cuda_library_versions())
+    path = loaded_library("libopenblas", Path(mxnet.__file__).parent)
+    if path is not None:
+        with suppress(OSError, AttributeError):
+            config = ctypes.CDLL(str(path)).openblas_get_config
+            config.restype = ctypes.c_char_p
+            found["BLAS"] = config().decode()
+    return found
+
+
+def _settings(mxnet: Any) -> Mapping[str, str]:
+    """What changes the speed or the precision of operators; of CUDA's only in a build that has CUDA."""
+    settings = {
+        "inter-op threads": str(worker_count()),
+        "oneDNN": on_or_off(os.environ.get("MXNET_MKLDNN_ENABLED", "1") != "0"),
+    }
+    if mxnet.runtime.Features().is_enabled("CUDA"):
+        # by default MXNet tunes within a limit of the workspace
+        tuning = os.environ.get(AUTOTUNE, "1")
+        settings["cuDNN autotuning"] = {"0": "off", "1": "on", "2": "on, any workspace"}.get(tuning, tuning)
+    return settings
+
 
 # the only removed alias of NumPy that MXNet 1.9.1 uses
 if "bool" not in vars(np):

@@ -12,10 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.mxnet import runtime
 from inferometer.agent.frameworks.mxnet.kvstore import GradientExchange, kvstore_of
-from inferometer.agent.frameworks.mxnet.networks import build_network, symbol_of
+from inferometer.agent.frameworks.mxnet.networks import (
+    GluonNetwork,
+    ModuleNetwork,
+    Shard,
+    TrainedNetwork,
+    build_network,
+    symbol_of,
+)
+from inferometer.agent.frameworks.mxnet.optimizers import ServerOptimizer, Updates, build_optimizer
 from inferometer.agent.frameworks.mxnet.runtime import (
     FAILURES,
     ONE_AT_A_TIME,
@@ -25,14 +33,9 @@ from inferometer.agent.frameworks.mxnet.runtime import (
     mxnet,
     reason,
 )
-from inferometer.agent.frameworks.mxnet.training.gluon_network import GluonNetwork
-from inferometer.agent.frameworks.mxnet.training.module_network import ModuleNetwork
-from inferometer.agent.frameworks.mxnet.training.networks import Shard, TrainedNetwork
-from inferometer.agent.frameworks.mxnet.training.optimizers import ServerOptimizer, Updates, build_optimizer
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import Precision, prediction_failure, title_of
-from inferometer.agent.tracing.profiler import Profiler
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.agent.training.trainer import (
     PlacedBatch,
     StepParts,
@@ -234,7 +237,7 @@ class MXNetTrainer(Trainer):
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the operators of both directions; see ``Trainer``."""
-        from inferometer.agent.frameworks.mxnet.training.step_profiler import MXNetStepProfiler
+        from inferometer.agent.frameworks.mxnet.step_profiler import MXNetStepProfiler
 
         training = self._loaded()
         return MXNetStepProfiler(training.network, level, gpu=self.options.devices[0].is_gpu)

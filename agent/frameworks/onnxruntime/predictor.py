@@ -12,10 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.artifacts.onnx_files import check_external_data
-from inferometer.agent.artifacts.onnx_inputs import read_onnx_signature
-from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
+from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
+from inferometer.agent.artifacts.onnx_files import check_external_data, read_onnx_signature
 from inferometer.agent.frameworks.onnxruntime.sessions import (
     CPU_PROVIDER,
     CUDA,
@@ -27,20 +25,18 @@ from inferometer.agent.frameworks.onnxruntime.sessions import (
     open_session,
     reason,
 )
-from inferometer.agent.hardware.device import CPU
-from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.input_names import found_names
+from inferometer.agent.hardware.environment import CPU, FrameworkDetails
 from inferometer.agent.inference.predictor import (
     Precision,
     Predictor,
     PredictorOptions,
     Tensors,
+    found_names,
     prediction_failure,
     title_of,
 )
 from inferometer.agent.preprocessing.inputs import batch_size, blank
-from inferometer.agent.tracing.profiler import Profiler
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,
     ConfigurationError,

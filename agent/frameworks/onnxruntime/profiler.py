@@ -9,9 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from inferometer.agent.tracing.profiler import LayerWriter, Profiler, shape_texts
-from inferometer.agent.tracing.recorder import SpanRecorder
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    LayerWriter,
+    Profiler,
+    SpanKind,
+    SpanRecorder,
+    TraceLevel,
+    shape_texts,
+)
 from inferometer.manifests.errors import PredictionError
 
 _NS_PER_US = 1000

@@ -16,9 +16,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from inferometer.agent.hardware.device import Device
-from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
-from inferometer.agent.hardware.loaded_libraries import cuda_library_versions
+from inferometer.agent.hardware.environment import Device, FrameworkDetails, cuda_library_versions, on_or_off
 from inferometer.manifests.errors import one_line
 
 # ONNX Runtime's exceptions have no base of their own.

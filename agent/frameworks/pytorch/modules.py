@@ -1,21 +1,33 @@
-"""What the predictor and the trainer for PyTorch share: devices, modules, weights, and PyTorch's details."""
+"""What PyTorch's predictor, trainer and operators share: devices, modules, weights and PyTorch's details.
+
+Also how a module is called with several inputs, by the names of its arguments or by their places, and
+cuDNN's benchmark mode, which is one setting of the whole process.
+"""
 
 from __future__ import annotations
 
+import inspect
 import pickle  # only for the name of its exception
 import re
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from inferometer.agent.architectures.architecture import Architecture
-from inferometer.agent.hardware.device import Device
-from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
-from inferometer.agent.hardware.loaded_libraries import readable_cudnn_version
-from inferometer.agent.inference.predictor import CODE_FAILURES, PredictorOptions, Weights
-from inferometer.manifests.errors import ArtifactError, DeviceError, one_line
+from inferometer.agent.architectures.sources import Architecture
+from inferometer.agent.hardware.environment import Device, FrameworkDetails, on_or_off, readable_cudnn_version
+from inferometer.agent.inference.predictor import (
+    CODE_FAILURES,
+    PredictorOptions,
+    Weights,
+    has_numbers,
+    number_of,
+)
+from inferometer.manifests.errors import ArtifactError, ConfigurationError, DeviceError, one_line, suggestion
+from inferometer.manifests.schema import TensorSpec
 
 FAILURES = (*CODE_FAILURES, pickle.UnpicklingError, torch.jit.Error)
 """What PyTorch raises for files that do not fit it."""
@@ -178,3 +190,113 @@ def reason_of(error: BaseException) -> str:
         text = paragraphs[1]
     text = text.partition(" This is an internal miniz error")[0]
     return one_line(text)
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a module is called.
+
+    Attributes:
+        places: The names of the inputs in the order of the module's arguments; empty for the given order.
+        by_name: Whether the arguments have these names.
+    """
+
+    places: tuple[str, ...] = ()
+    by_name: bool = False
+
+    def __call__(self, module: Callable[..., object], tensors: Mapping[str, torch.Tensor]) -> object:
+        """Calls the module with tensors by their names in the manifest."""
+        if self.by_name:
+            return module(**tensors)
+        if self.places:
+            return module(*(tensors[name] for name in self.places))
+        return module(*tensors.values())
+
+    def in_order(self, tensors: Sequence[TensorSpec]) -> list[TensorSpec]:
+        """Returns the inputs of a manifest in the order of the module's arguments."""
+        found = {each.name: each for each in tensors}
+        return [found[name] for name in self.places or found]
+
+
+def call_form(model: str, module: torch.nn.Module, tensors: Sequence[TensorSpec]) -> CallForm:
+    """Returns how a module takes the inputs of a manifest.
+
+    One input is given by its place. Of several, those whose names are arguments of the module's ``forward``
+    are given by name, and numbered ones by number; where no name is an argument, the order of the manifest is
+    that of the arguments.
+
+    Raises:
+        ArtifactError: Some names are arguments, and others are not; or the module takes others too.
+    """
+    names = tuple(each.name for each in tensors)
+    if len(names) == 1:
+        return CallForm()
+    if has_numbers(tensors):
+        return CallForm(tuple(sorted(names, key=lambda name: number_of(name) or 0)))
+    listed = getattr(module, "input_names", None)
+    arguments = list(listed) if listed else argument_names(module)
+    matching = [name for name in names if name in arguments]
+    if not matching:
+        return CallForm(names)
+    if len(matching) < len(names):
+        wrong = next(name for name in names if name not in arguments)
+        raise ArtifactError(f'{model}: takes no input "{wrong}"; {suggestion(wrong, arguments)}')
+    order = tuple(name for name in arguments if name in names)
+    if listed:
+        if missing := [name for name in arguments if name not in names]:
+            raise ArtifactError(f'{model}: takes the input "{missing[0]}" too, which the manifest lacks')
+        return CallForm(order)
+    return CallForm(order, by_name=True)
+
+
+def argument_names(module: torch.nn.Module) -> list[str]:
+    """Returns the names of what ``forward`` takes by name; none where they cannot be told."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return [each.name for each in module.forward.schema.arguments[1:]]  # type: ignore[attr-defined]
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [each.name for each in parameters if each.kind in named]
+
+
+class CudnnBenchmark:
+    """The process's ``torch.backends.cudnn.benchmark``, for as long as a predictor wants a value of it.
+
+    Predictors that want the same share it, and the last one puts back what was set before the first.
+    Predictors that want none run with what is set at the time. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._before = False
+
+    def hold(self, *, wanted: bool) -> None:
+        """Sets it until ``release``.
+
+        Raises:
+            ConfigurationError: Another predictor holds it with the other value.
+        """
+        with self._lock:
+            if self._holders and torch.backends.cudnn.benchmark != wanted:
+                raise ConfigurationError(
+                    f"cudnn_benchmark: found {str(wanted).lower()}; PyTorch has one setting in a process, "
+                    f"and an open model uses {str(not wanted).lower()}: close it, or use another process"
+                )
+            if not self._holders:
+                self._before = torch.backends.cudnn.benchmark
+                torch.backends.cudnn.benchmark = wanted
+            self._holders += 1
+
+    def release(self) -> None:
+        """Ends one ``hold``."""
+        with self._lock:
+            self._holders -= 1
+            if not self._holders:
+                torch.backends.cudnn.benchmark = self._before
+
+
+CUDNN_BENCHMARK = CudnnBenchmark()
+"""The one of this process, which predictors and trainers hold."""

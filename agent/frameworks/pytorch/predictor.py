@@ -2,29 +2,35 @@
 
 Python unpickles nothing: weights are read with ``weights_only=True``, and exported programs (``.pt2``) by
 ``programs``, because ``torch.export.load`` unpickles constants and evaluates expressions of the file.
+
+The bounds of a program's open sizes are plain numbers in the file. A size is a symbol such as ``s27``,
+whose range ``range_constraints`` has, or an expression of some. Those are not evaluated: the size that
+the program was exported with is the only one of theirs that is known.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.artifacts.signature import InputSignature, ModelSignature, inputs_of_examples
-from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file, traced_inputs
-from inferometer.agent.frameworks.pytorch.calling import CallForm, argument_names, call_form
-from inferometer.agent.frameworks.pytorch.cudnn import CUDNN_BENCHMARK
+from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature, inputs_of_examples
+from inferometer.agent.artifacts.torch_archives import TorchFile, open_archive, torch_file, traced_inputs
 from inferometer.agent.frameworks.pytorch.modules import (
+    CUDNN_BENCHMARK,
     FAILURES,
+    CallForm,
+    argument_names,
     build_architecture,
+    call_form,
     find_device,
     framework_details,
     named_tensors,
@@ -32,7 +38,6 @@ from inferometer.agent.frameworks.pytorch.modules import (
     reason_of,
     use_threads,
 )
-from inferometer.agent.frameworks.pytorch.program_sizes import read_program_sizes
 from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_inputs
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import (
@@ -44,15 +49,14 @@ from inferometer.agent.inference.predictor import (
     title_of,
 )
 from inferometer.agent.preprocessing.inputs import batch_size, blank_batch
-from inferometer.agent.tracing.profiler import Profiler
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,
     ConfigurationError,
     DeviceError,
     PredictionError,
 )
-from inferometer.manifests.original import FIRST_INPUT
+from inferometer.manifests.fields import FIRST_INPUT
 from inferometer.manifests.schema import ModelManifest
 from inferometer.manifests.tensor_specs import AxisSizes
 
@@ -399,3 +403,47 @@ def _checksum(module: torch.nn.Module) -> Mapping[str, str]:
     except RuntimeError:  # of quantized and sparse tensors, which have no plain content
         return {}
     return {"parameters": f"sha256:{state.hexdigest()}"}
+
+
+_SIZE_SYMBOL = re.compile(r"Symbol\('(\w{1,40})'[\w=, ]*\)|(\w{1,40})", re.ASCII)
+_LARGEST_SIZE = 2**31 - 1
+
+
+def read_program_sizes(path: Path) -> dict[str, tuple[AxisSizes | None, ...]]:
+    """Returns the sizes of each input's axes by its name in the graph, the batch first; None for a fixed one.
+
+    Raises:
+        ArtifactError: It is no exported program, or a bound of it is no whole number.
+    """
+    with open_archive(path, "exported program") as archive:
+        program = archive.json("models/model.json")
+        graph, ranges = program["graph_module"]["graph"], program.get("range_constraints") or {}
+        found = {}
+        for spec in program["graph_module"]["signature"]["input_specs"]:
+            if "user_input" in spec:
+                name = spec["user_input"]["arg"]["as_tensor"]["name"]
+                found[name] = tuple(
+                    _axis_sizes(size, ranges) for size in graph["tensor_values"][name]["sizes"]
+                )
+    return found
+
+
+def _axis_sizes(size: Mapping[str, Any], ranges: Mapping[str, Any]) -> AxisSizes | None:
+    if "as_int" in size:
+        return None
+    expression = size["as_expr"]
+    match = _SIZE_SYMBOL.fullmatch(expression["expr_str"])
+    bounds = ranges.get(match[1] or match[2]) if match else None
+    if bounds is not None:
+        return AxisSizes(max(1, _size_bound(bounds["min_val"]) or 0), _size_bound(bounds["max_val"]))
+    hint = _size_bound((expression.get("hint") or {}).get("as_int"))
+    return AxisSizes(example=hint) if hint else None
+
+
+def _size_bound(number: object) -> int | None:
+    """A bound; None for none, and for one that no size reaches."""
+    if number is None:
+        return None
+    if type(number) is not int:
+        raise ValueError("a bound of it is no whole number")
+    return number if 0 <= number <= _LARGEST_SIZE else None

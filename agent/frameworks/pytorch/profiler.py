@@ -15,9 +15,15 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler, shape_texts
-from inferometer.agent.tracing.recorder import SpanRecorder
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    LayerWriter,
+    PredictWindow,
+    Profiler,
+    SpanKind,
+    SpanRecorder,
+    TraceLevel,
+    shape_texts,
+)
 from inferometer.manifests.errors import PredictionError
 
 # Kineto writes to stderr whenever it starts and stops.

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.pytorch.cudnn import CUDNN_BENCHMARK
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.pytorch.modules import (
+    CUDNN_BENCHMARK,
     build_architecture,
     find_device,
     framework_details,
@@ -28,8 +28,7 @@ from inferometer.agent.frameworks.pytorch.modules import (
 from inferometer.agent.frameworks.pytorch.ranks import Ranks, communication_of
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import Precision, prediction_failure, title_of
-from inferometer.agent.tracing.profiler import Profiler
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.agent.training.trainer import (
     OptimizerOptions,
     PlacedBatch,

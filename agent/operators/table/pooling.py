@@ -29,7 +29,7 @@ from inferometer.agent.operators.operator import (
     Values,
     no_flops,
 )
-from inferometer.agent.operators.windows import Window
+from inferometer.agent.operators.table.convolution import Window
 
 _GREATEST_SCALE = 30000.0  # within float16
 _SAMPLED_RTOL = 1e-4  # frameworks compute the coordinates in float32, whose error grows with the image

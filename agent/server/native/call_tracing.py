@@ -10,15 +10,26 @@ from dataclasses import replace
 import grpc
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.protocol.metadata import LAYERS_KEY, LEVEL_KEY, TRACEPARENT_KEY
-from inferometer.agent.protocol.span_messages import TracePart
-from inferometer.agent.protocol.status import NotOfferedError, status_code
+from inferometer.agent.protocol.conversion import TracePart
+from inferometer.agent.protocol.status import (
+    LAYERS_KEY,
+    LEVEL_KEY,
+    TRACEPARENT_KEY,
+    NotOfferedError,
+    status_code,
+)
 from inferometer.agent.server.rpc import CallContext
 from inferometer.agent.tracing.calls import ended
-from inferometer.agent.tracing.exporting import ExportReport, TraceExport
-from inferometer.agent.tracing.recorder import CHUNK_SPANS, SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.resource import AGENT_SERVICE, process_resource
-from inferometer.agent.tracing.span import Attributes, SpanKind, TraceLevel
+from inferometer.agent.tracing.exporting import AGENT_SERVICE, ExportReport, TraceExport, process_resource
+from inferometer.agent.tracing.recorder import (
+    CHUNK_SPANS,
+    Attributes,
+    SpanKind,
+    SpanRecorder,
+    TraceContext,
+    TraceLevel,
+    TraceScope,
+)
 from inferometer.manifests.errors import ConfigurationError, InferometerError
 
 _REQUEST = SpanKind("request", TraceLevel.APPLICATION_TRACE)

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from inferometer.agent.protocol.v2_datatypes import TensorSignature
-from inferometer.agent.server.rest.infer_request import (
+from inferometer.agent.open_inference.codec import TensorSignature
+from inferometer.agent.open_inference.http_codec import (
+    HEADER_LENGTH,
     InferRequest,
+    Reply,
+    infer_reply,
+    json_of,
+    json_reply,
     read_infer_request,
+    read_object,
     read_raw_request,
 )
-from inferometer.agent.server.rest.json_messages import json_of
-from inferometer.agent.server.rest.json_text import read_object
-from inferometer.agent.server.rest.replies import HEADER_LENGTH, Reply, infer_reply, json_reply
-from inferometer.agent.server.rest.status import HttpRequestError
+from inferometer.agent.protocol.status import HttpRequestError
 from inferometer.manifests.errors import InputError, one_line
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 

@@ -1,25 +1,151 @@
-"""The HTTP server: uvicorn with httptools, on gRPC's event loop."""
+"""The HTTP server: uvicorn with httptools, on gRPC's event loop.
+
+A connection has the client's identity, and the limits on how slowly the client sends and reads.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import socket
+import ssl
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # another class in Python 3.10
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
 from inferometer.agent.closeable import Closeable
+from inferometer.agent.protocol.status import HttpRequestError
+from inferometer.agent.server.admission import Limits, client_named
+from inferometer.agent.server.binding import join_address
+from inferometer.agent.server.calls import HttpCall
 from inferometer.agent.server.rest.app import RestApp
-from inferometer.agent.server.rest.connection import LEAST_BYTES_PER_S, SILENCE_S, Connection
-from inferometer.agent.server.rest.http_connection import CheckingServer
-from inferometer.agent.server.rest.tls import tls_context
-from inferometer.agent.server.security.binding import join_address
-from inferometer.agent.server.security.credentials import ServerTls
-from inferometer.agent.server.security.limits import Limits
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.agent.server.rest.http_connection import CheckingServer, HttpConnection
+from inferometer.agent.server.tls import ServerTls, tls_context
+from inferometer.manifests.errors import ConfigurationError, RequestCancelledError
+
+SILENCE_S = 20.0
+"""The longest time for which a client may send nothing within the body of a request."""
+LEAST_BYTES_PER_S = 64 * 1024
+"""The lowest average rate at which a client may send a request, over ``SILENCE_S`` or longer."""
+_JOINED_BYTES = 64 * 1024
+_CONTINUE = b"HTTP/1.1 100 "
+
+
+class Connection(HttpConnection):
+    """A connection; ``call`` is the call in progress. For use on the event loop.
+
+    ``longest_s`` limits the time in which the body of a request must arrive; a subclass sets it.
+    """
+
+    longest_s: float = SILENCE_S
+    longest_life_s: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Stores the client's address and certificate names."""
+        super().connection_made(transport)
+        self.call: HttpCall | None = None
+        self.peer = _peer(transport)
+        self._joined = _JoinedHead(transport)
+        self.transport = cast("asyncio.Transport", self._joined)
+        self.app_state = {"connection": self}
+        self._made_s = self._heard_s = self._receiving_since_s = self.loop.time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancels the call of a client that disconnected."""
+        if self.call is not None:
+            self.call.cancel(RequestCancelledError("the client has closed the connection"))
+        self.app_state = {}
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Receives data from the client."""
+        self._heard_s = self.loop.time()
+        super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        """Called when the head of a request is complete."""
+        self._receiving_since_s = self._heard_s
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Called when a response is complete."""
+        self._joined.end()
+        super().on_response_complete()
+
+    def who(self) -> str:
+        """The identity of the client; see ``client_of``."""
+        secured = self.transport.get_extra_info("ssl_object")
+        return client_named(_names(secured) if secured else (), self.peer)
+
+    def check(self, now_s: float) -> None:
+        """Ends what takes too long: a request that does not arrive, a response that is not read."""
+        if self.flow.read_paused or self.call is None or not self.cycle.more_body:
+            self._heard_s = now_s  # the client waits for the agent
+        elif now_s - self._heard_s > SILENCE_S or now_s - self._receiving_since_s > self.longest_s:
+            close = (("connection", "close"),)
+            self.call.cancel(HttpRequestError(408, "the request did not arrive in time", close))
+        if self.longest_life_s is not None and now_s - self._made_s > self.longest_life_s:
+            self.shutdown()
+        super().check(now_s)
+
+
+class _JoinedHead:
+    """A transport that writes the head of a response together with the start of its body.
+
+    uvicorn writes them separately, so that a client would wake up twice for one small response.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+        self._is_next = True
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Writes the next part of a response."""
+        if self._is_next and data[: len(_CONTINUE)] != _CONTINUE:
+            self._is_next, self._head = False, bytes(data)
+            return
+        head, self._head = self._head, b""
+        if head and len(data) <= _JOINED_BYTES:
+            data = b"".join((head, data))
+        elif head:
+            self._transport.write(head)
+        self._transport.write(data)
+
+    def end(self) -> None:
+        """Marks the response as complete; the next write begins another one."""
+        if self._head:
+            self._transport.write(self._head)
+        self._head, self._is_next = b"", True
+
+    def close(self) -> None:
+        """Closes the connection once all data is written."""
+        self.end()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def _peer(transport: asyncio.Transport) -> str:
+    """Returns the client's address in gRPC's format."""
+    address: Any = transport.get_extra_info("peername")
+    if not address:
+        return "unknown"
+    host, port = address[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+
+def _names(secured: ssl.SSLObject) -> list[str]:
+    """Returns the names in the client's certificate: the alternative names, or else the common name."""
+    found: Any = secured.getpeercert() or {}
+    names = [str(name) for _, name in found.get("subjectAltName", ())]
+    common = [value for part in found.get("subject", ()) for key, value in part if key == "commonName"]
+    return names or common
+
 
 Begin = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 """Schedules work on the event loop from another thread."""

@@ -11,15 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import Inferred
-from inferometer.agent.protocol.strings import pack
-from inferometer.agent.protocol.tensors import array_bytes
-from inferometer.agent.protocol.v2_datatypes import BYTES, datatype_of
+from inferometer.agent.open_inference.codec import (
+    BYTES,
+    InferAnswer,
+    InferCall,
+    check_parameters,
+    datatype_of,
+    read_inputs,
+    shown,
+)
+from inferometer.agent.protocol.tensors import array_bytes, pack
 from inferometer.agent.server.rpc import CallContext
-from inferometer.agent.server.v2.messages import InferAnswer, InferCall
 from inferometer.agent.server.v2.repository import FoundModel, Repository
 from inferometer.agent.server.v2.shared_memory import Place, SharedMemory
-from inferometer.agent.server.v2.tensors import check_parameters, read_inputs, shown
-from inferometer.agent.serving.queue_policy import TimeoutAction
+from inferometer.agent.serving.batching import TimeoutAction
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import InputError, PredictionError, suggestion

@@ -12,20 +12,26 @@ from weakref import WeakKeyDictionary
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.agent.preprocessing.inputs import blank
-from inferometer.agent.protocol.v2_datatypes import (
+from inferometer.agent.open_inference.codec import (
     TensorSignature,
+    canonical_version,
     datatype_named,
     datatype_of,
     inputs_of,
+    shown,
+    v2_version,
 )
-from inferometer.agent.protocol.v2_versions import canonical_version, v2_version
-from inferometer.agent.server.v2.load_parameters import LoadParameters
-from inferometer.agent.server.v2.tensors import shown
+from inferometer.agent.preprocessing.inputs import blank
+from inferometer.agent.server.v2.model_messages import LoadParameters
 from inferometer.agent.serving.loaded_models import Lease
 from inferometer.agent.serving.served_model import ServedModel
-from inferometer.agent.serving.served_models import ModelKey, ModelState, ServedModels
-from inferometer.agent.serving.version_policy import VersionChoice, VersionPolicy
+from inferometer.agent.serving.served_models import (
+    ModelKey,
+    ModelState,
+    ServedModels,
+    VersionChoice,
+    VersionPolicy,
+)
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
     ArtifactError,

@@ -7,26 +7,30 @@ from contextlib import aclosing, nullcontext
 
 from inferometer.agent import __version__
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.protocol.status import NotOfferedError, described
-from inferometer.agent.protocol.v2_datatypes import TensorSignature
-from inferometer.agent.protocol.v2_shared_memory import EXTENSION
-from inferometer.agent.protocol.v2_versions import v2_version
-from inferometer.agent.server.native.call_tracing import ServerTracing
-from inferometer.agent.server.rpc import CallContext, Codec, Method, methods_of
-from inferometer.agent.server.security.limits import MAX_INPUTS, StreamLimit
-from inferometer.agent.server.v2.inference import Inference, in_order
-from inferometer.agent.server.v2.load_parameters import read_load_parameters
-from inferometer.agent.server.v2.messages import (
+from inferometer.agent.open_inference.codec import (
+    EXTENSION,
     InferAnswer,
     InferCall,
+    TensorSignature,
     decode_request,
     encode_answer,
     encode_stream_answer,
+    v2_version,
 )
-from inferometer.agent.server.v2.model_messages import config_message, metadata_message, statistics_message
+from inferometer.agent.protocol.status import NotOfferedError, described
+from inferometer.agent.server.admission import MAX_INPUTS, StreamLimit
+from inferometer.agent.server.native.call_tracing import ServerTracing
+from inferometer.agent.server.rpc import CallContext, Codec, Method, methods_of
+from inferometer.agent.server.v2.inference import Inference, in_order
+from inferometer.agent.server.v2.model_messages import (
+    config_message,
+    metadata_message,
+    read_load_parameters,
+    statistics_message,
+)
 from inferometer.agent.server.v2.repository import NOT_HERE, Repository, named
 from inferometer.agent.server.v2.shared_memory import SharedMemory
-from inferometer.agent.serving.model_statistics import Totals
+from inferometer.agent.serving.observers import Totals
 from inferometer.agent.serving.served_models import ModelState, ServedModels
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import InputError

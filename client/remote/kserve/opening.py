@@ -10,25 +10,23 @@ from packaging.version import Version
 
 from inferometer.agent.hardware.environment import unknown_environment, usable_cores
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.postprocessing import Postprocessor, with_labels
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.preparation import Fetch
-from inferometer.agent.inference.requirements import require_supported
-from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.inference.results import Postprocessor, SystemDescription, with_labels
+from inferometer.agent.inference.selection import require_supported
 from inferometer.agent.inference.session import (
     MAX_PREPROCESS_THREADS,
     SessionOptions,
     no_fetch,
     open_preprocessor,
 )
+from inferometer.agent.open_inference.codec import v2_version
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
 from inferometer.agent.preprocessing.inputs import blank_batch
-from inferometer.agent.protocol.v2_versions import v2_version
-from inferometer.client.remote.channel.address import KServeAddress
-from inferometer.client.remote.channel.connection import RemoteOptions
-from inferometer.client.remote.kserve.connection import KServeConnection
-from inferometer.client.remote.kserve.fitting import Fit, fit
-from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
+from inferometer.client.remote.address import KServeAddress
+from inferometer.client.remote.connection import RemoteOptions
+from inferometer.client.remote.kserve.messages import Fit, fit
+from inferometer.client.remote.kserve.server import KServeConnection, KServeServer, ServerIdentity
 from inferometer.client.remote.kserve.session import REMOTE, KServePredictor, KServeSession
 from inferometer.client.remote.kserve.shared_memory import SharedMemory, share_memory
 from inferometer.manifests.catalog import Catalog
@@ -38,7 +36,7 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
 
 if TYPE_CHECKING:
-    from inferometer.agent.artifacts.cache import ArtifactCache
+    from inferometer.agent.artifacts.files import ArtifactCache
 
 
 @dataclass(frozen=True, slots=True)

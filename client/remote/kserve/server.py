@@ -1,23 +1,111 @@
-"""The interface of a server of the Open Inference Protocol that a session requires, over gRPC or HTTP."""
+"""A server of the Open Inference Protocol: what a session requires of it, and the connection over gRPC.
+
+Also the errors of calls to a server, over gRPC or over HTTP.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import grpc
 
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.agent.tracing.span import SpanKind
-from inferometer.client.remote.channel.address import KServeAddress
-from inferometer.client.remote.channel.connection import Metadata
-from inferometer.client.remote.kserve.failures import translate_errors
-from inferometer.client.remote.kserve.messages import InferReply, ServedInput, TensorPlace
-from inferometer.manifests.errors import AgentError
+from inferometer.agent.protocol.status import one_line
+from inferometer.agent.tracing.calls import client_call
+from inferometer.agent.tracing.recorder import SpanKind
+from inferometer.client.remote.address import KServeAddress
+from inferometer.client.remote.connection import (
+    CONNECT_TIMEOUT_S,
+    Hints,
+    Metadata,
+    RemoteOptions,
+    ServerConnection,
+    explain,
+    with_tls,
+)
+from inferometer.client.remote.kserve.messages import InferReply, RequestForm, ServedInput, TensorPlace
+from inferometer.manifests.errors import AgentError, PredictionError, UnknownModelError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
+from inferometer.protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
+
+_HINTS = Hints(
+    refused="is it the port of gRPC, and not that of HTTP?",
+    no_grpc="does not speak gRPC there; give the port of gRPC, and not that of HTTP",
+    unauthenticated="refuses the call: {}; a secret is given with --secret",
+    unimplemented="does not speak the Open Inference Protocol over gRPC ({})",
+    crashed="the server",
+    secure_scheme="kserves:",
+)
+_HTTP_HINTS = Hints(
+    refused="is it the port of HTTP, and not that of gRPC?",
+    no_grpc="does not speak HTTP/1.1 there; give the port of HTTP, and not that of gRPC",
+    unauthenticated="refuses the call: {}; a secret is given with --secret",
+    unimplemented="does not speak the Open Inference Protocol over HTTP ({})",
+    crashed="the server",
+    secure_scheme="kserve+https:",
+)
+_LOST = {
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.UNIMPLEMENTED,
+}
+"""The statuses that concern the server; the others concern the one request."""
+
+
+@contextmanager
+def translate_errors(server: KServeAddress, what: str = "", *, late: str = "") -> Iterator[None]:
+    """Raises what a call about the server, or about ``what``, raises as an error of the program.
+
+    ``late`` is what to do if it does not answer in time.
+
+    Raises:
+        UnknownModelError: The server does not have the model.
+        AgentError: The server cannot be reached, does not respond, or responds with another status.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        text = f"server {what or server.server}: {_explain(error, server)}"
+        if late and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            text = f"{text}; {late}"
+        kind = UnknownModelError if error.code() is grpc.StatusCode.NOT_FOUND else AgentError
+        raise kind(text) from error
+
+
+@contextmanager
+def translate_infer_errors(server: KServeAddress) -> Iterator[None]:
+    """Raises what one ``ModelInfer`` raises as an error of the program.
+
+    Raises:
+        PredictionError: The server refused this request, or failed on it; others may succeed.
+        AgentError: The server or its model is gone, or did not answer in time.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise infer_error(error, server) from error
+
+
+def infer_error(error: grpc.RpcError, server: KServeAddress) -> AgentError | PredictionError:
+    """Returns the error of the program for what one ``ModelInfer`` raises; see ``translate_infer_errors``."""
+    kind = AgentError if error.code() in _LOST else PredictionError
+    return kind(f"server {server.server}: {_explain(error, server)}")
+
+
+def _explain(error: grpc.RpcError, server: KServeAddress) -> str:
+    code, details = error.code(), one_line(error.details() or "")
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        code = grpc.StatusCode.UNAUTHENTICATED
+    return explain(code, details, server.agent, _HTTP_HINTS if server.http else _HINTS)
 
 
 class InferForm(Protocol):
@@ -173,3 +261,150 @@ class KServeServer(ABC):
     @abstractmethod
     def close(self) -> None:
         """Closes the connection; calling it again does nothing."""
+
+
+INFER_PATH = f"{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}/ModelInfer"
+"""The method that runs a model."""
+_Answer = TypeVar("_Answer")
+# Less often than agents are pinged: a server that does not know this client may take more for an attack.
+_OPTIONS = (("grpc.keepalive_time_ms", 300_000),)
+
+
+class KServeConnection(ServerConnection, KServeServer):
+    """A connection to a server over gRPC. Thread-safe. Nothing is connected before the first call.
+
+    Raises:
+        ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
+    """
+
+    def __init__(self, address: KServeAddress, remote: RemoteOptions) -> None:
+        agent = with_tls(address.agent, remote.tls)
+        self.address = replace(address, agent=agent)
+        super().__init__(agent, f"server {address.server}", _OPTIONS, remote.secret, remote.tls)
+        self._model_timeout_s = remote.open_timeout_s
+        self._methods = GRPCInferenceServiceStub(self._channel)
+        # Without serializers: tensors are written and read by inferometer.client.remote.kserve.messages.
+        self._infer = self._unary(self._channel)
+
+    def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
+        return channel.unary_unary(f"/{INFER_PATH}")
+
+    def identity(self) -> ServerIdentity:
+        """Returns the server's metadata about itself.
+
+        Raises:
+            AgentError: The server cannot be reached.
+        """
+        try:
+            answer = self._call(self._methods.ServerMetadata, pb.ServerMetadataRequest())
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return ServerIdentity()
+            with translate_errors(self.address):
+                raise
+        name, version = " ".join(answer.name.split()), " ".join(answer.version.split())
+        return ServerIdentity(name, version, tuple(answer.extensions))
+
+    def register_memory(self, name: str, key: str, byte_size: int) -> None:
+        """Registers the first bytes of a segment of shared memory.
+
+        Raises:
+            AgentError: The server rejects the registration.
+        """
+        request = pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=byte_size)
+        with translate_errors(self.address):
+            self._call(self._methods.SystemSharedMemoryRegister, request)
+
+    def unregister_memory(self, name: str) -> None:
+        """Asks the server to release a region of shared memory.
+
+        Raises:
+            AgentError: The server cannot be reached.
+        """
+        with translate_errors(self.address):
+            self._call(
+                self._methods.SystemSharedMemoryUnregister, pb.SystemSharedMemoryUnregisterRequest(name=name)
+            )
+
+    def _server_ready(self) -> bool:
+        return self._call(self._methods.ServerReady, pb.ServerReadyRequest()).ready
+
+    def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
+        request = pb.ModelMetadataRequest(name=name, version=version)
+        return self._call(self._methods.ModelMetadata, request, self._model_timeout_s)
+
+    def _model_ready(self, name: str, version: str) -> bool:
+        return self._call(self._methods.ModelReady, pb.ModelReadyRequest(name=name, version=version)).ready
+
+    def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
+        """Returns a model's configuration; None if the server has none, which is optional.
+
+        Raises:
+            AgentError: The server was lost.
+        """
+        request = pb.ModelConfigRequest(name=name, version=version)
+        try:
+            answer = self._call(self._methods.ModelConfig, request, self._model_timeout_s)
+        except grpc.RpcError as error:
+            if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
+                with translate_errors(self.address):
+                    raise
+            return None
+        return answer.config if answer.HasField("config") else None
+
+    def _call(
+        self, method: Callable[..., _Answer], request: object, timeout_s: float = CONNECT_TIMEOUT_S
+    ) -> _Answer:
+        return method(request, timeout=timeout_s, metadata=self.metadata)
+
+    @property
+    def call(self) -> SpanKind:
+        """The span of a ``ModelInfer``."""
+        at = self.address.agent
+        return client_call(INFER_PATH, at.host, at.port)
+
+    def form(
+        self,
+        model_name: str,
+        model_version: str,
+        inputs: tuple[ServedInput, ...],
+        outputs: tuple[str, ...],
+    ) -> RequestForm:
+        """Returns the form of the requests to a model."""
+        return RequestForm(model_name, model_version, inputs, outputs)
+
+    def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
+        """Sends one encoded ``ModelInferRequest`` and waits for the encoded answer.
+
+        Raises:
+            PredictionError, AgentError: See ``translate_infer_errors``.
+            SessionError: The connection is closed.
+        """
+        with translate_infer_errors(self.address):
+            return self.begin(
+                lambda: self._infer(request, timeout=timeout_s, metadata=(*self.metadata, *metadata))
+            )
+
+    def begin_infer(
+        self, request: bytes, timeout_s: float | None, metadata: Metadata = ()
+    ) -> grpc.Future[bytes]:
+        """Sends one encoded ``ModelInferRequest`` without waiting; ``end_infer`` returns the answer.
+
+        It uses the connection that ``hold`` opened last.
+
+        Raises:
+            SessionError: The connection is closed.
+        """
+        given = (*self.metadata, *metadata) if metadata else self.metadata
+        return self.begin(self._loaded.future, request, timeout=timeout_s, metadata=given)
+
+    def end_infer(self, call: grpc.Future[bytes]) -> bytes:
+        """Returns the encoded answer to a call, and waits for it if necessary.
+
+        Raises:
+            PredictionError, AgentError: See ``translate_infer_errors``.
+        """
+        try:
+            return self.reply(call)
+        except grpc.RpcError as error:
+            raise infer_error(error, self.address) from error

@@ -13,27 +13,23 @@ from typing import Any
 import grpc
 from numpy.typing import NDArray
 
-from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.hardware.device import Device, DeviceKind
-from inferometer.agent.hardware.environment import usable_cores
+from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import Device, DeviceKind, usable_cores
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.postprocessing import Postprocessor
 from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors
-from inferometer.agent.inference.results import BatchResult, Infer, SystemDescription
+from inferometer.agent.inference.results import BatchResult, Infer, Postprocessor, SystemDescription
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, Session
 from inferometer.agent.preprocessing.inputs import Input, Payload, batch_size
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
-from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
+from inferometer.agent.protocol.status import TRACEPARENT_KEY
 from inferometer.agent.tracing.calls import OK, ended
-from inferometer.agent.tracing.recorder import TraceScope
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
-from inferometer.client.remote.channel.call_target import BeginCall, CallFlight, CallTarget, Outcome
-from inferometer.client.remote.channel.connection import Metadata
-from inferometer.client.remote.kserve.fitting import Fit
-from inferometer.client.remote.kserve.messages import InferReply, outputs_in_order
+from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope
+from inferometer.client.remote.call_target import BeginCall, CallFlight, CallTarget, Outcome
+from inferometer.client.remote.connection import Metadata
+from inferometer.client.remote.kserve.messages import Fit, InferReply, outputs_in_order
 from inferometer.client.remote.kserve.server import InferForm, KServeServer
 from inferometer.client.remote.kserve.shared_memory import SharedBytes, SharedMemory, laid_out
-from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
+from inferometer.evaluators.load.target import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import InferometerError, InputError, PredictionError, SessionError
 from inferometer.manifests.schema import ModelManifest
 

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
+from inferometer.agent.open_inference.codec import EXTENSION, SEGMENTS
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.agent.protocol.v2_shared_memory import EXTENSION, SEGMENTS
-from inferometer.client.remote.channel.connection import is_this_machine
+from inferometer.client.remote.connection import is_this_machine
 from inferometer.client.remote.kserve.messages import TensorPlace
 from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
-from inferometer.evaluators.jobs.defaults import SharedMemoryUse
+from inferometer.evaluators.jobs.options import SharedMemoryUse
 from inferometer.manifests.errors import AgentError, ConfigurationError
 
 _MODE = 0o600

@@ -20,16 +20,14 @@ from inferometer.agent.preprocessing.inputs import Input, Tensors
 from inferometer.agent.preprocessing.preprocessor import bytes_ahead
 from inferometer.agent.protocol.conversion import open_request, read_description
 from inferometer.agent.protocol.messages import encode_batch_request, encode_inputs_request
-from inferometer.agent.tracing.recorder import TraceScope
-from inferometer.agent.tracing.span import SpanKind
-from inferometer.client.remote.channel.address import AgentAddress
-from inferometer.client.remote.channel.call_target import BeginCall, CallFlight, CallTarget, Outcome
-from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.agent.tracing.recorder import SpanKind, TraceScope
+from inferometer.client.remote.address import AgentAddress
+from inferometer.client.remote.call_target import BeginCall, CallFlight, CallTarget, Outcome
+from inferometer.client.remote.connection import RemoteOptions
+from inferometer.client.remote.native.calls import RemoteTrace, call_to, translate_errors
 from inferometer.client.remote.native.connection import Connection, Flight
-from inferometer.client.remote.native.failures import translate_errors
 from inferometer.client.remote.native.reading import LocalBatch, sendable, sendable_payload
-from inferometer.client.remote.native.tracing import RemoteTrace, call_to
-from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
+from inferometer.evaluators.load.target import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import DeadlineError, InferometerError, SessionError
 from inferometer.protos.inferometer.v1 import predict_pb2
 

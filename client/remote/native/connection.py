@@ -16,14 +16,12 @@ from google.protobuf.message import DecodeError
 
 from inferometer.agent.hardware.conditions import ConditionCounters
 from inferometer.agent.inference.results import BatchResult
-from inferometer.agent.protocol.condition_messages import read_conditions
+from inferometer.agent.protocol.conversion import TracePart, read_conditions
 from inferometer.agent.protocol.messages import decode_answer, encode_inputs_request
-from inferometer.agent.protocol.span_messages import TracePart
-from inferometer.client.remote.channel.address import AgentAddress
-from inferometer.client.remote.channel.connection import ClientTls, Metadata, ServerConnection, with_tls
-from inferometer.client.remote.native.failures import retried, translate_errors
+from inferometer.client.remote.address import AgentAddress
+from inferometer.client.remote.connection import ClientTls, Metadata, ServerConnection, with_tls
+from inferometer.client.remote.native.calls import ClockOffset, RemoteTrace, retried, translate_errors
 from inferometer.client.remote.native.reading import LocalBatch
-from inferometer.client.remote.native.tracing import ClockOffset, RemoteTrace
 from inferometer.manifests.errors import AgentError
 from inferometer.protos.inferometer.v1 import predict_pb2
 from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub

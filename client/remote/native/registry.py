@@ -12,11 +12,11 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
-from inferometer.agent.protocol.metadata import bearer
-from inferometer.client.remote.channel.address import AgentAddress
-from inferometer.client.remote.channel.connection import ClientTls, open_channel, with_tls
+from inferometer.agent.protocol.status import bearer
+from inferometer.client.remote.address import AgentAddress
+from inferometer.client.remote.connection import ClientTls, open_channel, with_tls
+from inferometer.client.remote.native.calls import busy_with, retried, translate_errors
 from inferometer.client.remote.native.connection import Connection
-from inferometer.client.remote.native.failures import busy_with, retried, translate_errors
 from inferometer.manifests.errors import AgentError
 from inferometer.protos.inferometer.v1 import registry_pb2
 

@@ -1,19 +1,37 @@
-"""Connections to one HTTP server, and blocking requests over them, one at a time per connection."""
+"""Connections to one HTTP server: blocking requests, one at a time per connection, and concurrent flights.
+
+In flights, one thread with an event loop receives the responses. A request goes out in the thread that
+sends it, straight to the socket, so that it waits for no other thread; only TLS, a new connection, and
+what the socket does not take at once are left to the loop. Connections are kept for reuse.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import select
 import socket
 import ssl
+import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import cast
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.protocol.pem_files import read_authorities, read_identity
-from inferometer.client.remote.channel.address import AgentAddress
-from inferometer.client.remote.channel.connection import CONNECT_TIMEOUT_S, ClientTls
-from inferometer.client.remote.rest.failures import of_connecting, of_exchange
-from inferometer.client.remote.rest.responses import Incoming, NoHttpError
+from inferometer.client.remote.address import AgentAddress
+from inferometer.client.remote.connection import CONNECT_TIMEOUT_S, ClientTls
+from inferometer.client.remote.rest.responses import (
+    HttpFailure,
+    Incoming,
+    NoHttpError,
+    late,
+    lost,
+    of_connecting,
+    of_exchange,
+)
 from inferometer.manifests.errors import SessionError
 
 MAX_IDLE_S = 3.0
@@ -150,3 +168,289 @@ def _limit(connection: socket.socket, end_s: float | None) -> None:
     if left_s <= 0:
         raise TimeoutError
     connection.settimeout(left_s)
+
+
+_CHECK_S = 0.1
+_CLOSING_S = 10.0
+
+
+class HttpCall(Future[bytes]):
+    """A request in flight; its result is the response, as ``Response.parse`` reads it, or an HttpFailure."""
+
+    def __init__(self, end_s: float | None) -> None:
+        super().__init__()
+        self.end_s = end_s
+        """When it is late, on the monotonic clock; None for never."""
+        self.connection: _Connection | None = None
+
+    def cancel(self) -> bool:
+        """Cancels the request, and closes its connection."""
+        if not super().cancel():
+            return False
+        if self.connection is not None:
+            self.connection.drop()
+        return True
+
+    def answer(self, content: bytes) -> None:
+        """Sets the response, unless the call was cancelled."""
+        with suppress(InvalidStateError):
+            self.set_result(content)
+
+    def fail(self, failure: HttpFailure) -> None:
+        """Sets the failure, unless the call has ended."""
+        with suppress(InvalidStateError):
+            self.set_exception(failure)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection. Any thread may call ``send``; the event loop calls the other methods."""
+
+    def __init__(self, flights: Flights, plain: socket.socket | None) -> None:
+        self._flights = flights
+        self._plain = plain
+        self._transport: asyncio.Transport | None = None
+        self._incoming = Incoming()
+        self.call: HttpCall | None = None
+        self.is_closed = False
+        self.idle_since_s = 0.0
+
+    def send(self, call: HttpCall, request: bytes) -> None:
+        """Sends the request of a call."""
+        self._incoming = Incoming()
+        call.connection, self.call = self, call
+        rest = memoryview(request)
+        if self._plain is not None:
+            try:
+                rest = rest[self._plain.send(request) :]
+            except BlockingIOError:
+                pass
+            except OSError:  # closed by the server, which the loop may not know yet
+                self._fail(lost())
+                return
+        if self.is_closed:
+            self._fail(lost())
+        elif rest:
+            self._flights.later(self._write, rest)
+
+    def drop(self) -> None:
+        """Closes the connection; any thread may call this."""
+        self._flights.later(self._abort)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Handles the established connection."""
+        self.idle_since_s = time.monotonic()
+        self._flights.remember(self)
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Receives a part of the response; completes the call once the response is complete."""
+        call, incoming = self.call, self._incoming
+        if call is None:  # no request is pending
+            self._abort()
+            return
+        try:
+            if not incoming.feed(data):
+                return
+        except NoHttpError as error:
+            self._fail(of_exchange(error, is_first=False))
+            self._abort()
+            return
+        self._answered(call, incoming)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Handles the closed connection: completes the response, or fails the call."""
+        self.is_closed = True
+        self._flights.forget(self)
+        call = self.call
+        if call is not None and exc is None and self._incoming.end():
+            self.call = None
+            call.answer(self._incoming.content)
+        else:
+            self._fail(lost())
+
+    def check(self, now_s: float) -> None:
+        """Fails a call that exceeds its timeout, and closes a connection that has been idle too long."""
+        call = self.call
+        if call is None:
+            if now_s - self.idle_since_s > MAX_IDLE_S and self._flights.withdraw(self):
+                self._abort()
+        elif call.end_s is not None and now_s > call.end_s:
+            self._fail(late())
+            self._abort()
+
+    def _answered(self, call: HttpCall, incoming: Incoming) -> None:
+        transport, self.call = self._transport, None
+        if incoming.keeps_open and transport is not None and not transport.get_write_buffer_size():
+            self.idle_since_s = time.monotonic()
+            self._flights.give_back(self)
+        else:
+            self._abort()
+        call.answer(incoming.content)
+
+    def _fail(self, failure: HttpFailure) -> None:
+        call, self.call = self.call, None
+        if call is not None:
+            call.fail(failure)
+
+    def _write(self, content: memoryview) -> None:
+        if self._transport is not None:
+            self._transport.write(content)
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Flights(Closeable):
+    """Sends requests to a server without waiting. Thread-safe. It has a thread until it is closed."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._idle: deque[_Connection] = deque()
+        self._connections: set[_Connection] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="http-load", daemon=True)
+        self._thread.start()
+
+    def begin(self, request: bytes, timeout_s: float | None) -> HttpCall:
+        """Sends a request; ``timeout_s`` is how long the response may take."""
+        call = HttpCall(None if timeout_s is None else time.monotonic() + timeout_s)
+        try:
+            self._idle.pop().send(call, request)
+        except IndexError:
+            if not self.later(self._connect_soon, call, request):
+                call.fail(lost())
+        return call
+
+    def close(self) -> None:
+        """Closes the connections, and fails what is in flight; calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._stop)
+        self._thread.join(_CLOSING_S)
+
+    def later(self, work: Callable[..., object], *arguments: object) -> bool:
+        """Schedules a callback on the event loop; returns False if the loop has ended."""
+        try:
+            self._loop.call_soon_threadsafe(work, *arguments)
+        except RuntimeError:
+            return False
+        return True
+
+    def give_back(self, connection: _Connection) -> None:
+        """Returns a connection to the pool for the next request."""
+        self._idle.append(connection)
+
+    def withdraw(self, connection: _Connection) -> bool:
+        """Removes an idle connection from the pool; returns whether it was still there."""
+        try:
+            self._idle.remove(connection)
+        except ValueError:
+            return False
+        return True
+
+    def remember(self, connection: _Connection) -> None:
+        """Registers an open connection."""
+        self._connections.add(connection)
+
+    def forget(self, connection: _Connection) -> None:
+        """Removes a closed connection."""
+        self._connections.discard(connection)
+        self.withdraw(connection)
+
+    def _run(self) -> None:
+        self._loop.call_later(_CHECK_S, self._check)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(asyncio.sleep(0))  # what was still to be done
+        finally:
+            self._loop.close()
+
+    def _check(self) -> None:
+        now_s = time.monotonic()
+        for connection in tuple(self._connections):
+            connection.check(now_s)
+        self._loop.call_later(_CHECK_S, self._check)
+
+    def _stop(self) -> None:
+        for task in self._connecting:
+            task.cancel()
+        for connection in tuple(self._connections):
+            connection.drop()
+        self._loop.create_task(self._end())
+
+    async def _end(self) -> None:
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        while self._connections:
+            await asyncio.sleep(0)
+        self._loop.stop()
+
+    def _connect_soon(self, call: HttpCall, request: bytes) -> None:
+        if self._closed:
+            call.fail(lost())
+            return
+        task = self._loop.create_task(self._connect(call, request))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, call: HttpCall, request: bytes) -> None:
+        least_s = CONNECT_TIMEOUT_S
+        if call.end_s is not None:
+            least_s = min(least_s, max(call.end_s - time.monotonic(), 0.0))
+        try:
+            connection = await asyncio.wait_for(self._connected(), least_s)
+        except asyncio.TimeoutError:
+            call.fail(of_connecting(TimeoutError()))
+        except (OSError, UnicodeError) as error:
+            call.fail(of_connecting(error if isinstance(error, OSError) else socket.gaierror()))
+        except asyncio.CancelledError:
+            call.fail(lost())
+            raise
+        else:
+            if call.done():
+                self.give_back(connection)
+            else:
+                connection.send(call, request)
+
+    async def _connected(self) -> _Connection:
+        at, loop = self._endpoint, self._loop
+        if at.context is not None:
+            _, connection = await loop.create_connection(
+                lambda: _Connection(self, None),
+                at.host,
+                at.port,
+                ssl=at.context,
+                server_hostname=at.server_name,
+            )
+            return connection
+        plain = await self._plain()
+        try:
+            _, connection = await loop.create_connection(lambda: _Connection(self, plain), sock=plain)
+        except BaseException:
+            plain.close()
+            raise
+        return connection
+
+    async def _plain(self) -> socket.socket:
+        """Returns a connected socket, which the loop's transport shares with ``_Connection.send``."""
+        found = await self._loop.getaddrinfo(
+            self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM
+        )
+        failed: OSError = socket.gaierror()
+        for family, kind, protocol, _, address in found:
+            plain = socket.socket(family, kind, protocol)
+            try:
+                plain.setblocking(False)
+                await self._loop.sock_connect(plain, address)
+            except OSError as error:
+                plain.close()
+                failed = error
+            except BaseException:
+                plain.close()
+                raise
+            else:
+                return plain
+        raise failed

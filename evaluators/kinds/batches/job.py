@@ -1,34 +1,61 @@
-"""The job behind ``predict dataset`` and ``predict urls``: a model over a dataset, once or as a group."""
+"""The jobs behind ``predict dataset`` and ``predict urls``: a model over a dataset, once or several times.
+
+A sweep is several evaluations that run one after the other as a group. Its table has one row for each of
+them, and for each that failed.
+"""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from inferometer.agent.artifacts.cache import ArtifactCache
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope, traced
-from inferometer.agent.tracing.resource import process_resource
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.artifacts.files import ArtifactCache
+from inferometer.agent.tracing.exporting import process_resource
+from inferometer.agent.tracing.recorder import (
+    SpanKind,
+    SpanRecorder,
+    TraceContext,
+    TraceLevel,
+    TraceScope,
+    traced,
+)
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.evaluation import Evaluation, M, TraceSummary
-from inferometer.evaluators.jobs.requests import DatasetChoice, EvaluationRequest
+from inferometer.evaluators.evaluation import Evaluation, M, Status, TraceSummary
+from inferometer.evaluators.jobs.job import (
+    DatasetChoice,
+    EvaluationRequest,
+    Job,
+    JobCallbacks,
+    JobPart,
+    JobResources,
+    JobStart,
+)
+from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchOptions
+from inferometer.evaluators.kinds.batches.report import LatencyReport, score_values
 from inferometer.evaluators.kinds.batches.run import DatasetRun, Progress
-from inferometer.evaluators.running.fresh_process import in_turn
-from inferometer.evaluators.running.job import Job
-from inferometer.evaluators.running.resources import JobCallbacks, JobResources, JobStart
+from inferometer.evaluators.reports.base import (
+    EVALUATION_COLUMNS,
+    SCORE_COLUMNS,
+    STABILITY_COLUMN,
+    STATUS_COLUMN,
+    Column,
+    Row,
+    Value,
+    describe_names,
+)
 from inferometer.evaluators.system import SystemUnderTest
 from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, InferometerError
 
 if TYPE_CHECKING:
-    from inferometer.agent.tracing.address import TraceAddress
-    from inferometer.agent.tracing.exporting import TraceExport
+    from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
 
 
 class EvaluationTrace:
@@ -56,7 +83,7 @@ class EvaluationTrace:
         self._export: TraceExport | None = None
         self._link: Callable[[str], str] | None = None
         if address is not None or url is not None:
-            from inferometer.agent.tracing.address import TraceAddress, TraceLink
+            from inferometer.agent.tracing.exporting import TraceAddress, TraceLink
 
             if address is not None:
                 self._address = TraceAddress.parse(address)
@@ -235,3 +262,140 @@ def _run(
             on_measure=watch.begin,
         ).run()
         return replace(evaluation, conditions=watch.end(evaluation.measurement.full_ns, options.batch_size))
+
+
+@dataclass(frozen=True, slots=True)
+class SweepCell:
+    """One evaluation of a sweep, or the reason why there is none.
+
+    Attributes:
+        request: The request of the evaluation.
+        evaluation: The evaluation; None if it failed.
+        error: Why it failed; None if it did not.
+    """
+
+    request: EvaluationRequest
+    evaluation: Evaluation[BatchMeasurement] | None
+    error: InferometerError | None = None
+
+    @property
+    def name(self) -> str:
+        """A short name of the request; see ``name_of``."""
+        return name_of(self.request)
+
+
+def name_of(request: EvaluationRequest) -> str:
+    """Returns a short name that distinguishes an evaluation from the others of a sweep."""
+    system, session = request.system, request.system.session
+    framework = f" on {system.framework_name}" if system.framework_name else ""
+    threads = "" if session.threads is None else f", threads {session.threads}"
+    precision = "" if session.precision is None else f", {session.precision.value}"
+    device = f" ({session.device})" if session.device.is_gpu else ""
+    size = f"batch size {request.options.batch_size}"
+    return f"{system.model_name}{framework}{device}, {size}{threads}{precision}"
+
+
+def sweep(
+    requests: Sequence[EvaluationRequest],
+    resources: JobResources,
+    callbacks: JobCallbacks[Progress] | None = None,
+) -> Generator[SweepCell, None, None]:
+    """Evaluates each request in this process, and yields its cell as soon as it is complete.
+
+    An evaluation that fails yields a cell with its error, and the sweep goes on. Several evaluations share a
+    group id. No evaluation follows an interrupted one.
+
+    Raises:
+        ConfigurationError: There is no request, or one asks for several evaluations itself.
+        EvaluationInterrupted: The job was stopped before a batch was measured, or between two evaluations.
+    """
+    callbacks = callbacks or JobCallbacks()
+    if not requests:
+        raise ConfigurationError("a sweep needs at least one value of each option")
+    if any(len(request.trace_levels) > 1 for request in requests):
+        raise ConfigurationError(
+            "repeat and leveled are for one evaluation, and a sweep has several; leave them out, or evaluate "
+            "one batch_size at a time"
+        )
+    count, group_id = len(requests), str(uuid.uuid4()) if len(requests) > 1 else None
+    for number, request in enumerate(requests, start=1):
+        callbacks.on_part(JobPart(number, count, name=name_of(request)))
+        try:
+            quiet = replace(callbacks, on_part=_ignored)
+            with closing(evaluate(request, resources, quiet, group_id=group_id)) as evaluations:
+                evaluation = next(evaluations)
+        except EvaluationInterrupted:
+            raise
+        except InferometerError as error:
+            yield SweepCell(request, None, error)
+            continue
+        stopped = callbacks.stop_requested()  # in the last batch, which leaves nothing to interrupt
+        yield SweepCell(request, evaluation)
+        if evaluation.status is Status.INTERRUPTED:
+            return
+        if stopped and number < count:
+            raise EvaluationInterrupted(f"stopped after {number} of {count} evaluations")
+
+
+def sweep_job(requests: Sequence[EvaluationRequest]) -> Job[SweepCell]:
+    """Returns the job of several requests; see ``sweep``."""
+    name = requests[0].system.model_name if requests else ""
+    return Job(partial(sweep, requests), name, opening=f"opening {name}")
+
+
+def _ignored(_: JobPart) -> None:
+    """Ignores the parts of an evaluation, because it is itself a part of the sweep."""
+
+
+_SHOWN = ("model_name", "framework_name", "framework_version", "weights", "threads", "precision")
+COLUMNS = (
+    *(column for column in EVALUATION_COLUMNS if column.key in _SHOWN),
+    Column("device", "device", detail=True),
+    Column("batch_size", "batch size"),
+    Column("latency_ms_p50", "p50 (ms)"),
+    Column("latency_ms_p50_low", "low"),
+    Column("latency_ms_p50_high", "high"),
+    Column("throughput_inputs_per_s", "inputs/s", decimals=1),
+    STABILITY_COLUMN,
+    Column("top1_accuracy", "top-1", decimals=4, detail=True),
+    Column("measured_batches", "batches", detail=True),
+    STATUS_COLUMN,
+    Column("id", "id", is_id=True),
+    Column("failure", "failure"),
+    *SCORE_COLUMNS,
+)
+"""p50 is that of a full batch, with its 95 % interval; ``failure`` is why an evaluation failed."""
+_KEYS = {column.key for column in COLUMNS}
+
+
+def rows_of(cells: Sequence[SweepCell]) -> Iterator[Row]:
+    """Yields a row of ``COLUMNS`` for each cell."""
+    nothing: Row = dict.fromkeys(column.key for column in COLUMNS)
+    for cell in cells:
+        yield {**nothing, **(_asked(cell) if cell.evaluation is None else _measured(cell.evaluation))}
+
+
+def _asked(cell: SweepCell) -> dict[str, Value]:
+    system, session = cell.request.system, cell.request.system.session
+    return {
+        "model_name": system.model_name,
+        "framework_name": system.framework_name,
+        "weights": session.weights.value,
+        "threads": session.threads,
+        "precision": session.precision.value if session.precision else None,
+        "device": str(session.device),
+        "batch_size": cell.request.options.batch_size,
+        "failure": str(cell.error),
+    }
+
+
+def _measured(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
+    accuracy = evaluation.measurement.accuracy
+    [latency] = LatencyReport().rows([evaluation])
+    return {
+        **{key: value for key, value in latency.items() if key in _KEYS},
+        "device": str(evaluation.system.device),
+        "stability": describe_names(evaluation)["stability"],
+        "top1_accuracy": accuracy.top1_share if accuracy else None,
+        **score_values(evaluation.measurement.task_result),
+    }

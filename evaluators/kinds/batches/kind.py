@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.results import InputFailure
-from inferometer.agent.tracing.span import TraceLevel
-from inferometer.evaluators.comparing.times import RunTimes
-from inferometer.evaluators.comparing.verdict import FIGURES, TOP1
-from inferometer.evaluators.datasets.urls import CATEGORY as URLS
+from inferometer.agent.tracing.recorder import TraceLevel
+from inferometer.evaluators.comparing.sides import compared_times
+from inferometer.evaluators.comparing.verdict import FIGURES, TOP1, RunTimes
+from inferometer.evaluators.datasets.folder import CATEGORY as URLS
 from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation, measures
-from inferometer.evaluators.kinds.batches.accuracy_plot import AccuracyPlot
-from inferometer.evaluators.kinds.batches.accuracy_report import AccuracyReport, score_values
 from inferometer.evaluators.kinds.batches.documents import BatchDocuments
 from inferometer.evaluators.kinds.batches.measurement import (
     Accuracy,
@@ -27,17 +25,31 @@ from inferometer.evaluators.kinds.batches.measurement import (
     InputPrediction,
     LatencySummary,
 )
-from inferometer.evaluators.kinds.batches.plot import DurationPlot
-from inferometer.evaluators.kinds.batches.report import DurationReport, LatencyReport
-from inferometer.evaluators.kinds.batches.summary import accuracy_rows, summary_rows
-from inferometer.evaluators.kinds.kind import Again, Kind, Rows, drawn, own_values, timed_by, top_figures
-from inferometer.evaluators.kinds.words import dataset_words, system_words, words_of
-from inferometer.evaluators.plots.compared import compared_times
+from inferometer.evaluators.kinds.batches.plot import AccuracyPlot, DurationPlot
+from inferometer.evaluators.kinds.batches.report import (
+    AccuracyReport,
+    DurationReport,
+    LatencyReport,
+    accuracy_rows,
+    score_values,
+    summary_rows,
+)
+from inferometer.evaluators.kinds.kind import (
+    Again,
+    Kind,
+    Rows,
+    dataset_words,
+    drawn,
+    own_values,
+    system_words,
+    timed_by,
+    top_figures,
+    words_of,
+)
 from inferometer.evaluators.reports.base import Row
-from inferometer.evaluators.reports.layers import LayersReport, heaviest
-from inferometer.evaluators.reports.trace_report import TRACED_COLUMNS, SpanSource
+from inferometer.evaluators.reports.traces import TRACED_COLUMNS, LayersReport, SpanSource, heaviest
 from inferometer.evaluators.statistics import values_for_percentile
-from inferometer.evaluators.tasks.scores import TaskResult
+from inferometer.evaluators.tasks.metric import TaskResult
 from inferometer.manifests.errors import ConfigurationError
 
 _STAGES = ("read", "preprocess", "predict", "postprocess")

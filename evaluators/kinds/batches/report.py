@@ -1,11 +1,19 @@
-"""Reports on batches: latency and throughput, and the raw times of every batch."""
+"""The reports on batches: latency and throughput, raw times, accuracy by the task's metric, the summary.
+
+The summary gives the figures of one evaluation over a dataset as rows of text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from inferometer.agent.hardware.environment import DeviceKind
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.results import LOCAL_AGENT
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
+from inferometer.evaluators.intervals import AUTOCORRELATION_TIMES, Interval
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary, reached
+from inferometer.evaluators.kinds.summary import ms_text
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -13,9 +21,14 @@ from inferometer.evaluators.reports.base import (
     Column,
     Report,
     Row,
+    Table,
+    Value,
     describe,
+    time_columns,
+    time_values,
 )
-from inferometer.evaluators.reports.times import time_columns, time_values
+from inferometer.evaluators.statistics import values_for_percentile
+from inferometer.evaluators.tasks.metric import METRICS, Score, TaskResult
 
 _NS_PER_US = 1000
 _FIGURES = {"trimmed_mean": 2, "mean": 0, "p50": 0, "p90": 0, "p99": 0}
@@ -97,3 +110,298 @@ class DurationReport(Report[BatchMeasurement]):
                     },
                     "trace_level": evaluation.trace_level.name,
                 }
+
+
+CLASSIFICATION = "classification"
+_TOP1 = (
+    Column("top1_accuracy", "top-1 (share)", decimals=4, stays=True),
+    Column("top5_accuracy", "top-5 (share)", decimals=4, stays=True),
+)
+_COUNTS = (
+    Column("evaluated_inputs", "evaluated inputs"),
+    Column("failed_inputs", "failed inputs"),
+    Column("dataset_name", "dataset"),
+)
+_ENDS = (STATUS_COLUMN, CONDITIONS_COLUMN)
+_OF_CLASSES = (
+    Column("top1_accuracy_low", "top-1 low", decimals=4, detail=3),
+    Column("top1_accuracy_high", "top-1 high", decimals=4, detail=3),
+    Column("top5_accuracy_low", "top-5 low", decimals=4, detail=3),
+    Column("top5_accuracy_high", "top-5 high", decimals=4, detail=3),
+    Column("calibration_error", "calibration error", decimals=4, detail=2),
+)
+_OF_ANY_TASK = (
+    Column("task", "task", detail=3),
+    Column("definition", "definition", detail=3),
+    Column("score_name", "score name", detail=3),
+    Column("score", "score", decimals=4, detail=3),
+    Column("score_low", "low", decimals=4, detail=3),
+    Column("score_high", "high", decimals=4, detail=3),
+    Column("score_unit", "unit", detail=3),
+    Column("other_scores", "other scores", detail=3),
+)
+
+
+class AccuracyReport(Report[BatchMeasurement]):
+    """One row for each evaluation, with its scores over the evaluated inputs.
+
+    An evaluated input has a ground truth, such as a label, and a prediction that could be scored. Scores are
+    empty if no input was evaluated. Files have the same columns for every task: ``score`` is the most
+    important score, and ``other_scores`` has the rest as ``name=value``, separated by blanks; a blank in a
+    name becomes ``_``. Console output has one table for each task, with a column for each of its scores.
+    """
+
+    name = "accuracy"
+    summary = "accuracy, or the scores of other tasks, with the inputs they are counted over"
+    takes = (BatchMeasurement,)
+    has_tables = True
+    columns = (*EVALUATION_COLUMNS, *_TOP1, *_COUNTS, *_ENDS, *_OF_CLASSES, *_OF_ANY_TASK)
+
+    def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
+        """Yields one row for each evaluation."""
+        for evaluation in evaluations:
+            yield {
+                **_described(evaluation),
+                **_class_values(evaluation),
+                **_task_values(evaluation),
+            }
+
+    def tables(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Sequence[Table]:
+        """Returns a table for each task, classification first."""
+        of_task: dict[str, list[Evaluation[BatchMeasurement]]] = {}
+        for evaluation in evaluations:
+            of_task.setdefault(_table_of(evaluation), []).append(evaluation)
+        tables = [
+            _class_table(self, of_one) if task == CLASSIFICATION else _score_table(task, of_one)
+            for task, of_one in sorted(of_task.items(), key=lambda each: each[0] != CLASSIFICATION)
+        ]
+        return tables or [_class_table(self, [])]
+
+
+def score_values(result: TaskResult | None) -> dict[str, Value]:
+    """Returns the values of ``SCORE_COLUMNS``; they are empty for a classification."""
+    first = None if result is None or result.task == CLASSIFICATION else result.first
+    return {"score_name": first.name if first else None, "score": first.value if first else None}
+
+
+def _table_of(evaluation: Evaluation[BatchMeasurement]) -> str:
+    """Returns the task whose table lists the evaluation: classification if it has no scores."""
+    result = evaluation.measurement.task_result
+    return CLASSIFICATION if result is None else result.task
+
+
+def _described(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
+    measured = evaluation.measurement
+    accuracy, result = measured.accuracy, measured.task_result
+    counted = accuracy.evaluated if accuracy else result.samples if result else 0
+    return {
+        **describe(evaluation),
+        "evaluated_inputs": counted,
+        "failed_inputs": len(measured.failures),
+        "dataset_name": evaluation.dataset.name,
+    }
+
+
+def _class_values(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
+    """Returns the values of ``_TOP1`` and ``_OF_CLASSES``."""
+    accuracy, result = evaluation.measurement.accuracy, evaluation.measurement.task_result
+    classes = result if result is not None and result.task == CLASSIFICATION else None
+    ends = {name: _ends(classes, name) for name in ("top-1", "top-5")}
+    return {
+        "top1_accuracy": accuracy.top1_share if accuracy else None,
+        "top5_accuracy": accuracy.top5_share if accuracy else None,
+        "top1_accuracy_low": ends["top-1"][0],
+        "top1_accuracy_high": ends["top-1"][1],
+        "top5_accuracy_low": ends["top-5"][0],
+        "top5_accuracy_high": ends["top-5"][1],
+        "calibration_error": classes.score("ECE") if classes else None,
+    }
+
+
+def _ends(result: TaskResult | None, name: str) -> tuple[float | None, float | None]:
+    scores = result.scores if result else ()
+    return next((each.interval for each in scores if each.name == name and each.interval), (None, None))
+
+
+def _task_values(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
+    """Returns the values of ``_OF_ANY_TASK``."""
+    result = evaluation.measurement.task_result
+    first = result.first if result else None
+    low, high = (first.interval if first else None) or (None, None)
+    others = [each for each in (result.scores if result else ()) if each is not first]
+    return {
+        "task": evaluation.system.manifest.output.type,
+        "definition": result.definition if result else None,
+        "score_name": first.name if first else None,
+        "score": first.value if first else None,
+        "score_low": low,
+        "score_high": high,
+        "score_unit": (first.unit or None) if first else None,
+        "other_scores": " ".join(map(_pair, (e for e in others if e.value is not None))) or None,
+    }
+
+
+def _pair(score: Score) -> str:
+    """Returns ``name=value``. Blanks in the name become ``_``, because blanks separate pairs."""
+    return f"{score.name.replace(' ', '_')}={score.value!r}"
+
+
+def _class_table(report: AccuracyReport, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Table:
+    columns = (*EVALUATION_COLUMNS, *_TOP1, *_COUNTS, *_OF_CLASSES, *_ENDS)
+    return Table(CLASSIFICATION, columns, report.rows(evaluations))
+
+
+def _score_table(task: str, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Table:
+    """Returns a table with a column for each known score of a task and for the ends of its interval."""
+    results = [each.measurement.task_result for each in evaluations]
+    scores: dict[str, Score] = {}
+    for score in (each for result in results if result for each in result.scores if each.value is not None):
+        if score.name not in scores or (score.interval and not scores[score.name].interval):
+            scores[score.name] = score
+    columns = [column for score in scores.values() for column in _score_columns(score)]
+    rows = [
+        _described(evaluation) | _score_values(result, scores)
+        for evaluation, result in zip(evaluations, results, strict=True)
+    ]
+    return Table(task, (*EVALUATION_COLUMNS, *columns, *_COUNTS, *_ENDS), iter(rows))
+
+
+def _score_columns(score: Score) -> Iterator[Column]:
+    unit = f" ({score.unit})" if score.unit else ""
+    yield Column(score.name, f"{score.name}{unit}", decimals=score.decimals, stays=True)
+    if score.interval:
+        yield Column(f"{score.name}_low", f"{score.name} low", decimals=score.decimals, detail=3)
+        yield Column(f"{score.name}_high", f"{score.name} high", decimals=score.decimals, detail=3)
+
+
+def _score_values(result: TaskResult | None, names: Iterable[str]) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for name in names:
+        low, high = _ends(result, name)
+        values |= {name: result.score(name) if result else None, f"{name}_low": low, f"{name}_high": high}
+    return values
+
+
+_TOPS = ("top-1", "top-5")
+_WITH_NETWORK = (("", "from the request to the answer of the server: the network is in it"),)
+_PROFILED = (("", "under the framework's profiler, which slows the model down; --leveled measures both"),)
+
+
+def summary_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
+    """Returns rows of accuracy, failures, latency and throughput; an unnamed row continues the one above."""
+    latency = LatencySummary.of(evaluation.measurement)
+    return (
+        *accuracy_rows(evaluation),
+        ("failures", str(len(evaluation.measurement.failures))),
+        ("latency", _latency(latency, evaluation.measurement, _whose(evaluation))),
+        *_precision_rows(evaluation.measurement, latency),
+        *(_WITH_NETWORK if evaluation.system.device.kind is DeviceKind.REMOTE else ()),
+        *(_PROFILED if evaluation.profiled else ()),
+        ("throughput", _throughput(latency)),
+    )
+
+
+def accuracy_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
+    """Returns the scores of the model at its task by name, or why they are not known."""
+    task, measured = evaluation.system.manifest.output.type, evaluation.measurement
+    result, accuracy = measured.task_result, measured.accuracy
+    if result is None and task not in METRICS:
+        what = "output is raw, without classes" if task == "raw" else f"task is {task}, which has no metric"
+        return (("accuracy", f"not counted: the model's {what}"),)
+    if evaluation.system.weights is Weights.RANDOM:
+        return (("accuracy", f"not counted: the weights are random (seed {evaluation.system.seed})"),)
+    if accuracy is not None and accuracy.top1_share is not None and accuracy.top5_share is not None:
+        return (
+            _share_row("top-1", accuracy.top1_share, accuracy.top1, accuracy.evaluated, result),
+            _share_row("top-5", accuracy.top5_share, accuracy.top5, accuracy.evaluated, result),
+            *_score_rows([each for each in (result.scores if result else ()) if each.name not in _TOPS]),
+        )
+    if result is None or not result.samples:
+        missing = "label" if task == "classification" else "truth"
+        return (("accuracy", f"not known: no input with a {missing} was predicted"),)
+    return result_rows(result)
+
+
+def result_rows(result: TaskResult) -> tuple[tuple[str, str], ...]:
+    """Returns the scores of a task by name, with their intervals, and the definition of the metric."""
+    return (*_score_rows(result.scores), ("metric", f"{result.definition}, over {result.samples} inputs"))
+
+
+def _share_row(name: str, share: float, hits: int, count: int, result: TaskResult | None) -> tuple[str, str]:
+    score = next((each for each in (result.scores if result else ()) if each.name == name), None)
+    return name, f"{share:.4f}{_score_ends(score)}  ({hits} of {count} inputs)"
+
+
+def _score_rows(scores: Sequence[Score]) -> Iterator[tuple[str, str]]:
+    """Yields a row for each score that is known, and one row that names all others."""
+    for score in scores:
+        if score.value is not None:
+            unit = f" {score.unit}" if score.unit else ""
+            yield score.name, f"{score.text(score.value)}{_score_ends(score)}{unit}"
+    if unknown := [score.name for score in scores if score.value is None]:
+        yield "undefined", f"{', '.join(unknown)}: not defined for these inputs"
+
+
+def _score_ends(score: Score | None) -> str:
+    """Returns the 95 % interval of a score as text; empty if there is none."""
+    if score is None or score.interval is None:
+        return ""
+    low, high = score.interval
+    return f" [{score.text(low)}, {score.text(high)}]"
+
+
+def _whose(evaluation: Evaluation) -> str:
+    """Returns the process that the figures hold for.
+
+    Another process has other memory addresses and another placement of threads.
+    """
+    return "this process" if evaluation.system.agent == LOCAL_AGENT else "the process of the agent"
+
+
+def _latency(latency: LatencySummary, measurement: BatchMeasurement, process: str) -> str:
+    batch_size = measurement.batch_size
+    if latency.mean_ns is None:
+        largest = int(measurement.times.sizes.max(initial=0))
+        instead = f"; give a batch_size of {largest} or less, which the largest held" if largest else ""
+        return f"not known: no batch held {batch_size} inputs{instead}"
+    figures = (
+        f"mean {ms_text(latency.mean_ns, latency.mean_interval_ns)}",
+        _percentile(50, latency.p50_ns, latency.p50_interval_ns),
+        _percentile(90, latency.p90_ns, latency.p90_interval_ns),
+        _percentile(99, latency.p99_ns, None),
+    )
+    known = "  ".join(figures)
+    return (
+        f"{known}  ms per batch of {batch_size}, over {latency.measured_batches} full batches "
+        f"within {process}"
+    )
+
+
+def _percentile(percent: int, value_ns: float | None, interval_ns: Interval | None) -> str:
+    if value_ns is None:
+        return f"p{percent} needs {values_for_percentile(percent)} full batches"
+    return f"p{percent} {ms_text(value_ns, interval_ns)}"
+
+
+def _precision_rows(measurement: BatchMeasurement, latency: LatencySummary) -> tuple[tuple[str, str], ...]:
+    """Returns why there is no interval, or why it is wider than its target."""
+    count, needed = latency.measured_batches, latency.batches_for_interval
+    target = measurement.options.target_ci_percent
+    if 0 < count < needed:
+        why = ": their times are correlated" if needed > AUTOCORRELATION_TIMES else ""
+        return (("", f"no 95 % intervals, which need {needed} full batches{why}"),)
+    if count and target is not None and not reached(measurement.full_ns, target):
+        return (("", f"the interval of p50 is wider than ±{target:g} %; --min_batches measures more"),)
+    return ()
+
+
+def _throughput(latency: LatencySummary) -> str:
+    figures = {"model": latency.throughput_inputs_per_s, "end to end": latency.end_to_end_inputs_per_s}
+    intervals = {"model": latency.throughput_interval}
+    known = []
+    for name, value in figures.items():
+        if value is not None:
+            interval = intervals.get(name)
+            ends = "" if interval is None else f" [{interval.low:.1f}, {interval.high:.1f}]"
+            known.append(f"{value:.1f}{ends} inputs/s ({name})")
+    return "  ".join(known) or "not known"

@@ -21,8 +21,7 @@ from inferometer.agent.inference.results import (
     Stage,
     SystemDescription,
 )
-from inferometer.agent.tracing.recorder import TraceScope, traced
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.kinds.batches.accuracy import predicted_samples
@@ -32,8 +31,8 @@ from inferometer.evaluators.kinds.batches.measurement import (
     BatchOptions,
     BatchTimes,
     InputPrediction,
+    LengthPlan,
 )
-from inferometer.evaluators.precision.length import LengthPlan
 from inferometer.evaluators.system import SystemUnderTest
 from inferometer.evaluators.tasks.classification import ClassificationMetric
 from inferometer.evaluators.tasks.metric import METRICS, TaskMetric

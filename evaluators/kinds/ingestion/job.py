@@ -1,33 +1,222 @@
-"""The job behind ``bench ingestion``: a loader alone, against nothing that computes."""
+"""The job behind ``bench ingestion``: a loader alone, batch after batch, against nothing that computes."""
 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from inferometer.agent.inference.results import SystemDescription
+import numpy as np
+
+from inferometer.agent.inference.results import InputFailure, SystemDescription
 from inferometer.evaluators.conditions.watch import Watch
-from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs import defaults, ranges
-from inferometer.evaluators.jobs.requests import SystemRequest
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
+from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.jobs import options as defaults
+from inferometer.evaluators.jobs import options as ranges
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, SystemRequest
+from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.run import Progress
-from inferometer.evaluators.kinds.data import DataOptions
-from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement
-from inferometer.evaluators.kinds.ingestion.run import IngestionLength, IngestionRun
+from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, LoadTimes
 from inferometer.evaluators.kinds.training.request import TrainingData
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
 from inferometer.evaluators.loading.framework_readers import open_framework_reader
-from inferometer.evaluators.loading.loader import Loader
+from inferometer.evaluators.loading.loader import MOST_SAMPLES, DataOptions, LoadedBatch, Loader
 from inferometer.evaluators.loading.page_cache import CacheBefore, before_reading
-from inferometer.evaluators.running.fresh_process import in_turn
-from inferometer.evaluators.running.job import Job
-from inferometer.evaluators.running.resources import JobCallbacks, JobResources, JobStart
-from inferometer.manifests.errors import ConfigurationError, DatasetError, EvaluationInterrupted
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    DatasetError,
+    EvaluationFailed,
+    EvaluationInterrupted,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestionLength:
+    """How long a loader runs.
+
+    Attributes:
+        num_batches: Measured batches, over as many epochs as they need; None means that ``num_epochs`` ends
+            the run.
+        num_warmup_batches: Batches before, which are not measured.
+        num_epochs: Passes over the data, the warm-up included; None means that ``num_batches`` ends the run.
+
+    Raises:
+        ConfigurationError: Neither ends the run, or a number is out of range.
+    """
+
+    num_batches: int | None = 100
+    num_warmup_batches: int = 1
+    num_epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_batches", 1), ("num_warmup_batches", 0), ("num_epochs", 1)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
+            if value is not None and value > MOST_SAMPLES:
+                raise ConfigurationError(f"{name} is {value}; at most {MOST_SAMPLES}")
+        if self.num_batches is None and self.num_epochs is None:
+            raise ConfigurationError("neither num_batches nor num_epochs ends the run; give one of them")
+
+    def total(self, epoch_batches: int) -> int:
+        """Returns the number of batches, with the warm-up, up to the limit that is reached first.
+
+        Raises:
+            ConfigurationError: The warm-up takes all of them.
+        """
+        limits = []
+        if self.num_batches is not None:
+            limits.append(self.num_warmup_batches + self.num_batches)
+        if self.num_epochs is not None:
+            limits.append(self.num_epochs * epoch_batches)
+        if min(limits) <= self.num_warmup_batches:
+            raise ConfigurationError(
+                f"num_epochs {self.num_epochs} of {epoch_batches} batches are all within num_warmup_batches "
+                f"{self.num_warmup_batches}; give more epochs, or fewer batches to warm up"
+            )
+        return min(limits)
+
+
+class IngestionRun:
+    """One run of a loader, over as many of its epochs as are needed.
+
+    A batch lasts from the end of the one before to its own end, so that the sum of the batches is the elapsed
+    time. Measured batches are begun after the clock has started, and the loader begins none beyond them; one
+    that cannot be held begins a new epoch. A sample that fails in several epochs counts once.
+
+    Args:
+        loader: The loader.
+        batch_size: The samples in a full batch.
+        length: How long it runs.
+        data: How it loads.
+        on_progress: Called after every batch, whose time it is part of.
+        stop_requested: Called after every batch; the run ends as interrupted once it returns True.
+        on_measure: Called after the warm-up, before the measured part.
+        fail_on_error: Whether the first sample that fails ends the run.
+        clock: A monotonic clock in nanoseconds.
+
+    Raises:
+        ConfigurationError: The warm-up takes all batches.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        batch_size: int,
+        length: IngestionLength,
+        data: DataOptions,
+        *,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+        stop_requested: Callable[[], bool] = lambda: False,
+        on_measure: Callable[[], None] = lambda: None,
+        fail_on_error: bool = False,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._loader = loader
+        self._batch_size = batch_size
+        self._length = length
+        self._data = data
+        self._on_progress = on_progress
+        self._stop_requested = stop_requested
+        self._on_measure = on_measure
+        self._fail_on_error = fail_on_error
+        self._clock = clock
+        self._total = length.total(loader.batches)
+        self._failures: dict[str, InputFailure] = {}
+        self._epochs = 0
+
+    def run(self, system: SystemDescription, dataset: DatasetIdentity) -> Evaluation[IngestionMeasurement]:
+        """Loads the batches.
+
+        Args:
+            system: What it runs on, with the model that gives the preprocessing.
+            dataset: The identity of the dataset.
+
+        Raises:
+            DatasetError: The dataset is damaged, or a worker process was lost.
+            EvaluationFailed: A sample failed, and ``fail_on_error`` is set; or all samples of an epoch did.
+            EvaluationInterrupted: The run was stopped before a batch was measured.
+        """
+        created_at, warm_up = utc_now(), self._length.num_warmup_batches
+        rows = self._measured_rows(warm_up)
+        if not rows:
+            raise EvaluationInterrupted("stopped before a batch was measured; nothing was published")
+        times = LoadTimes(*np.asarray(rows, np.int64).T.copy())
+        return Evaluation(
+            id=str(uuid.uuid4()),
+            created_at=created_at,
+            status=Status.of(whole=warm_up + len(rows) == self._total, usable=bool(times.samples.any())),
+            system=system,
+            dataset=dataset,
+            measurement=IngestionMeasurement(
+                batch_size=self._batch_size,
+                num_warmup_batches=warm_up,
+                data=self._data,
+                times=times,
+                elapsed_ns=int(times.whole_ns.sum()),
+                failures=tuple(self._failures.values()),
+                epochs=self._epochs,
+            ),
+        )
+
+    def _measured_rows(self, warm_up: int) -> list[tuple[int, int, int, int, int]]:
+        """Warms up, and returns the fields of ``LoadTimes`` for each batch that is measured."""
+        rows: list[tuple[int, int, int, int, int]] = []
+        batches = self._batches()
+        try:
+            self._loader.hold(warm_up)
+            for number in range(warm_up):
+                if self._stop_requested():
+                    return rows
+                next(batches)
+                self._on_progress(Progress(number + 1, self._total))
+            if not self._loader.hold(self._total):
+                batches.close()
+                batches = self._batches()
+            self._on_measure()
+            begun_ns = self._clock()
+            for number in range(warm_up, self._total):
+                if self._stop_requested():
+                    break
+                batch = next(batches)
+                ended_ns = self._clock()
+                spent_ns = (ended_ns - begun_ns, batch.read_ns, batch.preprocess_ns)
+                rows.append((len(batch.inputs), *spent_ns, batch.read_bytes))
+                begun_ns = ended_ns
+                self._on_progress(Progress(number + 1, self._total))
+        finally:
+            batches.close()
+        return rows
+
+    def _batches(self) -> Generator[LoadedBatch, None, None]:
+        """Yields the batches of epoch after epoch."""
+        while True:
+            loaded = 0
+            self._epochs += 1
+            for batch in self._loader.epoch(self._epochs - 1):
+                self._take_failures(batch)
+                loaded += len(batch.inputs)
+                yield batch
+            if not loaded:
+                first = next(iter(self._failures.values()))
+                raise EvaluationFailed(
+                    f"no sample of epoch {self._epochs} could be used; the first: {first.input_id}: "
+                    f"{first.message}"
+                )
+
+    def _take_failures(self, batch: LoadedBatch) -> None:
+        for failure in batch.failures:
+            if self._fail_on_error:
+                raise EvaluationFailed(
+                    f"input {failure.input_id} failed in {failure.stage.value}: {failure.message}; stopped "
+                    "because of fail_on_error, nothing was published"
+                )
+            self._failures.setdefault(failure.input_id, failure)
+
 
 OWN, FRAMEWORK = "own", "framework"
 READERS = (OWN, FRAMEWORK)
@@ -53,7 +242,7 @@ class IngestionRequest:
     system: SystemRequest = SystemRequest()  # noqa: RUF009 - frozen
     data: TrainingData
     batch_size: int = defaults.BATCH_SIZE
-    length: IngestionLength = IngestionLength()  # noqa: RUF009 - frozen
+    length: IngestionLength = IngestionLength()
     reader: str = OWN
     fail_on_error: bool = False
 

@@ -1,26 +1,300 @@
-"""The kind of measurement of a loader alone."""
+"""The kind of measurement of a loader alone, with its documents, summary, report and plot."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.comparing.times import RunTimes
-from inferometer.evaluators.drawing.charts import Drawing
+from inferometer.evaluators.comparing.verdict import RunTimes
+from inferometer.evaluators.drawing.charts import (
+    Chosen,
+    Drawing,
+    Plot,
+    PointChart,
+    Series,
+    label_of,
+    readable,
+    time_unit,
+)
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.ingestion.documents import IngestionDocuments
-from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, IngestionSummary
-from inferometer.evaluators.kinds.ingestion.plot import IngestionPlot
-from inferometer.evaluators.kinds.ingestion.report import IngestionReport
-from inferometer.evaluators.kinds.ingestion.summary import ingestion_rows
+from inferometer.evaluators.intervals import AUTOCORRELATION_TIMES, batches_for_interval
+from inferometer.evaluators.kinds.batches.documents import failure_documents, failures_from_documents
+from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, thinned
+from inferometer.evaluators.kinds.ingestion.measurement import (
+    IngestionMeasurement,
+    IngestionSummary,
+    LoadTimes,
+)
 from inferometer.evaluators.kinds.kind import Kind, Rows, drawn, failure_values, own_values, top_figures
-from inferometer.evaluators.reports.base import Row
-from inferometer.evaluators.reports.trace_report import SpanSource
+from inferometer.evaluators.kinds.summary import ms_text
+from inferometer.evaluators.loading.loader import DataOptions
+from inferometer.evaluators.reports.base import (
+    CONDITIONS_COLUMN,
+    EVALUATION_COLUMNS,
+    STATUS_COLUMN,
+    Column,
+    Report,
+    Row,
+    describe,
+    time_columns,
+    time_values,
+)
+from inferometer.evaluators.reports.traces import SpanSource
+from inferometer.evaluators.statistics import values_for_percentile
+from inferometer.evaluators.store.values import Document, Part, Stored, checked, fields_of, joined, restored
+
+BATCHES_PER_DOCUMENT = 20_000
+_TIMES = tuple(field.name for field in fields(LoadTimes))
+_NUMBERS = ("batch_size", "num_warmup_batches", "epochs")
+
+
+class IngestionDocuments:
+    """Storage of ``IngestionMeasurement`` in documents; see ``MeasurementDocuments``."""
+
+    def write(
+        self, evaluation: Evaluation[IngestionMeasurement], save_id: str
+    ) -> tuple[Document, Mapping[str, Part]]:
+        """Returns the documents of the measurement."""
+        measured = evaluation.measurement
+        count = len(measured.times.whole_ns)
+        pieces = [slice(at, at + BATCHES_PER_DOCUMENT) for at in range(0, count, BATCHES_PER_DOCUMENT)]
+        times = [{n: getattr(measured.times, n)[piece].tolist() for n in _TIMES} for piece in pieces]
+        failures = failure_documents(measured.failures)
+        document = {
+            **{name: getattr(measured, name) for name in _NUMBERS},
+            "data": fields_of(measured.data),
+            "batch_count": count,
+            "failure_count": len(measured.failures),
+        }
+        return document, {
+            "loaded_batch": Part(len(times), times),
+            "input_failure": Part(len(failures), failures),
+        }
+
+    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> IngestionMeasurement:
+        """Returns the measurement."""
+        stored = head["measurement"]
+        columns = {name: joined(each[name] for each in parts["loaded_batch"]) for name in _TIMES}
+        if {len(column) for column in columns.values()} != {int(stored["batch_count"])}:
+            raise ValueError(f"the times of its {stored['batch_count']} batches are not all there")
+        failures = failures_from_documents(parts["input_failure"])
+        if len(failures) != stored["failure_count"]:
+            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are there")
+        return IngestionMeasurement(
+            **{name: int(stored[name]) for name in _NUMBERS},
+            data=checked(DataOptions(**restored(stored["data"]))),
+            times=LoadTimes(**columns),
+            elapsed_ns=int(head["elapsed_ns"]),
+            failures=failures,
+        )
+
+
+_NS_PER_MS = 1_000_000
+_NS_PER_US = 1000
+_BYTES_PER_MB = 1_000_000
+
+
+def ingestion_rows(evaluation: Evaluation[IngestionMeasurement]) -> tuple[tuple[str, str], ...]:
+    """Returns throughput, wait, work of a sample, page cache and failures, by name.
+
+    A row without a name belongs to the row above.
+    """
+    measured = evaluation.measurement
+    summary = IngestionSummary.of(measured)
+    return (
+        ("data", _data(evaluation)),
+        ("throughput", _throughput(measured, summary)),
+        *([("CONTRADICTION", summary.contradiction)] if summary.contradiction else []),
+        ("wait", _wait(measured, summary)),
+        *_interval_rows(measured, summary),
+        ("a sample", _sample(measured, summary)),
+        ("page cache", _cache(measured.data)),
+        ("failures", str(len(measured.failures))),
+    )
+
+
+def _data(evaluation: Evaluation[IngestionMeasurement]) -> str:
+    data, dataset = evaluation.measurement.data, evaluation.dataset
+    order = f"shuffled by seed {data.seed}" if data.shuffle else "in order"
+    reader = "the framework's own iterator, " if data.reader == "framework" else ""
+    who = "the calling thread" if not data.workers else str(data)
+    return f"{dataset.name} ({data.backend}), {order}, by {reader}{who}"
+
+
+def _throughput(measured: IngestionMeasurement, summary: IngestionSummary) -> str:
+    if summary.samples_per_s is None or summary.batches_per_s is None:
+        return "not known"
+    interval = summary.samples_interval
+    ends = "" if interval is None else f" [{interval.low:.1f}, {interval.high:.1f}]"
+    per_s = f"{summary.samples_per_s:.1f}{ends} samples/s  {summary.batches_per_s:.2f} batches/s"
+    if summary.bytes_per_s is not None:
+        per_s += f"  {summary.bytes_per_s / _BYTES_PER_MB:.2f} MB/s read"
+    samples, seconds = int(measured.times.samples.sum()), measured.elapsed_ns / 1e9
+    return f"{per_s}, {samples} samples in {seconds:.3f} s"
+
+
+def _wait(measured: IngestionMeasurement, summary: IngestionSummary) -> str:
+    if summary.mean_ns is None:
+        return f"not known: no batch held {measured.batch_size} samples"
+    figures = [f"mean {ms_text(summary.mean_ns, summary.mean_interval_ns)}"]
+    for percent, value_ns in ((50, summary.p50_ns), (90, summary.p90_ns), (99, summary.p99_ns)):
+        interval = summary.p50_interval_ns if percent == 50 else None
+        needs = f"p{percent} needs {values_for_percentile(percent)} full batches"
+        figures.append(needs if value_ns is None else f"p{percent} {ms_text(value_ns, interval)}")
+    count = len(measured.full_ns)
+    return f"{'  '.join(figures)}  ms per batch of {measured.batch_size}, over {count} full batches"
+
+
+def _interval_rows(measured: IngestionMeasurement, summary: IngestionSummary) -> Iterator[tuple[str, str]]:
+    """Yields why there is no interval."""
+    full_ns = measured.full_ns
+    needed = batches_for_interval(full_ns) if len(full_ns) else 0
+    if summary.mean_interval_ns is None and 0 < len(full_ns) < needed:
+        why = ": their times are correlated" if needed > AUTOCORRELATION_TIMES else ""
+        yield "", f"no 95 % intervals, which need {needed} full batches{why}"
+
+
+def _sample(measured: IngestionMeasurement, summary: IngestionSummary) -> str:
+    if summary.read_ns is None or summary.preprocess_ns is None:
+        return (
+            "not known: the framework's iterator does not tell" if measured.data.reader != "own" else "none"
+        )
+    read_us, preprocess_us = (each / _NS_PER_US for each in (summary.read_ns, summary.preprocess_ns))
+    busy = "" if summary.busy is None else f"; {100 * summary.busy:.1f} % of the workers' time"
+    return f"read {read_us:.1f}  preprocess {preprocess_us:.1f}  us, means in the thread that does so{busy}"
+
+
+def _cache(data: DataOptions) -> str:
+    if data.cached_before is None:
+        return "not known: the samples are in memory, or this system does not tell"
+    dropped = ", from which it was dropped" if data.dropped else ""
+    return f"{100 * data.cached_before:.1f} % of the dataset was in it before{dropped}"
+
+
+_FIGURES = {"mean": 1, "p50": 0, "p90": 1, "p99": 1}
+_WITH_INTERVAL = ("mean", "p50")
+_OF_A_MODEL = {"framework_name", "framework_version", "using_gpu", "weights", "threads", "precision"}
+
+
+class IngestionReport(Report[IngestionMeasurement]):
+    """One row for each run of a loader alone, with the figures of ``IngestionSummary``.
+
+    The model gives the preprocessing only. The wait is that of a caller who does nothing else, in
+    milliseconds a full batch; the times to read and to preprocess are those of a sample in one worker.
+    """
+
+    name = "ingestion"
+    summary = "loading alone: batches, samples and bytes in a second, and the wait for a batch in ms"
+    takes = (IngestionMeasurement,)
+    columns = (
+        *(column for column in EVALUATION_COLUMNS if column.key not in _OF_A_MODEL),
+        Column("data_backend", "data"),
+        Column("reader", "reader", detail=1),
+        Column("workers", "workers"),
+        Column("worker_kind", "kind of workers", detail=1),
+        Column("prefetch", "batches ahead", detail=1),
+        Column("shuffled", "shuffled", detail=2),
+        Column("batches_per_s", "batches/s", decimals=2, detail=1),
+        Column("samples_per_s", "samples/s", decimals=1),
+        Column("samples_per_s_low", "samples/s low", decimals=1, detail=3),
+        Column("samples_per_s_high", "samples/s high", decimals=1, detail=3),
+        Column("bytes_per_s", "bytes/s", decimals=0, detail=1),
+        *time_columns("wait_ms", "wait", _FIGURES, _WITH_INTERVAL),
+        Column("read_us", "read a sample (us)", decimals=1, detail=1),
+        Column("preprocess_us", "preprocess a sample (us)", decimals=1, detail=1),
+        Column("busy", "workers busy (share)", decimals=3, detail=1),
+        Column("contradiction", "contradiction", detail=1),
+        Column("cached_before", "in the page cache (share)", decimals=4, detail=1),
+        Column("dropped", "dropped from it", detail=2),
+        Column("measured_batches", "measured batches", detail=1),
+        Column("epochs", "epochs", detail=2),
+        Column("failed_inputs", "failed inputs", detail=1),
+        Column("dataset_name", "dataset", detail=1),
+        STATUS_COLUMN,
+        CONDITIONS_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[IngestionMeasurement]]) -> Iterator[Row]:
+        """Yields one row for each evaluation."""
+        for evaluation in evaluations:
+            measured, summary = evaluation.measurement, IngestionSummary.of(evaluation.measurement)
+            data = measured.data
+            low, high = summary.samples_interval or (None, None)
+            described = describe(evaluation)
+            yield {
+                **{key: value for key, value in described.items() if key not in _OF_A_MODEL},
+                "data_backend": data.backend,
+                "reader": data.reader,
+                "workers": data.workers,
+                "worker_kind": ("processes" if data.processes else "threads") if data.workers else None,
+                "prefetch": data.prefetch,
+                "shuffled": data.shuffle,
+                "batches_per_s": summary.batches_per_s,
+                "samples_per_s": summary.samples_per_s,
+                "samples_per_s_low": low,
+                "samples_per_s_high": high,
+                "bytes_per_s": summary.bytes_per_s,
+                **time_values("wait_ms", summary, _FIGURES, _WITH_INTERVAL),
+                "read_us": _in_us(summary.read_ns),
+                "preprocess_us": _in_us(summary.preprocess_ns),
+                "busy": summary.busy,
+                "contradiction": summary.contradiction or None,
+                "cached_before": data.cached_before,
+                "dropped": data.dropped,
+                "measured_batches": summary.batches,
+                "epochs": measured.epochs,
+                "failed_inputs": len(measured.failures),
+                "dataset_name": evaluation.dataset.name,
+            }
+
+
+def _in_us(duration_ns: float | None) -> float | None:
+    return None if duration_ns is None else duration_ns / _NS_PER_US
+
+
+_WAIT = "wait for a batch"
+
+
+class IngestionPlot(Plot[IngestionMeasurement]):
+    """A chart for each evaluation: how long each batch was waited for.
+
+    Args:
+        most_points: The points of one evaluation beyond which batches are left out.
+    """
+
+    def __init__(self, most_points: int = MOST_POINTS) -> None:
+        self._most_points = most_points
+
+    def shows(self, row: Row) -> bool:
+        """Returns whether there is a batch."""
+        return bool(row["measured_batches"])
+
+    def drawing(self, chosen: Chosen[IngestionMeasurement], notes: Sequence[str]) -> Drawing:
+        """Returns the charts."""
+        charts = tuple(chart for evaluation, _ in chosen for chart in self._charts(evaluation))
+        return Drawing(
+            title="Loading alone",
+            charts=charts,
+            groups=(_WAIT,),
+            notes=("The wait of a caller who does nothing else.", *notes),
+        )
+
+    def _charts(self, evaluation: Evaluation[IngestionMeasurement]) -> Iterator[PointChart]:
+        waits_us = evaluation.measurement.times.whole_ns / _NS_PER_US
+        scale, unit = time_unit(float(waits_us.max()))
+        values = (waits_us / scale).tolist()
+        kept = thinned([(float(place), value) for place, value in enumerate(values)], self._most_points)
+        mean = readable(sum(values) / len(values))
+        x, y = zip(*kept, strict=True)
+        tooltip = f"{evaluation.id}: {_WAIT}, {mean} {unit} on average"
+        series = (Series(_WAIT, x, y, line=True, tooltip=tooltip),)
+        yield PointChart(label_of(evaluation), "measured batch", f"time ({unit})", series)
+
 
 _HARDLY = 0.01
 """The share of a dataset that makes no difference."""
@@ -99,6 +373,3 @@ def _cached(share: float | None) -> str:
     if share is None:
         return "not known"
     return "nothing" if share < _HARDLY else "all" if share > 1 - _HARDLY else f"{100 * share:.0f} %"
-
-
-_HARDLY = 0.01

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.kinds.data import DataOptions
-from inferometer.evaluators.precision.intervals import (
+from inferometer.evaluators.intervals import (
     Interval,
     batches_for_interval,
     mean_interval,
     serial_percentile_interval,
 )
+from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.statistics import carried_percentile
 
 _NS_PER_S = 1_000_000_000

@@ -7,13 +7,26 @@ from dataclasses import fields
 from typing import Any
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions, MlperfResult, Scenario
-from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
-from inferometer.evaluators.load.load_run import LoadRun
-from inferometer.evaluators.load.queries import LATER_COLUMNS, QUERY_COLUMNS, Queries
-from inferometer.evaluators.max_qps.answer import Method
-from inferometer.evaluators.store.measurement_documents import Document, Part, Stored, joined
-from inferometer.evaluators.store.values import checked, fields_of, restored, storable
+from inferometer.evaluators.kinds.load.measurement import (
+    LoadMeasurement,
+    LoadOptions,
+    Method,
+    MlperfResult,
+    RateAnswer,
+    RateSearchMeasurement,
+    Scenario,
+)
+from inferometer.evaluators.load.queries import LATER_COLUMNS, QUERY_COLUMNS, LoadRun, Queries
+from inferometer.evaluators.store.values import (
+    Document,
+    Part,
+    Stored,
+    checked,
+    fields_of,
+    joined,
+    restored,
+    storable,
+)
 
 QUERIES_PER_DOCUMENT = 20_000
 _MOST = 1e12

@@ -10,43 +10,51 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from inferometer.agent.artifacts.web import fetch_image
-from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.session import open_preprocessor
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
-from inferometer.agent.tracing.recorder import TraceScope
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
-from inferometer.evaluators.jobs.defaults import LATENCY_BOUND_MS, SPARE_CORES
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobPart, JobResources, JobStart, Notify, Shown
+from inferometer.evaluators.jobs.options import LATENCY_BOUND_MS, SPARE_CORES
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+from inferometer.evaluators.kinds.load.measurement import (
+    LoadMeasurement,
+    Probe,
+    Prober,
+    RateAnswer,
+    RateSearchMeasurement,
+)
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.kinds.load.scenario import MlperfWork
-from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
-from inferometer.evaluators.load.calibration import ALLOWED_SHARE, LEAST_QPS, calibrate, check_load, peak_qps
-from inferometer.evaluators.load.closed_loop import ClosedLoop
+from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
+from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.issuer import IssuerProgress, RunLimits, Stop
-from inferometer.evaluators.load.lag import lag_in_percentiles
-from inferometer.evaluators.load.load_session import LoadSession
+from inferometer.evaluators.load.load_session import (
+    ALLOWED_SHARE,
+    LEAST_QPS,
+    ClosedLoop,
+    LoadSession,
+    LoadTrace,
+    calibrate,
+    check_load,
+    peak_qps,
+)
 from inferometer.evaluators.load.local_target import make_load_target
-from inferometer.evaluators.load.prepared_inputs import (
+from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.target import (
     LoadInputs,
+    LoadTarget,
     prepare_inputs,
     read_inputs,
     synthetic_payloads,
     synthetic_tensors,
 )
-from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.load.query_tracing import LoadTrace
-from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.load.target import LoadTarget
-from inferometer.evaluators.max_qps.probe import Probe, Prober
-from inferometer.evaluators.max_qps.search import MaxQpsOptions, search_max_qps
+from inferometer.evaluators.load.validity import lag_in_percentiles
+from inferometer.evaluators.mlperf.run import MlperfWork
 from inferometer.evaluators.reports.output_file import OutputFile
-from inferometer.evaluators.running.job import Job, Shown
-from inferometer.evaluators.running.resources import JobCallbacks, JobPart, JobResources, JobStart, Notify
 from inferometer.evaluators.system import SystemUnderTest
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, EvaluationInterrupted
 from inferometer.manifests.schema import ModelManifest

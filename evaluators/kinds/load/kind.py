@@ -1,35 +1,111 @@
-"""The kind of measurement of a workload."""
+"""The kinds of measurement of a model under load: a workload, and a search for the highest rate.
+
+The options of a load, as texts and values, are those of both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from enum import Enum
 from typing import Any
 
-from inferometer.evaluators.comparing.times import RunTimes
-from inferometer.evaluators.comparing.verdict import FIGURES, THROUGHPUT
+from inferometer.evaluators.comparing.verdict import FIGURES, MAX_QPS, THROUGHPUT, RunTimes
 from inferometer.evaluators.datasets.base import short_checksum
 from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.kind import Again, Kind, Rows, drawn, own_values, top_figures
-from inferometer.evaluators.kinds.load.documents import LoadDocuments
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
-from inferometer.evaluators.kinds.load.options import (
-    further_words,
-    load_description,
-    load_words,
-    option_conditions,
-    option_values,
-    options_text,
+from inferometer.evaluators.jobs import options as defaults
+from inferometer.evaluators.jobs.options import options_of
+from inferometer.evaluators.kinds.kind import (
+    Again,
+    Kind,
+    Rows,
+    dataset_words,
+    drawn,
+    own_values,
+    system_words,
+    top_figures,
+    words_of,
 )
-from inferometer.evaluators.kinds.load.plot import WorkloadPlot
-from inferometer.evaluators.kinds.load.report import WorkloadReport
-from inferometer.evaluators.kinds.load.request import WorkloadRequest
-from inferometer.evaluators.kinds.load.summary import run_rows
-from inferometer.evaluators.kinds.words import system_words, words_of
-from inferometer.evaluators.load.summary import LoadSummary
+from inferometer.evaluators.kinds.load.documents import LoadDocuments, RateSearchDocuments
+from inferometer.evaluators.kinds.load.measurement import (
+    LoadMeasurement,
+    LoadOptions,
+    RateAnswer,
+    RateSearchMeasurement,
+    invalid_reason,
+)
+from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, WorkloadPlot
+from inferometer.evaluators.kinds.load.report import MaxQpsReport, ProbesReport, WorkloadReport
+from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
+from inferometer.evaluators.kinds.load.summary import LoadSummary, run_rows, search_rows
 from inferometer.evaluators.reports.base import Row
-from inferometer.evaluators.reports.trace_report import SpanSource
+from inferometer.evaluators.reports.traces import SpanSource
+
+
+def option_values(kind: str, options: LoadOptions) -> dict[str, Any]:
+    """Returns the options as values of JSON."""
+    given = {each.name: getattr(options, each.name) for each in fields(options)}
+    given |= given.pop("further")
+    return {"kind": kind} | {n: v.value if isinstance(v, Enum) else v for n, v in given.items()}
+
+
+def option_conditions(options: LoadOptions) -> dict[str, str]:
+    """Returns the options as the conditions of a comparison."""
+    conditions = {
+        "max batch size": str(options.max_batch_size),
+        "max queue delay": f"{options.max_queue_delay_ms:g} ms",
+        "preprocessing": "under load" if options.include_preprocess else "before",
+        "timeout": f"{options.timeout_ms:g} ms",
+    }
+    if options.concurrency is not None:
+        conditions["concurrency"] = str(options.concurrency)
+    return conditions | {name.replace("_", " "): str(value) for name, value in options.further.items()}
+
+
+def load_description(evaluation: Evaluation, options: LoadOptions) -> Iterator[tuple[str, str]]:
+    """Yields the inputs as rows of text."""
+    dataset = evaluation.dataset
+    prepared = "preprocessed under load" if options.include_preprocess else "preprocessed before"
+    yield "inputs", f"{dataset.name}, {dataset.size} of them, {prepared}"
+    if dataset.chosen_samples is not None:
+        yield "samples", dataset.chosen_samples
+
+
+def options_text(options: LoadOptions, *, bound: bool = False) -> Iterator[str]:
+    """Yields the options in a few words each; with ``bound`` also that of the latency."""
+    yield f"timeout {options.timeout_ms:g} ms"
+    if bound:
+        yield known_text("bound", options.latency_bound_ms, "ms") or "no bound"
+    yield f"batches of up to {options.max_batch_size}"
+    if options.max_queue_delay_ms:
+        yield f"which wait {options.max_queue_delay_ms:g} ms"
+    yield f"{options.warm_up_queries} queries to warm up"
+
+
+def further_words(request: type[LoadRequest], options: LoadOptions) -> Iterator[str]:
+    """Yields the words of the options that have no field of ``LoadOptions``."""
+    for each in options_of(request):
+        yield from each.words(options.further.get(each.name))
+
+
+def known_text(name: str, value: float | None, unit: str) -> str:
+    """Returns an option with its unit; empty for one that was left out."""
+    return "" if value is None else f"{name} {value:g} {unit}"
+
+
+def load_words(evaluation: Evaluation, options: LoadOptions) -> Iterator[str]:
+    """Yields the words of the command that repeats a load."""
+    yield from dataset_words(evaluation)
+    yield from words_of("seed", options.seed, 0)
+    yield from words_of("percentile", options.percentile, defaults.PERCENTILE)
+    yield from words_of("timeout_ms", options.timeout_ms, defaults.QUERY_TIMEOUT_MS)
+    yield from words_of("warmup", options.warm_up_queries, defaults.WARM_UP_QUERIES)
+    yield from words_of("max_batch_size", options.max_batch_size, 1)
+    yield from words_of("max_queue_delay_ms", options.max_queue_delay_ms, 0.0)
+    if options.include_preprocess:
+        yield "--include_preprocess"
+
 
 _NS_PER_S = 1_000_000_000
 _OF_THE_SCHEDULE = ("load", "duration", "queries")
@@ -190,3 +266,96 @@ def _words(evaluation: Evaluation, load: LoadMeasurement) -> Iterator[str]:
     else:
         yield from words_of("min_duration", options.min_duration_s)
         yield from words_of("min_queries", options.min_queries)
+
+
+class RateSearchKind(Kind[RateSearchMeasurement]):
+    """A search for the highest rate."""
+
+    name = "rate_search"
+    title = "max QPS"
+    phrase = "a search for the highest rate"
+    collections = ("load_query",)
+    reports = ("max_qps",)
+    headlines = ("max_qps",)
+    tabled = (ProbesReport,)
+
+    keeps_interrupted = False
+
+    def documents(self) -> RateSearchDocuments:
+        return RateSearchDocuments()
+
+    def invalid(self, measurement: RateSearchMeasurement) -> str:
+        return invalid_reason(measurement)
+
+    def unanswered(self, measurement: RateSearchMeasurement) -> str:
+        return "no query was answered"
+
+    def overview(self, measurement: RateSearchMeasurement) -> Row:
+        return top_figures(None, measurement.answer.rate_qps if measurement.answer else None)
+
+    def summary(self, evaluation: Evaluation[RateSearchMeasurement]) -> Rows:
+        return search_rows(evaluation.measurement)
+
+    def description(self, evaluation: Evaluation[RateSearchMeasurement]) -> Rows:
+        options = evaluation.measurement.options
+        yield from load_description(evaluation, options)
+        bound = f"p{options.percentile:g} <= {options.latency_bound_ms:g} ms"
+        yield "load", f"search for the highest rate with {bound}, from {options.rate_qps:g} queries/s"
+        yield (
+            "",
+            f"{options.arrival}, seed {options.seed}, {known_text('budget', options.time_budget_s, 's')}",
+        )
+        probes = f"probes of {options.min_duration_s:g} s and {options.min_queries} queries at the least"
+        yield "", f"{probes}; each schedule: agent info evaluation max-qps --probes --id={evaluation.id}"
+        yield "", ", ".join(options_text(options))
+
+    def document(
+        self,
+        evaluation: Evaluation[RateSearchMeasurement],
+        timed: Evaluation[RateSearchMeasurement],
+        spans: SpanSource,
+    ) -> dict[str, Any]:
+        [found] = MaxQpsReport().rows([evaluation])
+        figures = {
+            "options": option_values("max_qps", evaluation.measurement.options),
+            "search": own_values(MaxQpsReport(), found),
+            "probes": [own_values(ProbesReport(), row) for row in ProbesReport().rows([evaluation])],
+        }
+        return {"load": figures}
+
+    def drawings(self, evaluation: Evaluation[RateSearchMeasurement], most_points: int) -> Iterator[Drawing]:
+        yield from drawn(MaxQpsPlot(), MaxQpsReport(), evaluation)
+
+    def again(self, evaluation: Evaluation[RateSearchMeasurement]) -> Again:
+        options = evaluation.measurement.options
+        words = ["predict", "max-qps", *system_words(evaluation), *load_words(evaluation, options)]
+        words += words_of("latency_bound", options.latency_bound_ms)
+        words += words_of("initial_qps", options.rate_qps)
+        words += [f"--arrival={options.arrival}"]
+        words += words_of("min_duration", options.min_duration_s)
+        words += words_of("min_queries", options.min_queries)
+        words += words_of("tolerance", options.tolerance)
+        words += words_of("time_budget", options.time_budget_s)
+        words += further_words(MaxQpsRequest, options)
+        return Again(tuple(words))
+
+    def unfit(self, measurement: RateSearchMeasurement) -> str:
+        if measurement.answer is None:
+            return "has no answer; leave it out"
+        reason = invalid_reason(measurement)
+        return f"is INVALID: {reason}; its answer is not to be trusted, run it again" if reason else ""
+
+    def conditions(self, evaluation: Evaluation[RateSearchMeasurement]) -> Mapping[str, str]:
+        options = evaluation.measurement.options
+        bound = "none" if options.latency_bound_ms is None else f"{options.latency_bound_ms:g} ms"
+        question = {"load": options.arrival, "percentile": f"{options.percentile:g}", "latency bound": bound}
+        return option_conditions(options) | question
+
+    def run_times(self, evaluation: Evaluation[RateSearchMeasurement]) -> RunTimes:
+        raise ValueError("times of its own, as it is a search")
+
+    def figures(self, measurements: Sequence[RateSearchMeasurement]) -> tuple[str, ...]:
+        return (MAX_QPS,)
+
+    def answer(self, measurement: RateSearchMeasurement) -> RateAnswer | None:
+        return measurement.answer

@@ -1,13 +1,28 @@
-"""The measurement of queries under load: a workload, a closed loop or a scenario of MLPerf."""
+"""The measurements of queries under load, and what they say.
+
+A measurement is a workload, a closed loop or a scenario of MLPerf, or a search for the highest rate that
+keeps a latency bound. A probe is one run of a search at a steady rate; ``MaxQps`` is the result of a
+search.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import ClassVar
 
-from inferometer.evaluators.load.load_run import LoadRun, bound_ns_of
+import numpy as np
+
+from inferometer.evaluators.intervals import PercentileInterval, percentile_intervals
+from inferometer.evaluators.load.arrivals import Schedule
+from inferometer.evaluators.load.issuer import Stop
+from inferometer.evaluators.load.load_session import LoadSession
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, bound_ns_of
+from inferometer.evaluators.load.validity import lag_text
+from inferometer.manifests.errors import EvaluationInterrupted
 
 
 class Scenario(str, Enum):
@@ -137,3 +152,277 @@ class LoadMeasurement:
     def batch_size(self) -> int:
         """The maximum number of queries in a batch."""
         return self.options.max_batch_size
+
+
+@dataclass(frozen=True, slots=True)
+class RateAnswer:
+    """The answer of a search.
+
+    Attributes:
+        rate_qps: The highest rate that keeps the bound; None if no rate does.
+        low_qps: The lower end of its 95 % interval; None if there is none.
+        high_qps: The upper end, likewise.
+        method: The method of its computation.
+        note: A remark of one line; empty for none.
+    """
+
+    rate_qps: float | None
+    low_qps: float | None
+    high_qps: float | None
+    method: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RateSearchMeasurement:
+    """One search.
+
+    Attributes:
+        options: The options.
+        probes: The run of each tried rate, in order.
+        elapsed_ns: The duration of the search without the warm-up.
+        answer: None for a stopped search.
+    """
+
+    kind: ClassVar[str] = "rate_search"
+
+    options: LoadOptions
+    probes: Sequence[LoadRun]
+    elapsed_ns: int
+    answer: RateAnswer | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """The maximum number of queries in a batch."""
+        return self.options.max_batch_size
+
+
+_MEDIAN, _FAR_TAIL, _FAR_TAIL_QUERIES = 50.0, 99.9, 1000
+_START_BOUNDS = 10
+_START_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probe:
+    """One run of a search.
+
+    Attributes:
+        rate_qps: The rate of its schedule.
+        seed: The seed of its schedule.
+        queries: Its queries with their outcomes.
+        stopped: Whether it stopped early, because too many queries were late.
+    """
+
+    rate_qps: float
+    seed: int
+    queries: Queries
+    stopped: bool = False
+
+    @classmethod
+    def of(cls, run: LoadRun) -> Probe:
+        """Returns the probe that a run of a search was."""
+        return cls(run.rate_qps, run.seed or 0, run.queries, bool(run.stopped))
+
+    def from_sending(self) -> Probe:
+        """Returns the probe with latencies that count from when each query was sent."""
+        return replace(self, queries=self.queries.from_sending())
+
+    def judged(self, bound_ns: int) -> Queries:
+        """Returns the queries whose latency is compared with the bound.
+
+        The start with an empty queue, and so with low latencies, is left out: ten bounds, and at most a
+        quarter of the run. So are, if the run was stopped, the queries that were due less than a bound before
+        its end: it is unknown which of them would have been in time.
+        """
+        sent = self.queries.chosen(self.queries.outcome != Outcome.UNSENT)
+        if not len(sent):
+            return sent
+        last_ns = int(sent.scheduled_ns[-1])
+        judged = sent.since(min(_START_BOUNDS * bound_ns, int(_START_SHARE * last_ns)))
+        if self.stopped and np.any(judged.outcome == Outcome.WAITING):
+            end_ns = int(max(sent.sent_ns.max(), sent.done_ns.max()))
+            judged = judged.chosen(judged.scheduled_ns < end_ns - bound_ns)
+        return judged
+
+    def late_share(self, bound_ns: int) -> float:
+        """Returns the share of the judged queries that are later than the bound; 0 without any."""
+        judged = self.judged(bound_ns)
+        return float(np.mean(judged.latency_ns > bound_ns)) if len(judged) else 0.0
+
+    def lag_reason(self, bound_ns: int, late_fraction: float) -> str:
+        """Returns why it is invalid: the bound was not kept, and would be without the lag; empty if valid."""
+        as_due, as_sent = self.late_share(bound_ns), self.from_sending().late_share(bound_ns)
+        if not as_sent <= late_fraction < as_due:
+            return ""
+        return lag_text(f"{100 * as_sent:.3g} % of the queries would be late and not {100 * as_due:.3g} %")
+
+
+class Prober:
+    """The prober, which runs the probes of a search in a load session, one after the other."""
+
+    def __init__(self, session: LoadSession) -> None:
+        self._session = session
+
+    @property
+    def elapsed_s(self) -> float:
+        """The duration of the search so far, in seconds."""
+        return self._session.elapsed_s
+
+    def reconnect(self) -> None:
+        """Reconnects for the next probes."""
+        self._session.reconnect()
+
+    def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
+        """Runs a schedule, and returns once its queries have their outcomes or it was stopped.
+
+        Args:
+            schedule: When queries are due.
+            max_late: The run stops once more queries than this are later than the bound.
+            bound_ns: The latency bound. A query without an answer is late once the bound has passed.
+
+        Raises:
+            EvaluationInterrupted: A stop was requested.
+        """
+        issued = self._session.run(schedule, bound_ns, max_late)
+        if issued.stop is Stop.INTERRUPTED:
+            raise EvaluationInterrupted("stopped in the search; nothing was published")
+        stopped = issued.stop is not Stop.COMPLETE
+        seed = schedule.seed if schedule.seed is not None else 0
+        return Probe(schedule.rate_qps, seed, issued.queries, stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSummary:
+    """The figures of a probe.
+
+    Attributes:
+        judged: How many queries the search judged, without the empty start; see ``Probe.judged``.
+        late_fraction: The fraction of them that were later than the bound, or had no right answer; None if no
+            query was judged.
+        percentiles: Of their latency by percent, ascending: the median, the percentile that the bound is for,
+            and 99.9 if there are 1,000 queries; empty if no query was judged.
+    """
+
+    judged: int
+    late_fraction: float | None
+    percentiles: Mapping[float, PercentileInterval]
+
+    @classmethod
+    def of(cls, run: LoadRun, bound_ns: int | None, percentile: float) -> ProbeSummary:
+        """Computes the figures of a run of a search.
+
+        Args:
+            run: The run.
+            bound_ns: The latency bound of the search.
+            percentile: The percentile that the bound is for, in percent.
+
+        Raises:
+            ValueError: There is no bound.
+        """
+        if bound_ns is None:
+            raise ValueError("a probe is judged by a latency bound, and the options have none")
+        latency_ns = Probe.of(run).judged(bound_ns).latency_ns
+        count = len(latency_ns)
+        percents = {_MEDIAN, percentile, *([_FAR_TAIL] if count >= _FAR_TAIL_QUERIES else [])}
+        found = percentile_intervals(latency_ns, sorted(percents))
+        return cls(
+            judged=count,
+            late_fraction=float(np.mean(latency_ns > bound_ns)) if count else None,
+            percentiles=MappingProxyType({each.percent: each for each in found}),
+        )
+
+
+def load_s(run: LoadRun) -> float:
+    """Returns the time from the beginning of a run to its last arrival or answer, in seconds."""
+    queries = run.queries
+    return max(int(queries.scheduled_ns.max(initial=0)), int(queries.done_ns.max(initial=0))) / 1e9
+
+
+NEAR = 1.25
+"""Probes count towards the answer if their rate is within this factor of it."""
+_FIGURES = 2
+_MOST_DECIMALS = 6
+_MOST_INVALID = 0.5
+
+
+class Method(str, Enum):
+    """The basis of an answer."""
+
+    SINGLE_SERVER = "single server"
+    """The service times of queries; see ``single_server``."""
+    LATE_FRACTION = "late fraction"
+    """A monotone curve of the fraction of late queries against the rate; see ``late_fraction``."""
+    BRACKET = "bracket"
+    """One rate that kept the bound and one that did not, when the search ended."""
+    AT_LEAST = "at least"
+    """The highest rate that the harness can send kept the bound."""
+    NONE = "none"
+    """No rate keeps the bound."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaxQps:
+    """The result of a search.
+
+    Attributes:
+        rate_qps: The highest rate that keeps the bound; None if no rate does or none was found.
+        low_qps: The lower end of its 95 % interval; of a bracket, a rate that kept the bound; None for none.
+        high_qps: The upper end; of a bracket, a rate that did not keep the bound; None for none.
+        method: The basis of the answer.
+        reason: A note, in one line, or empty.
+        probes: Every run of the search, in order.
+    """
+
+    rate_qps: float | None
+    low_qps: float | None
+    high_qps: float | None
+    method: Method
+    reason: str
+    probes: Sequence[Probe]
+
+
+def rate_text(method: Method, rate_qps: float | None, low_qps: float | None, high_qps: float | None) -> str:
+    """Returns an answer in queries/s with as many digits as its interval allows: ``76.9 [75.8, 78.0]``.
+
+    See ``MaxQps`` for the arguments.
+    """
+    if method is Method.NONE:
+        return "none"
+    if rate_qps is None:
+        return f"below {high_qps:.4g}" if high_qps is not None else "unknown"
+    if low_qps is None or high_qps is None or method is Method.AT_LEAST:
+        return f"at least {rate_qps:.4g}"
+    half = max((high_qps - low_qps) / 2, rate_qps * 1e-6)
+    decimals = min(max(_FIGURES - 1 - math.floor(math.log10(half)), 0), _MOST_DECIMALS)
+    return f"{rate_qps:.{decimals}f} [{low_qps:.{decimals}f}, {high_qps:.{decimals}f}]"
+
+
+def invalid_reason(search: RateSearchMeasurement) -> str:
+    """Returns why the answer of a search cannot be trusted; empty if it can, or if there is none.
+
+    An answer rests on the queries of the probes near it. If more than half of them are of invalid probes, it
+    says more about the harness, or about what else the machine did, than about the system.
+    """
+    if search.answer is None:
+        return ""
+    near = _near(search)
+    invalid = [run for run in near if run.invalid]
+    queries = sum(len(run.queries) for run in near)
+    if sum(len(run.queries) for run in invalid) <= _MOST_INVALID * queries:
+        return ""
+    return (
+        f"{len(invalid)} of {len(near)} probes near the answer are invalid; the last: {invalid[-1].invalid}"
+    )
+
+
+def _near(search: RateSearchMeasurement) -> Sequence[LoadRun]:
+    """Returns the probes near an answer's interval; all if it has no rate, or none is near."""
+    answer = search.answer
+    if answer is None or answer.rate_qps is None:
+        return search.probes
+    low_qps = answer.rate_qps if answer.low_qps is None else answer.low_qps
+    high_qps = answer.rate_qps if answer.high_qps is None else answer.high_qps
+    # what was sent above the highest rate that this machine can send says nothing about that rate
+    highest_qps = answer.rate_qps if answer.method == Method.AT_LEAST.value else high_qps * NEAR
+    near = [run for run in search.probes if low_qps / NEAR <= run.rate_qps <= highest_qps]
+    return near or search.probes

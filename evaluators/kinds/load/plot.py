@@ -8,15 +8,31 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.drawing.charts import Band, Drawing, Mark, PointChart, Rule, Series
+from inferometer.evaluators.drawing.charts import (
+    Band,
+    Chosen,
+    Drawing,
+    Mark,
+    Plot,
+    PointChart,
+    Rule,
+    Series,
+    label_of,
+    number,
+    readable,
+    time_unit,
+)
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
-from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
-from inferometer.evaluators.load.load_run import LoadRun
-from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.max_qps.answer import Method, invalid_reason, rate_text
-from inferometer.evaluators.max_qps.probe import ProbeSummary
-from inferometer.evaluators.plots.base import Chosen, Plot, label_of, number, readable, time_unit
+from inferometer.evaluators.kinds.load.measurement import (
+    LoadMeasurement,
+    LoadOptions,
+    Method,
+    ProbeSummary,
+    RateSearchMeasurement,
+    invalid_reason,
+    rate_text,
+)
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.reports.base import Row
 
 MOST_POINTS = 1500

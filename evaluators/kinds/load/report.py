@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
-from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
-from inferometer.evaluators.load.intervals import PercentileInterval
-from inferometer.evaluators.load.load_run import LoadRun
-from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.load.summary import LoadSummary, Spread
-from inferometer.evaluators.max_qps.answer import invalid_reason
-from inferometer.evaluators.max_qps.probe import ProbeSummary, load_s
+from inferometer.evaluators.intervals import PercentileInterval
+from inferometer.evaluators.kinds.load.measurement import (
+    LoadMeasurement,
+    LoadOptions,
+    ProbeSummary,
+    RateSearchMeasurement,
+    invalid_reason,
+    load_s,
+)
+from inferometer.evaluators.kinds.load.summary import LoadSummary, Spread
+from inferometer.evaluators.load.queries import LoadRun, Outcome
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,

@@ -9,14 +9,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from inferometer.evaluators.jobs import defaults
-from inferometer.evaluators.jobs.declaring import check_options, declared, further
-from inferometer.evaluators.jobs.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SEED, Range, check_number
+from inferometer.evaluators.jobs import options
+from inferometer.evaluators.jobs.options import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SEED,
+    Range,
+    check_number,
+    check_options,
+    declared,
+    further,
+)
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from inferometer.evaluators.datasets.choice import DatasetChoice
-    from inferometer.evaluators.jobs.requests import SystemRequest
+    from inferometer.evaluators.datasets.opening import DatasetChoice
+    from inferometer.evaluators.jobs.job import SystemRequest
     from inferometer.evaluators.kinds.load.measurement import LoadOptions, Scenario
     from inferometer.evaluators.load.arrivals import ArrivalProcess, Extent
 
@@ -30,13 +39,13 @@ _KEPT = {
 
 
 def _default_system() -> SystemRequest:
-    from inferometer.evaluators.jobs.requests import SystemRequest
+    from inferometer.evaluators.jobs.job import SystemRequest
 
     return SystemRequest()
 
 
 def _default_dataset() -> DatasetChoice:
-    from inferometer.evaluators.datasets.choice import DatasetChoice
+    from inferometer.evaluators.datasets.opening import DatasetChoice
 
     return DatasetChoice()
 
@@ -92,17 +101,17 @@ class LoadRequest:
         "Queries per second: the rate, or the start of a search.",
         "QPS",
         within=POSITIVE,
-        default_text=f"{defaults.INITIAL_QPS:g}",
+        default_text=f"{options.INITIAL_QPS:g}",
     )
     arrival: str | None = declared(
         None,
         "Arrival process: constant, poisson, gamma:cv=2, bursts:on_s=1,off_s=1, "
         "ramp:from_share=0.1,to_share=1,over_s=60.",
         "PROCESS",
-        default_text=defaults.ARRIVAL,
+        default_text=options.ARRIVAL,
     )
     percentile: float = declared(
-        defaults.PERCENTILE,
+        options.PERCENTILE,
         "Latency percentile that the bound applies to.",
         "P",
         within=Range(0, 100, open=True),
@@ -113,20 +122,20 @@ class LoadRequest:
         "Minimum duration of the run.",
         "S",
         within=NOT_NEGATIVE,
-        default_text=_both(defaults.WORKLOAD_MIN_DURATION_S, defaults.PROBE_MIN_DURATION_S),
+        default_text=_both(options.WORKLOAD_MIN_DURATION_S, options.PROBE_MIN_DURATION_S),
     )
     min_queries: int | None = declared(
         None,
         "Minimum number of queries.",
         "N",
         within=COUNT,
-        default_text=_both(defaults.WORKLOAD_MIN_QUERIES, defaults.PROBE_MIN_QUERIES),
+        default_text=_both(options.WORKLOAD_MIN_QUERIES, options.PROBE_MIN_QUERIES),
     )
     timeout_ms: float = declared(
-        defaults.QUERY_TIMEOUT_MS, "Timeout of a query, from the time it was due.", "MS", within=COUNT
+        options.QUERY_TIMEOUT_MS, "Timeout of a query, from the time it was due.", "MS", within=COUNT
     )
     warm_up_queries: int = declared(
-        defaults.WARM_UP_QUERIES,
+        options.WARM_UP_QUERIES,
         "Queries to send before the run without measuring them.",
         "N",
         within=NOT_NEGATIVE,
@@ -147,7 +156,7 @@ class LoadRequest:
         "Trace this share of the queries.",
         "SHARE",
         within=Range(0, 1),
-        default_text=f"{defaults.TRACE_SAMPLE:g} with a collector, else 0",
+        default_text=f"{options.TRACE_SAMPLE:g} with a collector, else 0",
     )
     repeat: int = declared(
         1, "Repeat N times, opening the model anew each time, as one group.", "N", within=Range(1, 1000)
@@ -172,7 +181,7 @@ class LoadRequest:
     def traced_share(self) -> float:
         """The share of the queries that are traced."""
         if self.trace_sample is None:
-            return defaults.TRACE_SAMPLE if self.tracer_address else 0.0
+            return options.TRACE_SAMPLE if self.tracer_address else 0.0
         return self.trace_sample
 
     @property
@@ -184,12 +193,12 @@ class LoadRequest:
         """
         from inferometer.evaluators.load.arrivals import arrival_process
 
-        return arrival_process(self.arrival or defaults.ARRIVAL)
+        return arrival_process(self.arrival or options.ARRIVAL)
 
     @property
     def rate_qps(self) -> float:
         """The rate, or the first one of a search."""
-        return self.initial_qps or defaults.INITIAL_QPS
+        return self.initial_qps or options.INITIAL_QPS
 
     @property
     def least_duration_s(self) -> float:
@@ -229,8 +238,8 @@ class WorkloadRequest(LoadRequest):
         scenario: A scenario of MLPerf that LoadGen sends instead.
     """
 
-    default_min_duration_s: ClassVar[float] = defaults.WORKLOAD_MIN_DURATION_S
-    default_min_queries: ClassVar[int] = defaults.WORKLOAD_MIN_QUERIES
+    default_min_duration_s: ClassVar[float] = options.WORKLOAD_MIN_DURATION_S
+    default_min_queries: ClassVar[int] = options.WORKLOAD_MIN_QUERIES
 
     duration_s: float | None = declared(None, "Duration of the run.", "S", within=POSITIVE)
     latency_bound_ms: float | None = declared(
@@ -310,23 +319,23 @@ class MaxQpsRequest(LoadRequest):
         time_budget_s: The time limit of the search.
     """
 
-    default_min_duration_s: ClassVar[float] = defaults.PROBE_MIN_DURATION_S
-    default_min_queries: ClassVar[int] = defaults.PROBE_MIN_QUERIES
+    default_min_duration_s: ClassVar[float] = options.PROBE_MIN_DURATION_S
+    default_min_queries: ClassVar[int] = options.PROBE_MIN_QUERIES
 
     latency_bound_ms: float | None = declared(
-        defaults.LATENCY_BOUND_MS,
+        options.LATENCY_BOUND_MS,
         "Bound for the latency percentile.",
         "MS",
         within=POSITIVE,
         flags=("--latency_bound",),
     )
     tolerance: float = declared(
-        defaults.TOLERANCE,
+        options.TOLERANCE,
         "Target for half the width of the answer's interval, by this search alone.",
         "SHARE",
         within=Range(0.0001, 1),
     )
-    time_budget_s: float = declared(defaults.TIME_BUDGET_S, "Time limit of the search.", "S", within=COUNT)
+    time_budget_s: float = declared(options.TIME_BUDGET_S, "Time limit of the search.", "S", within=COUNT)
 
     def load_options(self) -> LoadOptions:
         """Returns what an evaluation keeps of the request; see ``LoadRequest``."""

@@ -14,18 +14,16 @@ from pathlib import Path
 import numpy as np
 
 from inferometer.agent import __version__
-from inferometer.agent.hardware.conditions import read_counters
-from inferometer.agent.hardware.environment import Environment, read_environment
-from inferometer.agent.hardware.gpu_conditions import GpuReader
-from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.hardware.conditions import GpuReader, read_counters
+from inferometer.agent.hardware.environment import Environment, default_threads, read_environment
 from inferometer.agent.inference.predictor import Precision
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.inference.results import SystemDescription
-from inferometer.agent.operators.runner import RunnerOptions
-from inferometer.evaluators.conditions.conditions import Conditions, judged
-from inferometer.evaluators.conditions.host import host_conditions
+from inferometer.agent.operators.operator import RunnerOptions
+from inferometer.evaluators.conditions.conditions import Conditions, host_conditions, judged
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
@@ -35,20 +33,32 @@ from inferometer.evaluators.kinds.operators.measurement import (
 )
 from inferometer.evaluators.kinds.operators.report import shapes_text
 from inferometer.evaluators.operators.cases import OperatorRequest
-from inferometer.evaluators.operators.journal import Journal, journal_path
 from inferometer.evaluators.operators.measuring import TABLE, Cell
 from inferometer.evaluators.operators.peak import beyond_peak, machine_peak
-from inferometer.evaluators.operators.plan import Group, cells_of, groups_of
-from inferometer.evaluators.operators.processes import FrameworkFacts, Opening, facts_of, measured_rows
-from inferometer.evaluators.running.job import Job
-from inferometer.evaluators.running.resources import JobCallbacks, JobResources
+from inferometer.evaluators.operators.processes import (
+    FrameworkFacts,
+    Group,
+    Journal,
+    Opening,
+    cells_of,
+    facts_of,
+    groups_of,
+    journal_path,
+    measured_rows,
+)
 from inferometer.manifests.errors import (
     ConfigurationError,
     EvaluationInterrupted,
     FrameworkUnavailableError,
 )
-from inferometer.manifests.inputs import TensorInput, TensorParameters
-from inferometer.manifests.schema import FrameworkRequirement, ModelFiles, ModelManifest, ModelOutput
+from inferometer.manifests.schema import (
+    FrameworkRequirement,
+    ModelFiles,
+    ModelManifest,
+    ModelOutput,
+    TensorInput,
+    TensorParameters,
+)
 
 JOURNAL = "operators"
 """The folder in the data directory that keeps the rows of a run in progress, and the machine's peaks."""

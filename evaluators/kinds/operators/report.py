@@ -1,19 +1,34 @@
-"""The reports on single operators: every figure of each, and the table of MXNet's opperf."""
+"""The figures and reports of single operators, with the table of MXNet's opperf, and the summary.
+
+The figures of one operator's rows are the times of a run with their interval, rates, and the roofline.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import ParameterValue, Shape
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.operators.figures import OperatorSummary
+from inferometer.evaluators.intervals import (
+    Interval,
+    batches_for_interval,
+    serial_percentile_interval,
+)
 from inferometer.evaluators.kinds.operators.measurement import (
+    MachinePeak,
     Mode,
     OperatorMeasurement,
+    OperatorOptions,
     OperatorRow,
     RowStatus,
 )
+from inferometer.evaluators.kinds.summary import interval_over
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
     STABILITY_COLUMN,
@@ -24,6 +39,134 @@ from inferometer.evaluators.reports.base import (
     describe_names,
     in_ms,
 )
+from inferometer.evaluators.statistics import carried_percentile, percentile
+
+_NEAR = 3.0
+"""The multiple of the floor below which a time is reported to be mostly the harness's own."""
+
+
+class Bound(str, Enum):
+    """The limit of an operator, by the roofline."""
+
+    MEMORY = "memory"
+    COMPUTE = "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSummary:
+    """The figures of the rows of one key and form, of one or several processes.
+
+    Over several processes, a time is the mean of the processes' own. Times of blocks are divided by the runs
+    in a block, so that their percentiles are those of means over a block.
+
+    Attributes:
+        p50_ns: The median of a run.
+        mean_ns: The mean of a run.
+        p90_ns: The percentile; None of fewer times than it needs.
+        p99_ns: Likewise.
+        interval: The 95 % interval of p50: of one process that of its times in a row, of several that of
+            their p50; None of too few times.
+        runs: The runs that were measured, in all processes.
+        processes: The processes.
+        block: The runs in a time; the most of any process.
+        floor_ns: The time of a run that does nothing.
+        near_floor: Whether p50 is below three times of that.
+        flops_per_s: Floating-point operations a second at p50; None if they are not stated, or are none.
+        bytes_per_s: Bytes of inputs and outputs a second at p50; None if they are not known. Above the
+            machine's peak for what fits into the caches.
+        flops_share: ``flops_per_s`` over the machine's peak.
+        bytes_share: ``bytes_per_s`` over the machine's peak.
+        arithmetic_intensity: Floating-point operations for each byte moved.
+        bound: Whether the intensity is left or right of the ridge of the roofline (Williams, Waterman and
+            Patterson, "Roofline: An Insightful Visual Performance Model", 2009); None without a peak.
+        peak_memory_bytes: The most of any process.
+    """
+
+    p50_ns: float
+    mean_ns: float
+    p90_ns: float | None
+    p99_ns: float | None
+    interval: Interval | None
+    runs: int
+    processes: int
+    block: int
+    floor_ns: float
+    near_floor: bool
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    flops_share: float | None
+    bytes_share: float | None
+    arithmetic_intensity: float | None
+    bound: Bound | None
+    peak_memory_bytes: int | None
+
+    @classmethod
+    def of(cls, rows: Sequence[OperatorRow], peak: MachinePeak | None = None) -> OperatorSummary | None:
+        """Returns the figures; None if no row has times.
+
+        Args:
+            rows: The rows of one key and form, one for each process.
+            peak: The peak of the machine.
+        """
+        measured = [row for row in rows if row.status is RowStatus.MEASURED and len(row.times_ns)]
+        if not measured:
+            return None
+        times = [run_times(row) for row in measured]
+        p50_ns = float(np.mean([percentile(each, 50) for each in times]))
+        floor_ns = float(np.mean([row.floor_ns for row in measured]))
+        first, seconds = measured[0], p50_ns / 1e9
+        flops_per_s = first.flops / seconds if first.flops and seconds else None
+        bytes_per_s = first.moved_bytes / seconds if first.moved_bytes and seconds else None
+        intensity = first.flops / first.moved_bytes if first.flops is not None and first.moved_bytes else None
+        memory = [row.peak_memory_bytes for row in measured if row.peak_memory_bytes is not None]
+        return cls(
+            p50_ns=p50_ns,
+            mean_ns=float(np.mean([each.mean() for each in times])),
+            p90_ns=_over(times, 90),
+            p99_ns=_over(times, 99),
+            interval=p50_interval(measured),
+            runs=sum(len(row.times_ns) * row.block for row in measured),
+            processes=len(measured),
+            block=max(row.block for row in measured),
+            floor_ns=floor_ns,
+            near_floor=p50_ns < _NEAR * floor_ns,
+            flops_per_s=flops_per_s,
+            bytes_per_s=bytes_per_s,
+            flops_share=flops_per_s / peak.flops_per_s if flops_per_s and peak else None,
+            bytes_share=bytes_per_s / peak.bytes_per_s if bytes_per_s and peak else None,
+            arithmetic_intensity=intensity,
+            bound=_bound(intensity, peak),
+            peak_memory_bytes=max(memory, default=None),
+        )
+
+
+def run_times(row: OperatorRow) -> NDArray[np.float64]:
+    """Returns float64; nanoseconds a run."""
+    return row.times_ns / row.block
+
+
+def p50_interval(rows: Sequence[OperatorRow]) -> Interval | None:
+    """Returns the 95 % interval of p50 in nanoseconds a run; see ``OperatorSummary``."""
+    if len(rows) > 1:
+        return interval_over([percentile(run_times(row), 50) for row in rows])
+    (row,) = rows
+    if len(row.times_ns) < batches_for_interval(row.times_ns):
+        return None
+    found = serial_percentile_interval(row.times_ns, 50)
+    return None if found is None else Interval(found.low / row.block, found.high / row.block)
+
+
+def _over(times: Sequence[NDArray[np.float64]], percent: float) -> float | None:
+    found = [carried_percentile(each, percent) for each in times]
+    known = [each for each in found if each is not None]
+    return float(np.mean(known)) if len(known) == len(found) else None
+
+
+def _bound(intensity: float | None, peak: MachinePeak | None) -> Bound | None:
+    if intensity is None or peak is None:
+        return None
+    return Bound.COMPUTE if intensity * peak.bytes_per_s >= peak.flops_per_s else Bound.MEMORY
+
 
 _NS_PER_US = 1000
 _GIGA = 1e9
@@ -287,3 +430,70 @@ def _opperf_row(
         "inputs": str({**row.shapes, **row.parameters}),
         "framework": f"{evaluation.system.manifest.framework.name} {row.form}",
     }
+
+
+SHOWN_ROWS = 20
+"""The rows that are shown of one evaluation; the report has all."""
+
+
+def operator_lines(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[tuple[str, str]]:
+    """Yields how many rows there are, how they were measured, and the first of them.
+
+    Each is a name and a text; a text without a name belongs to the one above.
+    """
+    measured = evaluation.measurement
+    rows = reported_operators(measured)
+    yield "operators", counts_text([row.told.status for row in rows])
+    yield "measured", _how(measured.options)
+    yield "peak", "not known" if measured.peak is None else peak_text(measured.peak)
+    for place, row in enumerate(rows[:SHOWN_ROWS]):
+        yield ("" if place else "rows"), _row_text(row)
+    if len(rows) > SHOWN_ROWS:
+        yield "", f"and {len(rows) - SHOWN_ROWS} more: agent info evaluation operators --id={evaluation.id}"
+
+
+def counts_text(statuses: list[RowStatus]) -> str:
+    """Returns how many rows ended in which way: ``3 rows: 2 measured, 1 missing``."""
+    counts = Counter(statuses)
+    named = ", ".join(f"{counts[status]} {status.value}" for status in RowStatus if counts[status])
+    rows = "1 row" if len(statuses) == 1 else f"{len(statuses)} rows"
+    return f"{rows}: {named}" if statuses else "no rows"
+
+
+def peak_text(peak: MachinePeak) -> str:
+    """Returns the roofs of a machine."""
+    threads = f"{peak.threads} thread{'s' * (peak.threads != 1)}"
+    flops, transfer = peak.flops_per_s / _GIGA, peak.bytes_per_s / _GIGA
+    return f"{flops:.1f} GFLOP/s, {transfer:.1f} GB/s with {threads}: {peak.how}"
+
+
+def _how(options: OperatorOptions) -> str:
+    if options.runs is not None:
+        until = f"{options.runs} runs a row"
+    elif options.target_percent is None:
+        until = f"for {options.budget_s:g} s a row"
+    else:
+        until = (
+            f"until the 95 % interval of p50 is ±{options.target_percent:g} %, for at most "
+            f"{options.budget_s:g} s a row"
+        )
+    processes = f", in {options.processes} processes" if options.processes > 1 else ""
+    values = "" if options.values == "table" else f", inputs of {options.values}"
+    return f"{options.dtype}, {options.cache.value} cache, {until}{processes}{values}, seed {options.seed}"
+
+
+def _row_text(reported: ReportedOperator) -> str:
+    row, summary = reported.told, reported.summary
+    mode = row.mode.value.replace("_", " + ")
+    what = f"{row.operator} {mode}, {row.form or 'no form'}, {shapes_text(row.shapes)}"
+    if summary is None:
+        return f"{what}: {row.status.value}: {row.reason}"
+    ends = ""
+    if summary.interval is not None:
+        low, high = (end / _NS_PER_US for end in summary.interval)
+        ends = f" [{low:.3f}, {high:.3f}]"
+    rate = "" if summary.flops_per_s is None else f", {summary.flops_per_s / _GIGA:.2f} GFLOP/s"
+    rate += "" if summary.bytes_per_s is None else f", {summary.bytes_per_s / _GIGA:.2f} GB/s"
+    floor = ", near the harness's floor" if summary.near_floor else ""
+    failed = f"; {row.status.value}: {row.reason}" if row.reason else ""
+    return f"{what}: p50 {summary.p50_ns / _NS_PER_US:.3f}{ends} us{rate}{floor}{failed}"

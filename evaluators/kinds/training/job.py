@@ -1,4 +1,7 @@
-"""The job behind ``bench training``: a model is trained, as one rank or the only one."""
+"""The job behind ``bench training``: a model is trained, as one rank or the only one, and validated.
+
+Accuracy is counted while the trainer holds the model, as an evaluation counts it.
+"""
 
 from __future__ import annotations
 
@@ -10,35 +13,97 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from inferometer.agent.hardware.device import Device
-from inferometer.agent.inference.postprocessing import with_labels
+import numpy as np
+
+from inferometer.agent.hardware.environment import Device
 from inferometer.agent.inference.predictor import Precision, PredictorOptions, Weights
-from inferometer.agent.tracing.recorder import TraceScope, traced
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.inference.results import InputFailure, with_labels
+from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
 from inferometer.agent.training.trainer import Rank, Trainer, TrainerOptions
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.datasets.classes import class_indices
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs import ranges
+from inferometer.evaluators.jobs import options as ranges
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart
+from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
+from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.kinds.batches.run import Progress
-from inferometer.evaluators.kinds.data import DataOptions
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
+from inferometer.evaluators.kinds.training.ranks import RankRequest, run_ranks
 from inferometer.evaluators.kinds.training.request import EPOCH_BATCHES, SYNTHETIC, TrainingRequest
-from inferometer.evaluators.loading.dataset_loader import DatasetLoader
-from inferometer.evaluators.loading.loader import Loader
+from inferometer.evaluators.kinds.training.training_run import TrainedSystem, TrainingRun
+from inferometer.evaluators.loading.dataset_loader import UNLABELLED, DatasetLoader, SyntheticLoader
+from inferometer.evaluators.loading.loader import DataOptions, Loader, LoaderOptions
 from inferometer.evaluators.loading.page_cache import CacheBefore, before_reading
-from inferometer.evaluators.loading.synthetic_loader import SyntheticLoader
-from inferometer.evaluators.running.fresh_process import in_turn
-from inferometer.evaluators.running.job import Job
-from inferometer.evaluators.running.resources import JobCallbacks, JobResources, JobStart
-from inferometer.evaluators.training.ranks import RankRequest, run_ranks
-from inferometer.evaluators.training.training_run import TrainedSystem, TrainingRun
-from inferometer.evaluators.training.validation import validate
 from inferometer.manifests.errors import ConfigurationError, DatasetError, OutputError
 from inferometer.manifests.schema import Loss, ModelManifest
+
+_TOP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The result of a trained model on a dataset.
+
+    Attributes:
+        accuracy: The counts; None if no sample has a label.
+        failures: The samples that could not be read or preprocessed.
+    """
+
+    accuracy: Accuracy | None
+    failures: tuple[InputFailure, ...]
+
+
+def validate(
+    trainer: Trainer,
+    dataset: Dataset,
+    manifest: ModelManifest,
+    batch_size: int,
+    stop_requested: Callable[[], bool] = lambda: False,
+) -> Validation | None:
+    """Counts the samples whose class is the best one, or among the best five.
+
+    ``class_indices`` matches classes, as in training, and of equal scores the first one is the better.
+    Samples that fail, and those whose scores are not finite, are not counted.
+
+    Args:
+        trainer: The loaded trainer.
+        dataset: The samples.
+        manifest: The model, with its labels.
+        batch_size: The samples that are run together.
+        stop_requested: Called after each batch; once it returns True, the result is None.
+
+    Raises:
+        DatasetError: The model lacks the class of a sample.
+        TrainingError: The framework failed.
+    """
+    indices = class_indices(dataset, manifest.output.parameters.labels, trainer.output_shape[-1])
+    top1 = top5 = evaluated = 0
+    failures: list[InputFailure] = []
+
+    def find(label: str | None) -> int:
+        return UNLABELLED if label is None else indices(label)
+
+    options = LoaderOptions(min(batch_size, len(dataset)))
+    with DatasetLoader(dataset, manifest.inputs[0].parameters, options, find) as loader:
+        for batch in loader.epoch(0):
+            if stop_requested():
+                return None
+            failures += batch.failures
+            if not len(batch.inputs):
+                continue
+            scores = trainer.scores(batch.inputs)
+            counted = (batch.labels != UNLABELLED) & np.isfinite(scores).all(axis=1)
+            best = np.argsort(-scores[counted], axis=1, kind="stable")[:, :_TOP]
+            hits = best == batch.labels[counted, np.newaxis]
+            top1 += int(hits[:, 0].sum())
+            top5 += int(hits.any(axis=1).sum())
+            evaluated += len(hits)
+    return Validation(Accuracy(top1, top5, evaluated) if evaluated else None, tuple(failures))
+
 
 _CTC_STEPS_PER_LABEL = 4
 """The number of time steps of the model's output per label of synthetic data for CTC."""

@@ -1,4 +1,7 @@
-"""The kind of measurement of a training."""
+"""The kind of measurement of a training, with its documents and its plots.
+
+Documents hold the times of steps, losses, accuracy and failures; plots show step times, losses and scaling.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,273 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.comparing.times import RunTimes
-from inferometer.evaluators.drawing.charts import Drawing
+from inferometer.evaluators.comparing.verdict import RunTimes
+from inferometer.evaluators.drawing.charts import (
+    Bar,
+    BarChart,
+    BarRow,
+    Chosen,
+    Drawing,
+    Label,
+    Plot,
+    PointChart,
+    Series,
+    label_of,
+    number,
+    readable,
+    time_unit,
+)
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.batches.documents import (
+    accuracy_document,
+    accuracy_from_documents,
+    failure_documents,
+    failures_from_documents,
+)
+from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, thinned
 from inferometer.evaluators.kinds.kind import (
+    SYNTHETIC,
     Again,
     Kind,
     Rows,
+    allocator_words,
     drawn,
     failure_values,
     own_values,
     top_figures,
+    words_of,
 )
-from inferometer.evaluators.kinds.training.documents import TrainingDocuments
-from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement, TrainingSummary
-from inferometer.evaluators.kinds.training.plot import TrainingStepsPlot
-from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport
-from inferometer.evaluators.kinds.training.summary import training_rows
-from inferometer.evaluators.kinds.words import SYNTHETIC, allocator_words, words_of
+from inferometer.evaluators.kinds.training.measurement import (
+    StepTimes,
+    TrainingMeasurement,
+    TrainingOptions,
+    TrainingSummary,
+)
+from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport, training_rows
+from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.reports.base import Row
-from inferometer.evaluators.reports.trace_report import SpanSource
+from inferometer.evaluators.reports.traces import SpanSource
+from inferometer.evaluators.store.values import (
+    Document,
+    Part,
+    Stored,
+    checked,
+    fields_of,
+    joined,
+    restored,
+    storable,
+)
+
+STEPS_PER_DOCUMENT = 20_000
+_STEPS = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")
+_PARTS = ("forward_ns", "backward_ns", "communicate_ns", "update_ns")
+
+
+class TrainingDocuments:
+    """Storage of ``TrainingMeasurement`` in documents; see ``MeasurementDocuments``."""
+
+    def write(
+        self, evaluation: Evaluation[TrainingMeasurement], save_id: str
+    ) -> tuple[Document, Mapping[str, Part]]:
+        """Returns the documents of the measurement."""
+        measured = evaluation.measurement
+        times, ranks = measured.times, len(measured.losses)
+        accuracy = [accuracy_document(measured.accuracy)] if measured.accuracy else []
+        document = {
+            "options": fields_of(measured.options),
+            "data": fields_of(measured.data),
+            "validation": storable(measured.validation),
+            "epochs": measured.epochs,
+            "rank_count": ranks,
+            "step_count": times.whole_ns.shape[1],
+            "part_count": len(times.parts_at),
+            "loss_count": measured.losses.shape[1],
+            "failure_count": len(measured.failures),
+            "model_accuracy_id": f"{save_id}/0" if accuracy else None,
+        }
+        places = np.broadcast_to(times.parts_at, (ranks, len(times.parts_at)))
+        every = {
+            "training_step": _columns({name: getattr(times, name) for name in _STEPS}),
+            "training_part": _columns({"step": places} | {name: getattr(times, name) for name in _PARTS}),
+            "training_loss": _columns({"loss": measured.losses}),
+            "model_accuracy": accuracy,
+            "input_failure": failure_documents(measured.failures),
+        }
+        return document, {name: Part(len(documents), documents) for name, documents in every.items()}
+
+    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> TrainingMeasurement:
+        """Returns the measurement."""
+        stored = head["measurement"]
+        ranks, options = int(stored["rank_count"]), checked(TrainingOptions(**restored(stored["options"])))
+        if ranks != len({each["rank"] for each in parts["training_loss"]}):
+            raise ValueError(f"the losses of its {ranks} ranks are not all there")
+        steps = _rows(parts["training_step"], _STEPS, ranks, stored["step_count"])
+        timed = _rows(parts["training_part"], ("step", *_PARTS), ranks, stored["part_count"])
+        losses = np.array(list(_losses(parts["training_loss"], ranks)), np.float64).reshape(ranks, -1)
+        if losses.shape[1] != stored["loss_count"]:
+            raise ValueError(f"{losses.shape[1]} of its {stored['loss_count']} losses are there")
+        if not 0 <= options.num_warmup_batches <= losses.shape[1] - stored["step_count"]:
+            raise ValueError(f"{losses.shape[1]} losses are too few for its steps")
+        failures = failures_from_documents(parts["input_failure"])
+        if len(failures) != stored["failure_count"]:
+            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are there")
+        if (stored["model_accuracy_id"] is None) != (not parts["model_accuracy"]):
+            raise ValueError("its accuracy is missing")
+        return TrainingMeasurement(
+            options=options,
+            data=checked(DataOptions(**restored(stored["data"]))),
+            times=StepTimes(**steps, parts_at=timed["step"][0], **{name: timed[name] for name in _PARTS}),
+            losses=losses,
+            elapsed_ns=int(head["elapsed_ns"]),
+            failures=failures,
+            accuracy=accuracy_from_documents(parts["model_accuracy"]),
+            validation=str(restored(stored["validation"])),
+            epochs=int(stored["epochs"]),
+        )
+
+
+def _columns(columns: Mapping[str, NDArray[np.generic]]) -> list[Document]:
+    """Returns one document for each stretch of each rank; ``columns`` are (ranks, length)."""
+    ranks, length = next(iter(columns.values())).shape
+    return [
+        {"rank": rank}
+        | {
+            name: storable(each[rank, at : at + STEPS_PER_DOCUMENT].tolist())
+            for name, each in columns.items()
+        }
+        for rank in range(ranks)
+        for at in range(0, length, STEPS_PER_DOCUMENT)
+    ]
+
+
+def _rows(
+    documents: Sequence[Stored], names: Sequence[str], ranks: int, length: int
+) -> dict[str, NDArray[np.int64]]:
+    """Returns the columns by name, int64, (ranks, length)."""
+    found = {
+        name: np.stack(
+            [joined(each[name] for each in documents if each["rank"] == rank) for rank in range(ranks)]
+        )
+        for name in names
+    }
+    if any(each.shape != (ranks, length) for each in found.values()):
+        raise ValueError(f"the times of its {length} steps are not all there")
+    return found
+
+
+def _losses(documents: Sequence[Stored], ranks: int) -> Iterator[list[float]]:
+    for rank in range(ranks):
+        yield [loss for each in documents if each["rank"] == rank for loss in restored(each["loss"])]
+
+
+_WHOLE, _WAIT, _LOSS = "whole step", "wait for data", "loss"
+_NS_PER_US = 1000
+_PLOTTED_PARTS = ("wait", "copy", "forward", "backward", "communicate", "update")
+
+
+class TrainingPlot(Plot[TrainingMeasurement]):
+    """A row for each training: the parts of a mean step, one after the other."""
+
+    def shows(self, row: Row) -> bool:
+        """Returns whether the parts of a step are known."""
+        return row["forward_ms"] is not None
+
+    def drawing(self, chosen: Chosen[TrainingMeasurement], notes: Sequence[str]) -> Drawing:
+        """Returns the bars."""
+        lines = tuple(_parts_row(evaluation, of_one[0]) for evaluation, of_one in chosen)
+        return Drawing(
+            title="Parts of a training step",
+            charts=(BarChart(Label(""), "mean of a step (ms)", lines, stacked=True),),
+            groups=_PLOTTED_PARTS,
+            notes=(
+                "Forward, backward, communication and update are the means of some steps, which are "
+                "synchronised after each part.",
+                *notes,
+            ),
+        )
+
+
+def _parts_row(evaluation: Evaluation[TrainingMeasurement], row: Row) -> BarRow:
+    bars = []
+    for part in _PLOTTED_PARTS:
+        value_ms = number(row[f"{part}_ms"])
+        text = f"{readable(value_ms)} ms"
+        bars.append(Bar(value_ms, part, text, f"{evaluation.id}: {part} {text}"))
+    options = evaluation.measurement.options
+    more = (f"{options.devices * options.ranks} devices",) * (options.devices * options.ranks > 1)
+    return BarRow(label_of(evaluation, *more), tuple(bars))
+
+
+class TrainingStepsPlot(Plot[TrainingMeasurement]):
+    """Two charts for each training: the time of each step on its slowest rank, and the loss.
+
+    Args:
+        most_points: The points of one evaluation beyond which steps are left out.
+    """
+
+    def __init__(self, most_points: int = MOST_POINTS) -> None:
+        self._most_points = most_points
+
+    def drawing(self, chosen: Chosen[TrainingMeasurement], notes: Sequence[str]) -> Drawing:
+        """Returns the charts."""
+        charts = tuple(chart for evaluation, _ in chosen for chart in self._charts(evaluation))
+        return Drawing(
+            title="Steps of training",
+            charts=charts,
+            groups=(_WHOLE, _WAIT, _LOSS),
+            notes=("Of several ranks, the slowest in each step, and the mean loss.", *notes),
+        )
+
+    def _charts(self, evaluation: Evaluation[TrainingMeasurement]) -> Iterator[PointChart]:
+        measured = evaluation.measurement
+        whole_us = measured.times.slowest_ns / _NS_PER_US
+        wait_us = measured.times.wait_ns.max(axis=0) / _NS_PER_US
+        scale, unit = time_unit(float(whole_us.max(initial=0.0)))
+        heading = label_of(evaluation)
+        series = tuple(
+            self._series(evaluation, group, (values_us / scale).tolist(), unit)
+            for group, values_us in ((_WHOLE, whole_us), (_WAIT, wait_us))
+        )
+        yield PointChart(heading, "measured step", f"time ({unit})", series)
+        losses = measured.losses.mean(axis=0).tolist()
+        yield PointChart(
+            Label("", "with the warm-up"), "step", "loss", (self._series(evaluation, _LOSS, losses, ""),)
+        )
+
+    def _series(
+        self, evaluation: Evaluation[TrainingMeasurement], group: str, values: Sequence[float], unit: str
+    ) -> Series:
+        kept = thinned([(float(place), value) for place, value in enumerate(values)], self._most_points)
+        mean = sum(values) / len(values)
+        tooltip = f"{evaluation.id}: {group}, {readable(mean)} {unit}".rstrip() + " on average"
+        x, y = zip(*kept, strict=True)
+        return Series(group, x, y, line=True, tooltip=tooltip)
+
+
+class ScalingPlot(Plot[TrainingMeasurement]):
+    """A bar for each training of a scaling report: its efficiency in percent."""
+
+    def drawing(self, chosen: Chosen[TrainingMeasurement], notes: Sequence[str]) -> Drawing:
+        """Returns the bars."""
+        lines = tuple(_efficiency(evaluation, of_one[0]) for evaluation, of_one in chosen)
+        return Drawing(
+            title="Efficiency of scaling",
+            charts=(BarChart(Label(""), "efficiency (%)", lines, whole=100),),
+            groups=("efficiency",),
+            notes=("Relative to the fewest devices of each group; above 100 % it is cut.", *notes),
+        )
+
+
+def _efficiency(evaluation: Evaluation[TrainingMeasurement], row: Row) -> BarRow:
+    percent = number(row["efficiency_percent"])
+    text = f"{percent:.2f} %, speed-up {number(row['speedup']):.2f}"
+    tooltip = f"{evaluation.id}: {text} on {row['devices']} devices"
+    return BarRow(
+        label_of(evaluation, f"{row['devices']} devices"), (Bar(percent, "efficiency", text, tooltip),)
+    )
 
 
 class TrainingKind(Kind[TrainingMeasurement]):

@@ -6,13 +6,13 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inferometer.agent.artifacts.cache import ArtifactCache
-from inferometer.agent.hardware.device import CPU, Device
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.artifacts.files import ArtifactCache
+from inferometer.agent.hardware.environment import CPU, Device
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.agent.training.trainer import OptimizerOptions
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.opening import open_dataset, open_path
-from inferometer.evaluators.jobs.requests import SystemRequest
+from inferometer.evaluators.jobs.job import SystemRequest
 from inferometer.evaluators.kinds.training.measurement import TrainingOptions
 from inferometer.evaluators.loading.loader import MOST_SAMPLES, LoaderOptions
 from inferometer.manifests.catalog import Catalog

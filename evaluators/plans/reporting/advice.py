@@ -6,16 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Rule
+from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Rule, plural, readable
 from inferometer.evaluators.plans.cells import CELL, Cell, Run
 from inferometer.evaluators.plans.reporting.cases import CASE, Case, Figure, figure_columns, ratio, scaled
-from inferometer.evaluators.plans.reporting.pictures import (
-    Point,
-    drawing_of,
-    is_far,
-    lines_through,
-    point_series,
-)
 from inferometer.evaluators.plans.reporting.scaling import (
     Quantity,
     count_of,
@@ -27,17 +20,21 @@ from inferometer.evaluators.plans.reporting.scaling import (
 from inferometer.evaluators.plans.reporting.tables import (
     DOUBTS,
     PlanTable,
+    Point,
     check_dimensions,
     dimension_columns,
+    drawing_of,
     figure_values,
     interval_columns,
+    is_far,
+    lines_through,
     mixed,
     notes_on,
     place_of,
+    point_series,
     told_of,
 )
-from inferometer.evaluators.plans.running.journal import Ended, RunHistory
-from inferometer.evaluators.plots.base import plural, readable
+from inferometer.evaluators.plans.running.folder import Ended, RunHistory
 from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.manifests.errors import ConfigurationError
 

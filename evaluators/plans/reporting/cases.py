@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.intervals import t_quantile_95
 from inferometer.evaluators.kinds.registry import every_kind, find_kind
-from inferometer.evaluators.load.intervals import t_quantile_95
-from inferometer.evaluators.plans.cells import Cell, Run
-from inferometer.evaluators.plans.expressions import shown
-from inferometer.evaluators.plans.running.journal import Ended, Result, RunHistory
-from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Report, Row, Value
-from inferometer.evaluators.reports.registry import find_report
+from inferometer.evaluators.plans.cells import Cell, Run, shown
+from inferometer.evaluators.plans.running.folder import Ended, Result, RunHistory
+from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Report, Row, Value, find_report
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 
 if TYPE_CHECKING:

@@ -11,27 +11,25 @@ from enum import Enum
 import numpy as np
 
 from inferometer.evaluators.drawing.charts import Drawing, Label, Mark, PointChart, Series
-from inferometer.evaluators.plans.expressions import holds, shown
+from inferometer.evaluators.plans.cells import holds, shown
 from inferometer.evaluators.plans.reporting.cases import Case, figure_columns, overlap
-from inferometer.evaluators.plans.reporting.pictures import (
+from inferometer.evaluators.plans.reporting.tables import (
+    DOUBTS,
     MOST_ROWS,
+    PlanTable,
     Point,
     bar_chart,
+    dimension_columns,
     drawing_of,
+    figure_values,
     heading_of,
     interval_text,
     is_far,
+    known_figures,
     label_of,
+    notes_on,
     point_series,
     rows_note,
-)
-from inferometer.evaluators.plans.reporting.tables import (
-    DOUBTS,
-    PlanTable,
-    dimension_columns,
-    figure_values,
-    known_figures,
-    notes_on,
     telling,
     value_columns,
 )

@@ -7,34 +7,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Series
-from inferometer.evaluators.kinds.training.scaling_report import cut_percent
+from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Series, readable
+from inferometer.evaluators.kinds.training.report import cut_percent
 from inferometer.evaluators.plans.reporting.cases import Case, Figure, inverse, ratio, scaled
-from inferometer.evaluators.plans.reporting.pictures import (
-    MOST_LINES,
-    Point,
-    as_number,
-    drawing_of,
-    heading_of,
-    is_far,
-    lines_through,
-    point_series,
-)
 from inferometer.evaluators.plans.reporting.tables import (
     DOUBTS,
+    MOST_LINES,
     PlanTable,
+    Point,
+    as_number,
     check_dimensions,
     dimension_columns,
+    drawing_of,
     figure_values,
+    heading_of,
     interval_columns,
+    is_far,
     known_figures,
+    lines_through,
     mixed,
     notes_on,
     place_of,
+    point_series,
     telling,
     value_columns,
 )
-from inferometer.evaluators.plots.base import readable
 from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.manifests.errors import ConfigurationError
 

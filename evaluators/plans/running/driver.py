@@ -14,8 +14,16 @@ from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Plan, Rerun
-from inferometer.evaluators.plans.running.folder import PlanFolder, RunFolder, RunSpec
-from inferometer.evaluators.plans.running.journal import Ended, Journal, Result, RunHistory, read_result
+from inferometer.evaluators.plans.running.folder import (
+    Ended,
+    Journal,
+    PlanFolder,
+    Result,
+    RunFolder,
+    RunHistory,
+    RunSpec,
+    read_result,
+)
 from inferometer.evaluators.plans.running.places import AGENTS, Claim, LocalPlace, Place
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store

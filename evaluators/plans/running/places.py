@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from inferometer.evaluators.plans.cell_command import python_of
 from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.plan import Interpreter, SlurmOptions
-from inferometer.evaluators.plans.running.folder import RunFolder, end_orphan
-from inferometer.evaluators.plans.running.journal import Result, read_result
-from inferometer.evaluators.plans.software import python_of
+from inferometer.evaluators.plans.running.folder import Result, RunFolder, end_orphan, read_result
 from inferometer.manifests.errors import AgentError, ConfigurationError, OutputError, one_line
 
 PROCESS = "inferometer.evaluators.plans.running.run_process"

@@ -2,9 +2,14 @@
 
     python -m inferometer.evaluators.plans.running.run_process FOLDER
 
-Only one run at a time executes on a machine, or on the host of an agent: each holds a lock, which its command
-inherits, so that the lock is free only after all processes of the command have ended. A run that has a result
-does not run again. With ``--linked``, the process ends when the other end of its standard input closes.
+Only one run at a time executes on a machine, or on the host of an agent: each holds a lock, which its
+command inherits, so that the lock is free only after all processes of the command have ended. A run that
+has a result does not run again. With ``--linked``, the process ends when the other end of its standard
+input closes.
+
+A thread of this process monitors the cell: it samples the processes of the command and the GPUs, from
+outside. The measured process is not aware of it. The cost is CPU time on this machine, which is measured
+and kept below ``MOST_SHARE`` of one core.
 """
 
 from __future__ import annotations
@@ -19,22 +24,292 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+import psutil
+
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.conditions import GpuUseReader, process_tree
 from inferometer.evaluators.plans.cell_command import container_process
 from inferometer.evaluators.plans.running.folder import (
+    Ended,
+    Result,
     RunFolder,
     RunSpec,
     end_orphan,
     note_command,
+    read_result,
     stop_container,
+    write_result,
 )
-from inferometer.evaluators.plans.running.journal import Ended, Result, read_result, write_result
-from inferometer.evaluators.plans.running.monitor import Monitor
 from inferometer.manifests.errors import one_line
+
+INTERVAL_S = 1.0
+MOST_SHARE = 0.01
+"""The processor time of a sample is at most this part of the time to the next one."""
+_SHORTEST_PART = 0.5
+"""Over less than this part of an interval no load is told: a processor's counters have steps of 10 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The range of a figure over all samples.
+
+    Attributes:
+        min: The lowest sample.
+        mean: The mean; that of the CPU load is weighted with the time between samples.
+        max: The highest sample.
+    """
+
+    min: float
+    mean: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorSummary:
+    """The summary of a monitor's samples.
+
+    Attributes:
+        samples: How many samples saw at least one process of the tree.
+        interval_s: The requested time between samples; 0 for no samples.
+        reached_interval_s: The mean time between samples; None with fewer than two.
+        slowed: Whether samples were further apart, because one took more than ``MOST_SHARE`` of the interval.
+        wall_s: The wall time from start to stop.
+        own_cpu_s: The CPU time of the monitor itself.
+        cpu_s: The CPU time of all processes of the tree since they began, including children that have ended.
+            CPU time after the last sample is missing.
+        cpu_percent: The CPU load between two samples, in percent of one core; 200 means two whole cores.
+        resident_bytes: The resident memory of the tree; pages that several processes share count for each.
+        virtual_bytes: The virtual address space of the tree.
+        processes: The number of processes.
+        gpus: For each GPU of this machine ``utilization_percent``, ``memory_bytes`` and ``power_watts``, as
+            far as the driver reports them. They include all processes on the GPU.
+    """
+
+    samples: int
+    interval_s: float
+    reached_interval_s: float | None
+    slowed: bool
+    wall_s: float
+    own_cpu_s: float
+    cpu_s: float
+    cpu_percent: Spread | None
+    resident_bytes: Spread | None
+    virtual_bytes: Spread | None
+    processes: Spread | None
+    gpus: tuple[Mapping[str, Spread], ...]
+
+    @property
+    def own_share(self) -> float:
+        """The monitor's CPU time as a fraction of the wall time of one core; 0 before any."""
+        return self.own_cpu_s / self.wall_s if self.wall_s > 0 else 0.0
+
+    def document(self) -> dict[str, Any]:
+        """Returns the summary for JSON, with each spread as ``{min, mean, max}``."""
+        spreads = {
+            name: _document(getattr(self, name))
+            for name in ("cpu_percent", "resident_bytes", "virtual_bytes", "processes")
+        }
+        return {
+            "samples": self.samples,
+            "interval_s": self.interval_s,
+            "reached_interval_s": self.reached_interval_s,
+            "slowed": self.slowed,
+            "wall_s": self.wall_s,
+            "own_cpu_s": self.own_cpu_s,
+            "own_share": self.own_share,
+            "cpu_s": self.cpu_s,
+            **spreads,
+            "gpus": [{name: _document(each) for name, each in gpu.items()} for gpu in self.gpus],
+        }
+
+
+class Monitor(Closeable):
+    """Samples a process and all its descendants, from ``start`` to ``stop``.
+
+    Args:
+        pid: The process.
+        interval_s: The time between two samples; 0 takes none.
+        joined: Called before each sample until it returns the id of a second process whose tree belongs to
+            the first, such as that of a container, which its engine starts elsewhere. Must not raise.
+        clock: Returns the time in seconds.
+        cpu_clock: Returns the CPU time of the calling thread in seconds.
+        wait: Waits for a number of seconds, or until the event is set; returns whether it is set.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        interval_s: float = INTERVAL_S,
+        joined: Callable[[], int | None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+    ) -> None:
+        self._roots = [pid]
+        self._interval_s = max(interval_s, 0.0)
+        self._joined = joined
+        self._clock, self._cpu_clock, self._wait = clock, cpu_clock, wait
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cell-monitor", daemon=True)
+        self._seen = _Seen(self._interval_s * _SHORTEST_PART)
+        self._own_cpu_s = 0.0
+        self._slowed = False
+        self._began_s = self._ended_s = clock()
+        self._summary: MonitorSummary | None = None
+
+    def start(self) -> None:
+        """Starts the sampling thread; the first sample follows at once."""
+        self._began_s = self._clock()
+        if self._interval_s:
+            self._thread.start()
+
+    def stop(self) -> MonitorSummary:
+        """Takes a last sample, stops, and returns the summary; another call returns the same."""
+        if self._summary is None:
+            self._stopping.set()
+            if self._thread.ident is not None:
+                self._thread.join()
+            self._ended_s = self._clock()
+            self._summary = self._seen.summary(
+                interval_s=self._interval_s,
+                slowed=self._slowed,
+                wall_s=self._ended_s - self._began_s,
+                own_cpu_s=self._own_cpu_s,
+            )
+        return self._summary
+
+    def close(self) -> None:
+        """Stops the monitor; another call does nothing."""
+        self.stop()
+
+    def _run(self) -> None:
+        began_cpu_s = self._cpu_clock()
+        with GpuUseReader() as gpus:
+            stopped = False
+            while not stopped:
+                sample_cpu_s = self._cpu_clock()
+                self._sample(gpus)
+                now_cpu_s = self._cpu_clock()
+                self._own_cpu_s = now_cpu_s - began_cpu_s
+                affordable_s = (now_cpu_s - sample_cpu_s) / MOST_SHARE
+                self._slowed |= affordable_s > self._interval_s
+                stopped = self._wait(self._stopping, max(self._interval_s, affordable_s))
+            self._sample(gpus)
+        self._own_cpu_s = self._cpu_clock() - began_cpu_s
+
+    def _sample(self, gpus: GpuUseReader) -> None:
+        if self._joined is not None and (pid := self._joined()) is not None:
+            self._roots.append(pid)
+            self._joined = None
+        tree = dict.fromkeys(pid for root in self._roots for pid in process_tree(root))
+        now_s = self._clock()
+        read = [figures for pid in tree if (figures := _read(pid)) is not None]
+        if read:
+            cpu_s, resident, virtual = (sum(column) for column in zip(*read, strict=True))
+            self._seen.add(now_s, cpu_s, (resident, virtual, len(read)), gpus.read())
+
+
+class _Running:
+    """A spread that is updated with each sample and does not store samples."""
+
+    def __init__(self) -> None:
+        self._total = self._weight = 0.0
+        self._min, self._max = float("inf"), float("-inf")
+
+    def add(self, value: float, weight: float = 1.0) -> None:
+        self._total += value * weight
+        self._weight += weight
+        self._min, self._max = min(self._min, value), max(self._max, value)
+
+    def spread(self) -> Spread | None:
+        return Spread(self._min, self._total / self._weight, self._max) if self._weight else None
+
+
+class _Seen:
+    """The state of the samples; ``shortest_s`` is the shortest time over which a CPU load is computed."""
+
+    def __init__(self, shortest_s: float) -> None:
+        self._shortest_s = shortest_s
+        self._samples = 0
+        self._first_s = self._last_s = self._load_s = 0.0
+        self._cpu_s = self._load_cpu_s = 0.0
+        self._load = _Running()
+        self._counts = (_Running(), _Running(), _Running())
+        self._gpus: list[dict[str, _Running]] = []
+
+    def add(
+        self,
+        now_s: float,
+        cpu_s: float,
+        counts: tuple[float, float, float],
+        gpus: tuple[Mapping[str, float], ...],
+    ) -> None:
+        if not self._samples:
+            self._first_s = self._load_s = now_s
+            self._load_cpu_s = cpu_s
+        self._samples += 1
+        self._last_s = now_s
+        # a child that ends between the reading of its parent and its own is missing once, and back after that
+        self._cpu_s = max(self._cpu_s, cpu_s)
+        passed_s = now_s - self._load_s
+        if passed_s > 0 and passed_s >= self._shortest_s:
+            self._load.add(100 * (self._cpu_s - self._load_cpu_s) / passed_s, passed_s)
+            self._load_s, self._load_cpu_s = now_s, self._cpu_s
+        for running, value in zip(self._counts, counts, strict=True):
+            running.add(value)
+        for place, figures in enumerate(gpus):
+            if place == len(self._gpus):
+                self._gpus.append({})
+            for name, value in figures.items():
+                self._gpus[place].setdefault(name, _Running()).add(value)
+
+    def summary(self, *, interval_s: float, slowed: bool, wall_s: float, own_cpu_s: float) -> MonitorSummary:
+        resident, virtual, processes = (running.spread() for running in self._counts)
+        reached_s = (self._last_s - self._first_s) / (self._samples - 1) if self._samples > 1 else None
+        gpus = []
+        for figures in self._gpus:
+            spreads = {name: running.spread() for name, running in figures.items()}
+            gpus.append({name: spread for name, spread in spreads.items() if spread is not None})
+        return MonitorSummary(
+            samples=self._samples,
+            interval_s=interval_s,
+            reached_interval_s=reached_s,
+            slowed=slowed,
+            wall_s=wall_s,
+            own_cpu_s=own_cpu_s,
+            cpu_s=self._cpu_s,
+            cpu_percent=self._load.spread(),
+            resident_bytes=resident,
+            virtual_bytes=virtual,
+            processes=processes,
+            gpus=tuple(gpus),
+        )
+
+
+def _read(pid: int) -> tuple[float, float, float] | None:
+    """Returns the CPU time in seconds, and resident and virtual memory in bytes; None for an ended process.
+
+    The time includes that of children that have ended and were waited for, which have no entry any more.
+    """
+    try:
+        process = psutil.Process(pid)
+        times, memory = process.cpu_times(), process.memory_info()
+    except psutil.Error:
+        return None
+    cpu_s = times.user + times.system + times.children_user + times.children_system
+    return cpu_s, float(memory.rss), float(memory.vms)
+
+
+def _document(spread: Spread | None) -> dict[str, float] | None:
+    return None if spread is None else {"min": spread.min, "mean": spread.mean, "max": spread.max}
+
 
 _OUT_OF_MEMORY = "out of memory"
 _ENDED_BY = "this process was ended by"

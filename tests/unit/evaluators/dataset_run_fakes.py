@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from inferometer.agent.hardware.device import CPU
-from inferometer.agent.hardware.environment import Environment
+from inferometer.agent.hardware.environment import CPU, Environment
 from inferometer.agent.inference.results import (
     BatchResult,
     Classifications,

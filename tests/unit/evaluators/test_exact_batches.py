@@ -7,8 +7,8 @@ from dataset_run_fakes import FakeSystem, Numbered, manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.evaluators.datasets.memory import SyntheticDataset
-from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest, inputs_for
+from inferometer.evaluators.datasets.arrays import SyntheticDataset
+from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest, inputs_for
 from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 

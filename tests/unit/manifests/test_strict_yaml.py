@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.manifests.files import manifest_files
-from inferometer.manifests.strict_yaml import InvalidYamlError, parse_yaml
+from inferometer.manifests.loader import InvalidYamlError, parse_yaml
 
 pytestmark = pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
 

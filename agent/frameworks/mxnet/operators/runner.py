@@ -1,37 +1,372 @@
-"""Single operators in MXNet: ``mx.nd``, ``mx.sym`` and Gluon's blocks."""
+"""Single operators in MXNet: ``mx.nd``, ``mx.sym`` and Gluon's blocks.
+
+A ``Form`` is how MXNet runs an operator; the modules beside this one have the forms, by the table's
+names. A call is an operator on its inputs: a function of ``mx.nd``, a bound symbol, a block of Gluon, or
+a symbol whose operators oneDNN's pass has joined, which is read from the symbol that it returns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cache, partial
+from math import prod
+from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.frameworks.mxnet import runtime
-from inferometer.agent.frameworks.mxnet.operators.calls import (
-    NO_GRADIENT,
-    BlockCall,
-    Call,
-    Inputs,
-    SymbolCall,
-    lacks_gradient,
+from inferometer.agent.frameworks.mxnet.runtime import (
+    FAILURES,
+    WORKERS,
+    copied_to,
+    find_context,
+    mxnet,
+    reason,
 )
-from inferometer.agent.frameworks.mxnet.operators.functions import Form, Function, functions, reasons
-from inferometer.agent.frameworks.mxnet.operators.fusion import FusedCall
-from inferometer.agent.frameworks.mxnet.runtime import FAILURES, WORKERS, find_context, mxnet, reason
-from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.hardware.environment import FrameworkDetails, default_threads
 from inferometer.agent.inference.predictor import prediction_failure
-from inferometer.agent.operators.operator import NOTHING, Case, Operator
-from inferometer.agent.operators.runner import (
+from inferometer.agent.operators.checking import cotangents
+from inferometer.agent.operators.operator import (
+    NOTHING,
     PARTS,
+    Case,
     NotSupportedHereError,
+    Operator,
     OperatorRunner,
     RunnerOptions,
     element_type,
+    has_parts,
+    joined,
 )
-from inferometer.agent.operators.table.registry import has_parts
+
+Function: TypeAlias = Callable[..., Any]
+"""Takes the input arrays or symbols in the order of the table; returns one or a list of them."""
+_FILES = tuple(f"{__package__}.{name}" for name in ("arithmetic", "arrays", "layers", "training", "fused"))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """How Gluon has an operator.
+
+    Attributes:
+        api: The block's class, such as ``gluon.nn.Conv2D``.
+        make: Returns the block for a case, not initialised.
+        parameters: The inputs of the table that are the block's parameters, with the attribute of the block
+            that has each, such as ``{"weight": "weight"}``.
+    """
+
+    api: str
+    make: Callable[[Case], Any]
+    parameters: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How MXNet runs an operator.
+
+    Attributes:
+        api: The operator as ``mx.nd`` and ``mx.sym`` name it, such as ``broadcast_add``.
+        make: Returns the function for a case; its first argument is ``mx.nd`` or ``mx.sym``.
+        covers: The operators of MXNet's registry that this stands for; without any, ``api``.
+        gluon: The block, where Gluon has one.
+        symbolic: Whether ``mx.sym`` has it.
+        creates: Whether the function also takes ``dtype``, and that of ``mx.nd`` also ``ctx``, because no
+            input tells them.
+        training: Whether it also runs as in training without a gradient, where MXNet computes something else.
+        packed: The vectors that ``mx.nd`` and ``mx.sym`` have for several inputs, with the names of those in
+            order; joining them is not timed. A block joins them itself.
+    """
+
+    api: str
+    make: Callable[[Any, Case], Function]
+    covers: tuple[str, ...] = ()
+    gluon: Block | None = None
+    symbolic: bool = True
+    creates: bool = False
+    training: bool = False
+    packed: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
+
+
+@cache
+def functions() -> Mapping[str, Form]:
+    """Returns the forms by the operator's name."""
+    return joined(_FILES, "FUNCTIONS")
+
+
+@cache
+def reasons() -> Mapping[str, str]:
+    """Returns why MXNet lacks operators of the table, by name."""
+    return joined(_FILES, "MISSING")
+
+
+NO_GRADIENT = "MXNet has no gradient of it"
+
+
+class Inputs:
+    """The input arrays on the device, with room for their gradients where those are wanted.
+
+    Masks are uint8: the operators of ``mx.nd`` know no bool.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        context: Any,
+        arrays: Mapping[str, NDArray[Any]],
+        differentiable: frozenset[str],
+        training: bool = False,
+        packed: Mapping[str, tuple[str, ...]] = NOTHING,
+    ) -> None:
+        self.where = where
+        self.context = context
+        self.training = training
+        self._packed = packed
+        self._shapes = {name: array.shape for name, array in arrays.items()}
+        joined = _joined(arrays, packed)
+        self.arrays = {
+            name: copied_to(context, array.astype(np.uint8) if array.dtype.kind == "b" else array)
+            for name, array in joined.items()
+        }
+        self.differentiable = [
+            name for name in joined if differentiable.issuperset(packed.get(name, (name,)))
+        ]
+        for name in self.differentiable:
+            self.arrays[name].attach_grad()
+        mxnet.nd.waitall()
+
+    def gradients(self) -> dict[str, NDArray[Any]]:
+        """Returns copies of the gradients; of a packed vector those of its parts."""
+        found: dict[str, NDArray[Any]] = {}
+        for name in self.differentiable:
+            gradient = self.arrays[name].grad.asnumpy()
+            for part in self._packed.get(name, (name,)):
+                size = prod(self._shapes[part])
+                found[part] = gradient.ravel()[:size].reshape(self._shapes[part])
+                gradient = gradient.ravel()[size:]
+        return found
+
+
+class Call:
+    """A function of ``mx.nd``; see ``OperatorCall``. Each run waits for MXNet's engine."""
+
+    def __init__(self, given: Inputs, api: str, function: Function) -> None:
+        self.api = api
+        self.fused = ""
+        self._given = given
+        self._arrays = list(given.arrays.values())
+        self._function = function
+        self._outputs: list[Any] = []
+        self._heads: list[Any] = []
+
+    def forward(self) -> None:
+        """See ``OperatorCall``."""
+        self._outputs = []  # the next may then have their memory, which is in the cache
+        try:
+            with mxnet.autograd.train_mode() if self._given.training else nullcontext():
+                self._outputs = _listed(self._function(*self._arrays))
+            for output in self._outputs:
+                output.wait_to_read()
+        except FAILURES as error:
+            raise self._failure(error) from error
+
+    def forward_for_gradient(self) -> None:
+        """See ``OperatorCall``."""
+        self._outputs = []
+        try:
+            with mxnet.autograd.record():
+                self._outputs = _listed(self._function(*self._arrays))
+            for output in self._outputs:
+                output.wait_to_read()
+        except FAILURES as error:
+            raise self._failure(error) from error
+        self._heads = self._heads or self._made_heads()
+
+    def backward(self) -> None:
+        """See ``OperatorCall``."""
+        try:
+            mxnet.autograd.backward(self._outputs, self._heads)
+            for name in self._given.differentiable:
+                self._given.arrays[name].grad.wait_to_read()
+        except FAILURES as error:
+            if lacks_gradient(error):
+                raise NotSupportedHereError(NO_GRADIENT) from error
+            raise self._failure(error) from error
+
+    def outputs(self) -> tuple[NDArray[Any], ...]:
+        """See ``OperatorCall``."""
+        return tuple(np.array(output.asnumpy()) for output in self._outputs)
+
+    def gradients(self) -> Mapping[str, NDArray[Any]]:
+        """See ``OperatorCall``."""
+        return self._given.gradients()
+
+    def _made_heads(self) -> list[Any]:
+        heads = [
+            copied_to(self._given.context, cotangents(each.shape).astype(each.dtype))
+            for each in self._outputs
+        ]
+        mxnet.nd.waitall()
+        return heads
+
+    def _failure(self, error: BaseException) -> Exception:
+        return prediction_failure(f"{self._given.where}: {reason(error)}", error)
+
+
+class SymbolCall(Call):
+    """A symbol, bound to the inputs."""
+
+    def __init__(self, given: Inputs, api: str, function: Function) -> None:
+        super().__init__(given, api, function)
+        symbol = function(*(mxnet.sym.Variable(name) for name in given.arrays))
+        symbol = mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol
+        self._executor = symbol.bind(
+            given.context,
+            args=given.arrays,
+            args_grad={name: given.arrays[name].grad for name in given.differentiable},
+            grad_req={name: "write" if name in given.differentiable else "null" for name in given.arrays},
+            aux_states=given.arrays,
+        )
+
+    def forward(self) -> None:
+        """See ``OperatorCall``."""
+        self._forward(train=self._given.training)
+
+    def forward_for_gradient(self) -> None:
+        """See ``OperatorCall``."""
+        self._forward(train=True)
+        self._heads = self._heads or self._made_heads()
+
+    def backward(self) -> None:
+        """See ``OperatorCall``."""
+        try:
+            self._executor.backward(self._heads)
+            for name in self._given.differentiable:
+                self._given.arrays[name].grad.wait_to_read()
+        except FAILURES as error:
+            raise self._failure(error) from error
+
+    def _forward(self, *, train: bool) -> None:
+        try:
+            self._outputs = self._executor.forward(is_train=train)
+            for output in self._outputs:
+                output.wait_to_read()
+        except FAILURES as error:
+            raise self._failure(error) from error
+
+
+class BlockCall(Call):
+    """A block of Gluon, not hybridized; its parameters have the values of the inputs of the table."""
+
+    def __init__(self, given: Inputs, block: Block, case: Case) -> None:
+        made = block.make(case)
+        made.cast(next(a.dtype for a in given.arrays.values() if np.dtype(a.dtype).kind == "f"))
+        made.initialize(ctx=given.context)
+        arrays = [array for name, array in given.arrays.items() if name not in block.parameters]
+        super().__init__(given, block.api, made)
+        self._arrays = arrays
+        with (
+            mxnet.autograd.record()
+        ):  # an inference would leave weights in oneDNN's layout, which refuses values
+            made(*arrays)  # which gives deferred parameters their shapes
+        self._parameters = {
+            name: getattr(made, attribute)
+            for name, attribute in block.parameters.items()
+            if name in given.arrays
+        }
+        for name, parameter in self._parameters.items():
+            parameter.set_data(given.arrays[name].reshape(parameter.shape))
+        mxnet.nd.waitall()
+
+    def gradients(self) -> Mapping[str, NDArray[Any]]:
+        """See ``OperatorCall``."""
+        found = self._given.gradients()
+        for name, parameter in self._parameters.items():
+            if name in found:
+                found[name] = parameter.grad().asnumpy().reshape(self._given.arrays[name].shape)
+        return found
+
+
+def lacks_gradient(error: BaseException) -> bool:
+    """Returns whether MXNet says that an operator has no gradient."""
+    return re.search("(not |non-)differentiable", str(error)) is not None
+
+
+def _joined(
+    arrays: Mapping[str, NDArray[Any]], packed: Mapping[str, tuple[str, ...]]
+) -> Mapping[str, NDArray[Any]]:
+    vector_of = {part: vector for vector, parts in packed.items() for part in parts}
+    found: dict[str, NDArray[Any]] = {}
+    for name, array in arrays.items():
+        vector = vector_of.get(name, name)
+        if vector == name:
+            found[name] = array
+        elif vector not in found:
+            found[vector] = np.concatenate([arrays[part].ravel() for part in packed[vector]])
+    return found
+
+
+def _listed(answer: Any) -> list[Any]:
+    return list(answer) if isinstance(answer, list | tuple) else [answer]
+
+
+_BACKEND = "MKLDNN"
+"""MXNet 1.9's name of oneDNN's pass; it gives a warning for ``ONEDNN`` and joins nothing."""
+_VARIABLE = "null"
+
+
+class FusedCall(SymbolCall):
+    """A symbol after oneDNN's pass, bound to the inputs; see ``OperatorCall``. It has no gradient.
+
+    Raises:
+        NotSupportedHereError: The pass joins nothing here.
+    """
+
+    def __init__(self, given: Inputs, api: str, function: Function) -> None:
+        Call.__init__(self, given, api, function)
+        symbol = function(*(mxnet.sym.Variable(name) for name in given.arrays))
+        symbol = symbol.get_backend_symbol(_BACKEND)
+        self.fused = _seen(symbol)
+        if not self.fused:
+            raise NotSupportedHereError("oneDNN's pass of MXNet joins none of these operators")
+        _check(given)
+        self._executor = symbol.bind(
+            given.context,
+            args={name: given.arrays[name] for name in symbol.list_arguments()},
+            aux_states={name: given.arrays[name] for name in symbol.list_auxiliary_states()},
+            grad_req=_VARIABLE,
+        )
+
+
+def _check(given: Inputs) -> None:
+    if given.differentiable:
+        raise NotSupportedHereError("MXNet has no gradient of what oneDNN's pass joins")
+    if given.context.device_type != "cpu":
+        raise NotSupportedHereError("oneDNN's pass of MXNet joins operators on the CPU only")
+    if any(each.dtype is not np.float32 for each in given.arrays.values()):
+        raise NotSupportedHereError("oneDNN's pass of MXNet joins operators of float32 only")
+
+
+def _seen(symbol: Any) -> str:
+    """The joined nodes of a symbol, each with its operators."""
+    nodes = json.loads(symbol.tojson())["nodes"]
+    return "; ".join(
+        f"{node['name']}: {', '.join(_operators(node))}" for node in nodes if len(_operators(node)) > 1
+    )
+
+
+def _operators(node: dict[str, Any]) -> list[str]:
+    return [
+        each["op"]
+        for inner in node.get("subgraphs", ())
+        for each in inner["nodes"]
+        if each["op"] != _VARIABLE
+    ]
+
 
 ND, SYM, GLUON = "nd", "sym", "gluon"
 

@@ -1,7 +1,7 @@
 # Generated; do not edit. To regenerate it, run: make stubs
 """Benchmarks of the layers and losses of ``mxnet.gluon``, also those of ``nn``, ``rnn`` and ``loss``."""
 
-from inferometer.client.library.operators.classes import RunAll
+from inferometer.client.api.operators.benchmark import RunAll
 from inferometer.operators.mxnet.gluon import loss, nn, rnn
 from inferometer.operators.mxnet.gluon.loss import (
     L1Loss,

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.agent.architectures import catalogue
-from inferometer.agent.architectures.catalogue import ARCHITECTURES, BuiltinArchitecture
-from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
+from inferometer.agent.architectures import sources
+from inferometer.agent.architectures.sources import (
+    ARCHITECTURES,
+    BUILTIN_ARCHITECTURES,
+    Architectures,
+    BuiltinArchitecture,
+)
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ArtifactError, ConfigurationError
 
@@ -57,7 +61,7 @@ def test_case_does_not_matter() -> None:
 
 def test_one_that_a_framework_does_not_have_is_refused_there_only(monkeypatch: pytest.MonkeyPatch) -> None:
     only = BuiltinArchitecture("only_here", (5,), 2, "feed_forward:OnlyHere", frameworks=("PyTorch",))
-    monkeypatch.setitem(vars(catalogue)["ARCHITECTURES"], "only_here", only)
+    monkeypatch.setitem(vars(sources)["ARCHITECTURES"], "only_here", only)
     for framework in ("PyTorch", "ONNXRuntime"):  # which gets PyTorch's by export
         assert BUILTIN_ARCHITECTURES.find("only_here", framework) is not None
     assert "unknown MXNet architecture" in refusal("only_here", "MXNet")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.agent.architectures.architecture_file import ArchitectureFile
+from inferometer.agent.architectures.sources import ArchitectureFile
 from inferometer.manifests.errors import ArtifactError
 
 

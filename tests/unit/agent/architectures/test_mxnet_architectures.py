@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from repeated_weights import Repeated
 
-from inferometer.agent.architectures.catalogue import ARCHITECTURES, BuiltinArchitecture
-from inferometer.agent.architectures.mxnet.random_weights import draw_weights
+from inferometer.agent.architectures.layers import draw_weights
+from inferometer.agent.architectures.sources import ARCHITECTURES, BuiltinArchitecture
 from tests.optional_mxnet import mxnet
 
 pytestmark = pytest.mark.usefixtures("free_memory")

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.agent.architectures.catalogue import ARCHITECTURES, BuiltinArchitecture
-from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
+from inferometer.agent.architectures.sources import ARCHITECTURES, BUILTIN_ARCHITECTURES, BuiltinArchitecture
 
 torch = pytest.importorskip("torch")
 

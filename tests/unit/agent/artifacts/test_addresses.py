@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.agent.artifacts.urls import shown
+from inferometer.agent.artifacts.locations import shown
 from inferometer.agent.preprocessing.inputs import Url
-from inferometer.evaluators.datasets.urls import UrlsDataset
+from inferometer.evaluators.datasets.folder import UrlsDataset
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.agent.artifacts.checksums import CheckedFile, digest, digests
+from inferometer.agent.artifacts.downloads import CheckedFile, digest, digests
+from inferometer.agent.artifacts.files import Artifacts, get_file, resolve_artifacts
 from inferometer.agent.artifacts.locations import refer
-from inferometer.agent.artifacts.model_files import Artifacts, get_file, resolve_artifacts
 from inferometer.manifests.errors import ArtifactError
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import Manifest

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from inferometer.agent.hardware.condition_sampler import MOST_SHARE, ConditionSampler, Sample, look
+from inferometer.agent.hardware.conditions import MOST_SHARE, ConditionSampler, Sample, look
 
 DEADLINE_S = 30.0
 

@@ -9,9 +9,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from inferometer.agent.hardware.conditions import GpuCounters
-from inferometer.agent.hardware.device import CPU, Device, DeviceKind
-from inferometer.agent.hardware.gpu_conditions import GpuReader
+from inferometer.agent.hardware.conditions import GpuCounters, GpuReader
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
 
 GPU = Device(DeviceKind.GPU, 1)
 

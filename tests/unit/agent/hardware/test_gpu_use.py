@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from inferometer.agent.hardware.gpu_use import GpuUseReader
+from inferometer.agent.hardware.conditions import GpuUseReader
 
 
 def fail(*_: object) -> None:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from inferometer.agent.hardware import loaded_libraries
-from inferometer.agent.hardware.loaded_libraries import (
+from inferometer.agent.hardware import environment
+from inferometer.agent.hardware.environment import (
     cuda_library_versions,
     loaded_library,
     readable_cudnn_version,
@@ -62,15 +62,15 @@ def test_a_library_of_this_process_is_found():
 
 
 def test_cudas_libraries_tell_their_versions(maps, monkeypatch):
-    monkeypatch.setattr(loaded_libraries.loaded_library, "__defaults__", (None, maps))
-    monkeypatch.setattr(loaded_libraries.ctypes, "CDLL", library)
+    monkeypatch.setattr(environment.loaded_library, "__defaults__", (None, maps))
+    monkeypatch.setattr(environment.ctypes, "CDLL", library)
 
     assert cuda_library_versions() == {"CUDA runtime": "12.4", "cuDNN": "9.1.0"}
 
 
 def test_without_cuda_there_is_no_version(tmp_path, monkeypatch):
     (tmp_path / "maps").write_text("")
-    monkeypatch.setattr(loaded_libraries.loaded_library, "__defaults__", (None, tmp_path / "maps"))
+    monkeypatch.setattr(environment.loaded_library, "__defaults__", (None, tmp_path / "maps"))
     assert cuda_library_versions() == {}
 
 

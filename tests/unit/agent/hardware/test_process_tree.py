@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from inferometer.agent.hardware.process_tree import process_tree
+from inferometer.agent.hardware.conditions import process_tree
 
 # each writes its line in one piece
 PARENT = 'import os, sys; os.fork(); os.write(1, b"%d\\n" % os.getpid()); sys.stdin.read()'

@@ -7,8 +7,8 @@ import os
 import psutil
 import pytest
 
-from inferometer.agent.hardware import threads
-from inferometer.agent.hardware.threads import default_threads, usable_physical_cores
+from inferometer.agent.hardware import environment
+from inferometer.agent.hardware.environment import default_threads, usable_physical_cores
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="this system has no processor affinity"
@@ -52,7 +52,7 @@ def test_a_system_that_tells_no_siblings_has_no_more_cores_than_may_be_used(mach
 
 
 def test_the_default_is_a_thread_for_each_core(monkeypatch):
-    monkeypatch.setattr(threads, "usable_physical_cores", lambda: 6)
+    monkeypatch.setattr(environment, "usable_physical_cores", lambda: 6)
     assert default_threads() == 6
 
 
@@ -61,12 +61,12 @@ def test_the_default_is_a_thread_for_each_core(monkeypatch):
     [("3", 3), (" 12 ", 12), ("4,2", 4), ("", 6), ("0", 6), ("-2", 6), ("two", 6), ("²", 6), ("1.5", 6)],
 )
 def test_the_variable_of_openmp_goes_first_where_it_holds_a_number(monkeypatch, value, number):
-    monkeypatch.setattr(threads, "usable_physical_cores", lambda: 6)
+    monkeypatch.setattr(environment, "usable_physical_cores", lambda: 6)
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert default_threads() == number
 
 
 def test_spare_cores_leave_at_least_one_thread_and_never_raise_the_number(monkeypatch):
-    monkeypatch.setattr(threads, "usable_physical_cores", lambda: 4)
-    monkeypatch.setattr(threads, "usable_cores", lambda: 8)
+    monkeypatch.setattr(environment, "usable_physical_cores", lambda: 4)
+    monkeypatch.setattr(environment, "usable_cores", lambda: 8)
     assert [default_threads(spare) for spare in (0, 1, 4, 5, 7, 8, 10_000)] == [4, 4, 4, 3, 1, 1, 1]

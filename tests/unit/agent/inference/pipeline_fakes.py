@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.postprocessing import Postprocessor
 from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors
-from inferometer.agent.inference.results import BatchResult, Classifications, Stage
+from inferometer.agent.inference.results import BatchResult, Classifications, Postprocessor, Stage
 from inferometer.agent.preprocessing.inputs import Input, Payload, Tensor
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor, Preprocessor

@@ -9,7 +9,7 @@ from importlib import metadata
 
 import pytest
 
-from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.agent.inference.registry import BUILTIN, FrameworkEntry, Registry
 from inferometer.manifests.errors import FrameworkUnavailableError, UnknownFrameworkError

@@ -9,10 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from pipeline_fakes import EchoPredictor, manifest, number, opened
 
-from inferometer.agent.inference.postprocessing import Postprocessor
+from inferometer.agent.inference.results import Postprocessor
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Pixels, Tensors
-from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
-from inferometer.agent.tasks.predictions import Values
+from inferometer.agent.tasks.predictions import PredictedInputs, TaskPostprocessor, Values
 
 
 class Recorder(TaskPostprocessor):

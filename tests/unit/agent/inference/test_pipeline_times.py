@@ -28,12 +28,10 @@ from pipeline_fakes import (
     wait_until,
 )
 
-from inferometer.agent.inference.postprocessing import Postprocessor
 from inferometer.agent.inference.predictor import Tensors
-from inferometer.agent.inference.results import Outputs, Stage, StageTimes
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Url
+from inferometer.agent.inference.results import Outputs, Postprocessor, Stage, StageTimes
+from inferometer.agent.preprocessing.inputs import EncodedImage, Origin, Payload, Url
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
-from inferometer.agent.preprocessing.origins import Origin
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.manifests.errors import InputError
 

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from inferometer.agent.tracing.profiler import PredictWindow, Profiler
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    PredictWindow,
+    Profiler,
+    SpanKind,
+    SpanRecorder,
+    TraceContext,
+    TraceLevel,
+    TraceScope,
+)
 from inferometer.manifests.errors import PredictionError
 from tests.unit.agent.inference.pipeline_fakes import EchoPredictor, failures, inputs, opened
 

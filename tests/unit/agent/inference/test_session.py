@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from pipeline_fakes import DEADLINE_S, EchoPredictor, ManualClock, inputs, manifest
 
-from inferometer.agent.hardware.device import Device, DeviceKind
-from inferometer.agent.hardware.environment import usable_cores
+from inferometer.agent.hardware.environment import Device, DeviceKind, usable_cores
 from inferometer.agent.inference.predictor import Precision, Tensors
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.inference.results import Classifications, Stage

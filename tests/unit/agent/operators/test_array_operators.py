@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from inferometer.agent.frameworks.pytorch.operators.functions import functions
-from inferometer.agent.operators.inputs import cotangents, draw_inputs
-from inferometer.agent.operators.operator import Category, Preset
-from inferometer.agent.operators.table.registry import operators
+from inferometer.agent.frameworks.pytorch.operators.runner import functions
+from inferometer.agent.operators.checking import cotangents, draw_inputs
+from inferometer.agent.operators.operator import Category, Preset, operators
 from inferometer.manifests.errors import ConfigurationError
 
 ARRANGING = (Category.REARRANGE, Category.JOIN_SPLIT, Category.INDEXING)

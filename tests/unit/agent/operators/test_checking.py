@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
-from inferometer.agent.operators.checking import gradient_difference, output_difference
-from inferometer.agent.operators.inputs import cotangents, draw_inputs
+from inferometer.agent.operators.checking import (
+    cotangents,
+    draw_inputs,
+    gradient_difference,
+    output_difference,
+)
 from inferometer.agent.operators.operator import Category, Operator, Preset, TensorSpec
 
 SHAPE = (32, 32)

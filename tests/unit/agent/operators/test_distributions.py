@@ -5,22 +5,22 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from inferometer.agent.operators import distributions
-from inferometer.agent.operators.distributions import is_drawn_from
+from inferometer.agent.operators.table import creation
+from inferometer.agent.operators.table.creation import is_drawn_from
 
 SHAPE = (100, 200)
 RANDOM = np.random.default_rng(5)
 DRAWN = {
-    "uniform": (distributions.uniform(-1, 3), RANDOM.uniform(-1, 3, SHAPE)),
-    "normal": (distributions.normal(2, 3), RANDOM.normal(2, 3, SHAPE)),
-    "gamma": (distributions.gamma(2, 0.5), RANDOM.gamma(2, 0.5, SHAPE)),
-    "exponential": (distributions.exponential(4), RANDOM.exponential(1 / 4, SHAPE)),
-    "poisson": (distributions.poisson(4), RANDOM.poisson(4, SHAPE)),
+    "uniform": (creation.uniform(-1, 3), RANDOM.uniform(-1, 3, SHAPE)),
+    "normal": (creation.normal(2, 3), RANDOM.normal(2, 3, SHAPE)),
+    "gamma": (creation.gamma(2, 0.5), RANDOM.gamma(2, 0.5, SHAPE)),
+    "exponential": (creation.exponential(4), RANDOM.exponential(1 / 4, SHAPE)),
+    "poisson": (creation.poisson(4), RANDOM.poisson(4, SHAPE)),
     "negative_binomial": (
-        distributions.negative_binomial(4, 0.3),
+        creation.negative_binomial(4, 0.3),
         RANDOM.negative_binomial(4, 0.3, SHAPE),
     ),
-    "discrete_uniform": (distributions.discrete_uniform(3, 9), RANDOM.integers(3, 9, SHAPE)),
+    "discrete_uniform": (creation.discrete_uniform(3, 9), RANDOM.integers(3, 9, SHAPE)),
 }
 
 
@@ -59,9 +59,9 @@ def test_the_reason_names_what_is_wrong(changed, message):
     found = np.random.default_rng(1).uniform(0, 1, SHAPE)
 
     with pytest.raises(ValueError, match=message):
-        is_drawn_from(distributions.uniform(0, 1), [changed(found)], SHAPE)
+        is_drawn_from(creation.uniform(0, 1), [changed(found)], SHAPE)
 
 
 def test_fractions_are_no_counts():
     with pytest.raises(ValueError, match="a value is not an integer"):
-        is_drawn_from(distributions.poisson(4), [RANDOM.gamma(4, 1, SHAPE)], SHAPE)
+        is_drawn_from(creation.poisson(4), [RANDOM.gamma(4, 1, SHAPE)], SHAPE)

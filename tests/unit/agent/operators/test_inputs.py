@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.agent.operators.inputs import cotangents, draw_inputs
+from inferometer.agent.operators.checking import cotangents, draw_inputs
 from inferometer.agent.operators.operator import Case, Category, Operator, TensorSpec, Values
 
 FLOAT32 = np.dtype(np.float32)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferometer.agent.operators.inputs import draw_inputs
-from inferometer.agent.operators.operator import Preset
-from inferometer.agent.operators.table.registry import operators
+from inferometer.agent.operators.checking import draw_inputs
+from inferometer.agent.operators.operator import Preset, operators
 from inferometer.manifests.errors import ConfigurationError
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from inferometer.agent.operators.operator import Preset
-from inferometer.agent.operators.table.registry import operators
+from inferometer.agent.operators.operator import Preset, operators
 from inferometer.manifests.errors import ConfigurationError
 
 

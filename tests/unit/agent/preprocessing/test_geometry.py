@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor
-from inferometer.agent.preprocessing.origins import ImageGeometry
+from inferometer.agent.preprocessing.inputs import EncodedImage, ImageGeometry, Payload, Pixels, Tensor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor, preprocessor_of
 from inferometer.manifests.errors import InputError
-from inferometer.manifests.inputs import ImageParameters
+from inferometer.manifests.schema import ImageParameters
 
 WIDTH, HEIGHT = 320, 200
 MARK = (120, 80, 200, 140)  # left, top, right, bottom

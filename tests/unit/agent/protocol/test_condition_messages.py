@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inferometer.agent.hardware.conditions import ConditionCounters, GpuCounters, ProcessorTimes
-from inferometer.agent.protocol.condition_messages import conditions_response, read_conditions
+from inferometer.agent.protocol.conversion import conditions_response, read_conditions
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 LEAST = ConditionCounters("boot", "bench-1", 17, 2**62, 1.25)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from inferometer.agent.protocol.v2_versions import v2_version
+from inferometer.agent.open_inference.codec import v2_version
 
 
 @pytest.mark.parametrize(

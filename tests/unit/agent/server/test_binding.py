@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from inferometer.agent.server.security.binding import check_free, server_options
-from inferometer.agent.server.security.limits import Limits
-from inferometer.agent.server.telemetry.metrics_server import MetricsServer
-from inferometer.agent.tracing import otlp
-from inferometer.client.remote.channel import connection
-from inferometer.client.remote.kserve import connection as kserve
+from inferometer.agent.server.admission import Limits
+from inferometer.agent.server.binding import check_free, server_options
+from inferometer.agent.server.metrics import MetricsServer
+from inferometer.agent.tracing import collectors
+from inferometer.client.remote import connection
+from inferometer.client.remote.kserve import server as kserve
 from inferometer.client.remote.native import connection as native
 from inferometer.manifests.errors import ConfigurationError
 
@@ -37,7 +37,7 @@ def test_grpc_knows_every_option() -> None:
     found = find_spec("grpc._cython.cygrpc")
     assert found is not None
     core = Path(str(found.origin)).read_bytes()
-    clients = {*connection._OPTIONS, *native._OPTIONS, *kserve._OPTIONS, *otlp._CHANNEL_OPTIONS}
+    clients = {*connection._OPTIONS, *native._OPTIONS, *kserve._OPTIONS, *collectors._CHANNEL_OPTIONS}
     named = {name for name, _ in (*server_options(1024, Limits(max_connections=1)), *clients)}
     assert len(named) >= 15
     assert [name for name in sorted(named) if name.encode() not in core] == []

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from types import SimpleNamespace
 
-from inferometer.agent.server.native.dataset_stream import DatasetStream
+from inferometer.agent.server.native.predict_service import DatasetStream
 
 DEADLINE_S = 20.0
 SHORTLY_S = 0.05

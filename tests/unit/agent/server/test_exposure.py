@@ -7,8 +7,8 @@ from unittest.mock import Mock
 import grpc
 import pytest
 
-from inferometer.agent.server.security.binding import check_exposure, is_loopback, metrics_warning
-from inferometer.agent.server.security.client_limits import client_of
+from inferometer.agent.server.admission import client_of
+from inferometer.agent.server.binding import check_exposure, is_loopback, metrics_warning
 from inferometer.manifests.errors import ConfigurationError
 
 

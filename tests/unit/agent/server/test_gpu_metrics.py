@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from inferometer.agent.server.telemetry.metrics import GpuMetrics
+from inferometer.agent.server.metrics import GpuMetrics
 
 GIB = 1024**3
 

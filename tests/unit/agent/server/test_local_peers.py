@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from inferometer.agent.server.security.local_peers import LocalPeers
+from inferometer.agent.server.v2.shared_memory import LocalPeers
 from inferometer.manifests.errors import ConfigurationError, InputError
 
 

@@ -6,10 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inferometer.agent.protocol.v2_datatypes import BF16, DATATYPES, TensorSignature, converted_to
+from inferometer.agent.open_inference.codec import (
+    BF16,
+    DATATYPES,
+    TensorSignature,
+    converted_to,
+    decode_request,
+    encode_answer,
+    read_inputs,
+)
 from inferometer.agent.server.v2.inference import RequestedOutput, add_outputs
-from inferometer.agent.server.v2.messages import decode_request, encode_answer
-from inferometer.agent.server.v2.tensors import read_inputs
 from inferometer.manifests.errors import InputError, PredictionError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 

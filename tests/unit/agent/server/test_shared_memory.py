@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.agent.server.v2.messages import InferCall
+from inferometer.agent.open_inference.codec import InferCall
 from inferometer.agent.server.v2.shared_memory import SharedMemory
 from inferometer.manifests.errors import InputError, MemoryLimitError, NotFoundError, RegionExistsError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb

@@ -5,7 +5,7 @@ import threading
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from inferometer.agent.server.telemetry.tallies import Counts, Distributions, Levels
+from inferometer.agent.server.metrics import Counts, Distributions, Levels
 
 BOUNDS = (0.0005, 0.01, 1, 2.5, 1024)
 VALUES = (0, 0.0005, 0.00051, 0.01, 0.5, 1, 2.4999, 1024, 1024.5, 1e9)

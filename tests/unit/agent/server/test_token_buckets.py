@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.agent.server.security import client_limits as token_bucket
-from inferometer.agent.server.security.client_limits import TokenBuckets
+from inferometer.agent.server import admission as token_bucket
+from inferometer.agent.server.admission import TokenBuckets
 
 
 class Clock:

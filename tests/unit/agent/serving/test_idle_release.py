@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from inferometer.agent.serving.memory import IdleRelease
+from inferometer.agent.serving.served_models import IdleRelease
 
 _FREE_IN_ARENAS = """
 import ctypes, psutil
-from inferometer.agent.serving.memory import release_free_memory
+from inferometer.agent.serving.served_models import release_free_memory
 
 MIB = 2**20
 process = psutil.Process()

@@ -9,8 +9,7 @@ import pytest
 from served_fakes import LAYER, Caller, Clock, FakeSession, rows, served, wait_for
 
 from inferometer.agent.serving.batching import MAX_INLINE_US, BatchingOptions
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceLevel, TraceScope
 from inferometer.manifests.errors import (
     ConfigurationError,
     DeadlineError,

@@ -6,7 +6,7 @@ import threading
 import pytest
 from served_fakes import DEADLINE_S, LAYER, FakeSession, rows, wait_for
 
-from inferometer.agent.hardware.device import CPU, Device, DeviceKind
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.loaded_models import LoadedModels, Loading
 from inferometer.agent.serving.served_model import ServedModel

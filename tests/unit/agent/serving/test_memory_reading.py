@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.predictor import Weights
-from inferometer.agent.serving.memory import file_bytes, used_bytes
+from inferometer.agent.serving.served_models import file_bytes, used_bytes
 from inferometer.manifests.loader import load_manifest
 
 GPU = Device(DeviceKind.GPU, 1)
@@ -39,8 +39,8 @@ def driver(monkeypatch):
 
 
 HOLDS_64_MIB = """
-from inferometer.agent.hardware.device import CPU
-from inferometer.agent.serving.memory import used_bytes
+from inferometer.agent.hardware.environment import CPU
+from inferometer.agent.serving.served_models import used_bytes
 
 before = used_bytes(CPU)
 held = b"1" * (64 << 20)

@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served_fakes import LAYER, Caller, Clock, FakeSession, rows, served, wait_for
 
-from inferometer.agent.serving.batching import BatchingOptions
-from inferometer.agent.serving.priority_queue import PriorityQueue
-from inferometer.agent.serving.queue_policy import QueuePolicy, TimeoutAction
+from inferometer.agent.serving.batching import BatchingOptions, PriorityQueue, QueuePolicy, TimeoutAction
 from inferometer.agent.serving.request_queue import Request
 from inferometer.manifests.errors import DeadlineError, QueueFullError, SessionError
 

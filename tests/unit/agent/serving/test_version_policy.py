@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferometer.agent.serving.version_policy import VersionPolicies, VersionPolicy
+from inferometer.agent.serving.served_models import VersionPolicies, VersionPolicy
 from inferometer.manifests.errors import ConfigurationError
 
 VERSIONS = ("3", "2.0", "1.1", "1.0")

@@ -11,14 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.origins import ImageGeometry
-from inferometer.agent.tasks.boxes import overlaps, without_duplicates
-from inferometer.agent.tasks.instance_segmentation import InstancePostprocessor
-from inferometer.agent.tasks.object_detection import DetectionPostprocessor
-from inferometer.agent.tasks.postprocessing import PredictedInputs
-from inferometer.agent.tasks.predictions import Detections, Instances
+from inferometer.agent.preprocessing.inputs import ImageGeometry
+from inferometer.agent.tasks.objects import (
+    DetectionPostprocessor,
+    InstancePostprocessor,
+    overlaps,
+    without_duplicates,
+)
+from inferometer.agent.tasks.predictions import (
+    Detections,
+    Instances,
+    PredictedInputs,
+    areas,
+    decoded,
+    encoded,
+)
 from inferometer.agent.tasks.registry import POSTPROCESSORS
-from inferometer.agent.tasks.run_lengths import areas, decoded, encoded
 from inferometer.manifests.errors import ManifestError, PredictionError
 from inferometer.manifests.schema import ModelOutput
 

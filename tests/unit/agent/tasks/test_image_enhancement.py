@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from inferometer.agent.tasks.postprocessing import PredictedInputs
-from inferometer.agent.tasks.predictions import Images, Predictions, Values
+from inferometer.agent.tasks.predictions import Images, PredictedInputs, Predictions, Values
 from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.manifests.errors import ManifestError, PredictionError
 from inferometer.manifests.schema import ModelOutput

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.origins import ImageGeometry
-from inferometer.agent.tasks.postprocessing import PredictedInputs
-from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps
+from inferometer.agent.preprocessing.inputs import ImageGeometry
+from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps, PredictedInputs
 from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelOutput

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.origins import TokenizedText
-from inferometer.agent.tasks.postprocessing import PredictedInputs
+from inferometer.agent.preprocessing.inputs import TokenizedText
+from inferometer.agent.tasks.predictions import PredictedInputs
 from inferometer.agent.tasks.question_answering import best_span
 from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.manifests.errors import PredictionError

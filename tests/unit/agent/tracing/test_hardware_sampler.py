@@ -7,10 +7,9 @@ import threading
 import pynvml
 import pytest
 
-from inferometer.agent.hardware.device import CPU, Device, DeviceKind
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
 from inferometer.agent.tracing.hardware_sampler import HardwareSampler
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel, TraceScope
 
 GPU = Device(DeviceKind.GPU, 0)
 

@@ -7,8 +7,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
 from inferometer.agent.tracing.readable import plain, readable_spans
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel
 
 TRACE_ID = "8" * 32
 

@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferometer.agent.tracing import recorder as recorder_module
-from inferometer.agent.tracing.recorder import CHUNK_SPANS, SpanRecorder, TraceContext, TraceScope, traced
-from inferometer.agent.tracing.span import NO_BATCH, SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    CHUNK_SPANS,
+    NO_BATCH,
+    SpanKind,
+    SpanRecorder,
+    TraceContext,
+    TraceLevel,
+    TraceScope,
+    traced,
+)
 from inferometer.manifests.errors import ConfigurationError
 
 KIND = SpanKind.of("predict", TraceLevel.MODEL_TRACE, batch_size=8)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inferometer.agent.tracing.address import TraceAddress, TraceLink, TraceProtocol
+from inferometer.agent.tracing.exporting import TraceAddress, TraceLink, TraceProtocol
 from inferometer.manifests.errors import ConfigurationError
 
 

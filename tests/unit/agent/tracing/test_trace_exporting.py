@@ -9,17 +9,16 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
-from inferometer.agent.tracing.address import TraceAddress
 from inferometer.agent.tracing.exporting import (
     BATCH_SPANS,
     Collector,
     DeliveryError,
     ExportReport,
+    TraceAddress,
     TraceExport,
     innermost,
 )
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import SpanChunk, SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import SpanChunk, SpanKind, SpanRecorder, TraceContext, TraceLevel
 
 ADDRESS = TraceAddress.parse("collector")
 TRACE_ID = "5" * 32

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.agent.hardware.device import CPU, Device, DeviceKind
-from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, FrameworkDetails
 from inferometer.agent.inference.predictor import PredictorOptions, Weights
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
-from inferometer.agent.training.opening import open_trainer
 from inferometer.agent.training.trainer import (
     PlacedBatch,
     Rank,
@@ -24,6 +22,7 @@ from inferometer.agent.training.trainer import (
     Trainer,
     TrainerOptions,
     TrainingBatch,
+    open_trainer,
 )
 from inferometer.manifests.errors import (
     ArtifactError,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.hardware.environment import default_threads
 from inferometer.agent.training.rank_environment import (
     SLURM_PORTS,
     expand_hosts,

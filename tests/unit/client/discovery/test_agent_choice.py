@@ -5,12 +5,18 @@ from datetime import datetime, timezone
 
 import pytest
 
-from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
-from inferometer.client.discovery.choosing import AgentSelector, pick_agent, read_agents
-from inferometer.client.discovery.finding import KnownAgent, Source, only_local_elsewhere
-from inferometer.evaluators.jobs.requests import SystemRequest
+from inferometer.client.api.discovery import (
+    AgentSelector,
+    KnownAgent,
+    Source,
+    only_local_elsewhere,
+    pick_agent,
+    read_agents,
+)
+from inferometer.evaluators.jobs.job import SystemRequest
 from inferometer.manifests.errors import AgentError, ConfigurationError
 
 AGENT_INFO = AgentInfo(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inferometer.agent.protocol.agent_info import AgentInfo
-from inferometer.client.discovery.finding import KnownAgent, Source
+from inferometer.client.api.discovery import KnownAgent, Source
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
 from inferometer.evaluators.kinds.load.summary import run_rows
-from inferometer.evaluators.load.load_run import LoadRun
-from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 
 OPTIONS = LoadOptions("poisson", 100.0)
 MS = 1_000_000

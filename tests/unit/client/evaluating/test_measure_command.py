@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from inferometer.client.evaluating import measure_command
-from inferometer.evaluators.jobs.declaring import check_options, declared
+from inferometer.client.commands import predict
+from inferometer.evaluators.jobs.options import check_options, declared
 from inferometer.evaluators.kinds.kind import Kind
 from inferometer.manifests.errors import ConfigurationError
 
@@ -31,10 +31,10 @@ class NapKind(Kind[object]):
 
 
 def test_a_request_without_a_system_has_no_options_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_command, "plugged_kinds", lambda: ("naps",))
-    monkeypatch.setattr(measure_command, "find_kind", lambda name: NapKind())
+    monkeypatch.setattr(predict, "plugged_kinds", lambda: ("naps",))
+    monkeypatch.setattr(predict, "find_kind", lambda name: NapKind())
 
-    command = measure_command.measure.get_command(click.Context(measure_command.measure), "naps")
+    command = predict.measure.get_command(click.Context(predict.measure), "naps")
 
     assert command is not None
     assert command.help == "Sleep."
@@ -44,9 +44,9 @@ def test_a_request_without_a_system_has_no_options_of_models(monkeypatch: pytest
 
 
 def test_without_plug_ins_the_help_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_command, "plugged_kinds", lambda: ())
+    monkeypatch.setattr(predict, "plugged_kinds", lambda: ())
 
-    shown = CliRunner().invoke(measure_command.measure, ["--help"])
+    shown = CliRunner().invoke(predict.measure, ["--help"])
 
     assert shown.exit_code == 0, shown.output
     assert "No kind is installed" in shown.output
@@ -54,9 +54,9 @@ def test_without_plug_ins_the_help_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_kind_without_a_request_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_command, "plugged_kinds", lambda: ("load",))
+    monkeypatch.setattr(predict, "plugged_kinds", lambda: ("load",))
 
-    assert CliRunner().invoke(measure_command.measure, ["--help"]).exit_code == 0
+    assert CliRunner().invoke(predict.measure, ["--help"]).exit_code == 0
 
 
 @pytest.mark.parametrize(

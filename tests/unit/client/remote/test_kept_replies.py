@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferometer.client.remote.channel import call_target
-from inferometer.client.remote.channel.call_target import TRUST_NS, CallFlight
-from inferometer.client.remote.channel.call_target import Outcome as CallOutcome
+from inferometer.client.remote import call_target
+from inferometer.client.remote.call_target import TRUST_NS, CallFlight
+from inferometer.client.remote.call_target import Outcome as CallOutcome
+from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import Outcome, QueryLog
-from inferometer.evaluators.load.schedule import Schedule
 
 QUERIES = 8
 

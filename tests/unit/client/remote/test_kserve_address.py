@@ -2,7 +2,7 @@
 
 import pytest
 
-from inferometer.client.remote.channel.address import AgentAddress, KServeAddress, is_kserve
+from inferometer.client.remote.address import AgentAddress, KServeAddress, is_kserve
 from inferometer.manifests.errors import ConfigurationError
 
 

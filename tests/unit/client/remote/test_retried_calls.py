@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from inferometer.client.remote.native.failures import retried
+from inferometer.client.remote.native.calls import retried
 
 LOST = "Connection reset by peer"
 

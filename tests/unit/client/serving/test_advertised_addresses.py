@@ -2,7 +2,7 @@
 
 import pytest
 
-from inferometer.client.serving.publication import advertised_address, is_published
+from inferometer.client.serving.agent import advertised_address, is_published
 from inferometer.manifests.errors import ConfigurationError
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.agent.hardware.device import Device, DeviceKind
-from inferometer.agent.hardware.environment import unknown_environment
+from inferometer.agent.hardware.environment import Device, DeviceKind, unknown_environment
 from inferometer.agent.inference.predictor import Precision
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.evaluators.comparing.sides import Side

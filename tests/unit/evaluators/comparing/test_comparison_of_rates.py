@@ -8,10 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from inferometer.evaluators.comparing.rates import compare_rates, noise_of_rates
+from inferometer.evaluators.comparing.comparison import compare_rates, noise_of_rates
 from inferometer.evaluators.comparing.verdict import Verdict
-from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer
-from inferometer.evaluators.max_qps.answer import Method
+from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 
 NONE = RateAnswer(None, None, None, Method.NONE.value)
 

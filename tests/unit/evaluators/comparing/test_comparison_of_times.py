@@ -8,8 +8,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from inferometer.evaluators.comparing.times import RunTimes, compare, least_values, noise
-from inferometer.evaluators.comparing.verdict import FIGURES, Verdict, parse_figures
+from inferometer.evaluators.comparing.verdict import (
+    FIGURES,
+    RunTimes,
+    Verdict,
+    compare,
+    least_values,
+    noise,
+    parse_figures,
+)
 from inferometer.evaluators.load.queries import NEVER_NS, Outcome, Queries
 from inferometer.manifests.errors import ConfigurationError
 

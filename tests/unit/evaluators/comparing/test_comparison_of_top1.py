@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from inferometer.evaluators.comparing.top1 import compare_top1
+from inferometer.evaluators.comparing.comparison import compare_top1
 from inferometer.evaluators.comparing.verdict import Verdict
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
 

@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from inferometer.agent.hardware.condition_sampler import Sample, Samples
-from inferometer.agent.hardware.conditions import ConditionCounters, GpuCounters, ProcessorTimes
-from inferometer.evaluators.conditions.host import HostConditions, Spread, host_conditions
+from inferometer.agent.hardware.conditions import (
+    ConditionCounters,
+    GpuCounters,
+    ProcessorTimes,
+    Sample,
+    Samples,
+)
+from inferometer.evaluators.conditions.conditions import HostConditions, Spread, host_conditions
 
 BEGIN = ConditionCounters(
     machine="boot",

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from inferometer.agent.hardware.conditions import ConditionCounters, ProcessorTimes, read_counters
-from inferometer.evaluators.conditions.conditions import Stability, judged
-from inferometer.evaluators.conditions.host import HostConditions
+from inferometer.evaluators.conditions.conditions import HostConditions, Stability, judged
 from inferometer.evaluators.conditions.watch import Watch
 from tests.unit.evaluators.dataset_run_fakes import description
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.evaluators.conditions.times import LEAST_BATCHES, instabilities
+from inferometer.evaluators.conditions.conditions import LEAST_BATCHES, instabilities
 
 RUNS = 100
 COUNTS = (LEAST_BATCHES, 200, 1000)

@@ -13,9 +13,8 @@ from filelock import FileLock
 from PIL import Image
 
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url
-from inferometer.evaluators.conversion.check import check_dataset
-from inferometer.evaluators.conversion.convert import TARGETS, Conversion, convert
-from inferometer.evaluators.conversion.encoding import Encoding, suffix_of
+from inferometer.evaluators.conversion.convert import TARGETS, Conversion, check_dataset, convert
+from inferometer.evaluators.conversion.writers import Encoding, suffix_of
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError, OutputError

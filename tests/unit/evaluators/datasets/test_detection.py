@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.evaluators.datasets.detection import BACKENDS, backend_of
-from inferometer.evaluators.datasets.opening import open_dataset, open_path
+from inferometer.evaluators.datasets.opening import BACKENDS, backend_of, open_dataset, open_path
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 from inferometer.manifests.files import BUILTIN

@@ -13,15 +13,16 @@ import pytest
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.datasets.files.random_access import RandomAccessFile
-from inferometer.evaluators.datasets.files.record_framing import (
+from inferometer.evaluators.datasets.files import RandomAccessFile
+from inferometer.evaluators.datasets.recordio import (
     HEADER,
+    IMAGE_HEADER,
     MAGIC,
     MAGIC_BYTES,
+    RecordDataset,
     find_records,
     framed,
 )
-from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, RecordDataset
 from inferometer.manifests.errors import DatasetError, InputError
 from tests.dataset_files import Item, items, record, write_records
 from tests.optional_mxnet import mxnet

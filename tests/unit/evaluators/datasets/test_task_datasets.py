@@ -15,12 +15,9 @@ from PIL import Image
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.evaluators.conversion.convert import convert
-from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.datasets.detection import backend_of
-from inferometer.evaluators.datasets.opening import open_path
-from inferometer.evaluators.datasets.tasks.masks import read_mask
-from inferometer.evaluators.datasets.tasks.pairs import read_target
-from inferometer.evaluators.datasets.truths import ClassMap, TargetImage, TargetValues
+from inferometer.evaluators.datasets.base import ClassMap, Dataset, TargetImage, TargetValues
+from inferometer.evaluators.datasets.masks import read_mask, read_target
+from inferometer.evaluators.datasets.opening import backend_of, open_path
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 from tests.task_dataset_files import (
     NUMBERS,

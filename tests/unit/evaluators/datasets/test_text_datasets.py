@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from inferometer.agent.preprocessing.inputs import Text
-from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.datasets.detection import backend_of, may_hold_tensors
-from inferometer.evaluators.datasets.opening import open_path
-from inferometer.evaluators.datasets.truths import AcceptedAnswers, TargetValues
+from inferometer.evaluators.datasets.base import AcceptedAnswers, Dataset, TargetValues
+from inferometer.evaluators.datasets.opening import backend_of, may_hold_tensors, open_path
 from inferometer.manifests.errors import DatasetError
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from inferometer.agent.preprocessing.inputs import EncodedImage, Url
-from inferometer.evaluators.datasets import urls
-from inferometer.evaluators.datasets.urls import UrlsDataset
+from inferometer.evaluators.datasets import folder
+from inferometer.evaluators.datasets.folder import UrlsDataset
 from inferometer.manifests.errors import DatasetError, InputError
 
 Listed = Callable[[bytes | str], Path]
@@ -122,8 +122,8 @@ def test_a_file_that_is_missing_or_a_folder_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_too_large_to_be_a_list_is_not_taken(listed: Listed, monkeypatch: pytest.MonkeyPatch) -> None:
     path = listed("a.png\nb.png\n")
-    monkeypatch.setattr(urls, "MAX_LIST_BYTES", 12)
+    monkeypatch.setattr(folder, "MAX_LIST_BYTES", 12)
     assert len(UrlsDataset(path)) == 2
-    monkeypatch.setattr(urls, "MAX_LIST_BYTES", 11)
+    monkeypatch.setattr(folder, "MAX_LIST_BYTES", 11)
     with pytest.raises(DatasetError, match="is larger than 11 bytes"):
         UrlsDataset(path)

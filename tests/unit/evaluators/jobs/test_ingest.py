@@ -12,17 +12,14 @@ from PIL import Image
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import SystemDescription
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.unloaded import describe_unloaded
+from inferometer.agent.inference.selection import describe_unloaded, select_model
 from inferometer.evaluators.evaluation import Status
-from inferometer.evaluators.jobs.requests import SystemRequest
+from inferometer.evaluators.jobs.job import JobCallbacks, JobStart, SystemRequest
 from inferometer.evaluators.kinds.batches.run import Progress
-from inferometer.evaluators.kinds.ingestion.job import IngestionRequest, ingest
-from inferometer.evaluators.kinds.ingestion.run import IngestionLength
+from inferometer.evaluators.kinds.ingestion.job import IngestionLength, IngestionRequest, ingest
 from inferometer.evaluators.kinds.training.request import TrainingData
 from inferometer.evaluators.loading import page_cache
 from inferometer.evaluators.loading.page_cache import CachedShare
-from inferometer.evaluators.running.resources import JobCallbacks, JobStart
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, DatasetError, EvaluationInterrupted
 from tests.unit.evaluators.loading.tensor_datasets import Killing

@@ -16,10 +16,17 @@ from inferometer.agent.inference.results import BatchResult, RawOutputs, StageTi
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import batch_size
-from inferometer.agent.tracing.recorder import TraceScope
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.evaluators.evaluation import Status
-from inferometer.evaluators.jobs.requests import DatasetChoice, EvaluationRequest, SystemRequest
+from inferometer.evaluators.jobs.job import (
+    DatasetChoice,
+    EvaluationRequest,
+    JobCallbacks,
+    JobPart,
+    JobStart,
+    Notify,
+    SystemRequest,
+)
 from inferometer.evaluators.kinds.batches.job import evaluate
 from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 from inferometer.evaluators.kinds.batches.run import Progress
@@ -27,7 +34,6 @@ from inferometer.evaluators.kinds.load.job import LoadJob
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.load.issuer import IssuerProgress
-from inferometer.evaluators.running.resources import JobCallbacks, JobPart, JobStart, Notify
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, DatasetError, EvaluationInterrupted
 from inferometer.manifests.schema import ModelManifest

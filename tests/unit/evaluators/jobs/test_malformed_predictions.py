@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from inferometer.evaluators.jobs.requests import DatasetChoice
-from inferometer.evaluators.jobs.scoring.score import ScoreRequest, score
+from inferometer.evaluators.jobs.job import DatasetChoice
+from inferometer.evaluators.jobs.score import ScoreRequest, score
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import InferometerError
 from tests.scored_files import RIGHT, RUNS, class_folders, coco

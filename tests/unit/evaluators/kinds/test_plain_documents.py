@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from inferometer.evaluators.kinds.plain_documents import PlainDocuments
+from inferometer.evaluators.kinds.kind import PlainDocuments
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import make_evaluation
 

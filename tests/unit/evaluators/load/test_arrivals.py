@@ -16,9 +16,9 @@ from inferometer.evaluators.load.arrivals import (
     GammaArrivals,
     PoissonArrivals,
     RampArrivals,
+    Schedule,
     arrival_process,
 )
-from inferometer.evaluators.load.schedule import Schedule
 from inferometer.manifests.errors import ConfigurationError
 
 GOLDEN = {

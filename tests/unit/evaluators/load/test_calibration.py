@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 from virtual_system import NS_PER_S, VirtualClock
 
-from inferometer.evaluators.load.arrivals import BurstArrivals, ConstantArrivals, Extent, PoissonArrivals
-from inferometer.evaluators.load.calibration import (
+from inferometer.evaluators.load.arrivals import (
+    BurstArrivals,
+    ConstantArrivals,
+    Extent,
+    PoissonArrivals,
+    Schedule,
+)
+from inferometer.evaluators.load.issuer import RunLimits, run_open_loop
+from inferometer.evaluators.load.load_session import (
     LAG_P99_NS,
     LEAST_QPS,
     NullTarget,
@@ -16,8 +23,6 @@ from inferometer.evaluators.load.calibration import (
     check_load,
     peak_qps,
 )
-from inferometer.evaluators.load.issuer import RunLimits, run_open_loop
-from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.statistics import percentile
 from inferometer.manifests.errors import ConfigurationError
 

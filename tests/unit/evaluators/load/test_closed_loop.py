@@ -5,9 +5,8 @@ import pytest
 from virtual_system import NS_PER_S, VirtualClock, VirtualServer
 
 from inferometer.evaluators.load.arrivals import Extent
-from inferometer.evaluators.load.calibration import NullTarget
-from inferometer.evaluators.load.closed_loop import MAX_CONCURRENCY, ClosedLoop, run_closed_loop
 from inferometer.evaluators.load.issuer import RunLimits, Stop
+from inferometer.evaluators.load.load_session import MAX_CONCURRENCY, ClosedLoop, NullTarget, run_closed_loop
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.manifests.errors import ConfigurationError, SessionError
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from load_runs import simulated
 
-from inferometer.evaluators.load.intervals import percentile_interval, percentile_intervals, t_quantile_95
+from inferometer.evaluators.intervals import percentile_interval, percentile_intervals, t_quantile_95
 from inferometer.evaluators.load.queries import NEVER_NS
 from inferometer.evaluators.statistics import percentile
 

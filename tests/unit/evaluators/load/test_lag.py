@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from load_runs import latencies, run_of
 
-from inferometer.evaluators.load.lag import lag_in_percentiles
+from inferometer.evaluators.kinds.load.measurement import Probe
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.max_qps.probe import Probe
+from inferometer.evaluators.load.validity import lag_in_percentiles
 
 MS = 1_000_000
 

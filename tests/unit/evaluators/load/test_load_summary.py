@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from load_runs import NS_PER_S, run_of, simulated
 
+from inferometer.evaluators.kinds.load.summary import LoadSummary, Spread
 from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.load.steady_state import steady_from_ns
-from inferometer.evaluators.load.summary import LoadSummary, Spread
+from inferometer.evaluators.load.validity import steady_from_ns
 
 MS = 1_000_000
 

@@ -12,7 +12,7 @@ import pytest
 from inferometer.agent.inference.results import BatchResult, InputFailure, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.evaluators.load.local_target import LocalTarget
-from inferometer.evaluators.load.prepared_inputs import PreparedInputs, ReadInputs
+from inferometer.evaluators.load.target import PreparedInputs, ReadInputs
 from inferometer.manifests.errors import ConfigurationError, PredictionError, SessionError
 
 DEADLINE_S = 30

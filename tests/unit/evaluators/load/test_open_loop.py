@@ -9,12 +9,11 @@ import pytest
 from load_runs import latencies
 from virtual_system import NS_PER_S, VirtualClock, VirtualServer
 
-from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, PoissonArrivals
+from inferometer.evaluators.kinds.load.summary import LoadSummary
+from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, PoissonArrivals, Schedule
 from inferometer.evaluators.load.issuer import RunLimits, Stop, prompt_timers, run_open_loop
-from inferometer.evaluators.load.lag import lag_in_percentiles
 from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.load.summary import LoadSummary
+from inferometer.evaluators.load.validity import lag_in_percentiles
 
 MS = 1_000_000
 SLACK = Path("/proc/self/timerslack_ns")

@@ -10,14 +10,14 @@ from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Tensor,
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.load.prepared_inputs import (
+from inferometer.evaluators.load.target import (
     prepare_inputs,
     read_inputs,
     synthetic_payloads,
     synthetic_tensors,
 )
 from inferometer.manifests.errors import DatasetError, InputError
-from inferometer.manifests.inputs import (
+from inferometer.manifests.schema import (
     ColorMode,
     ElementType,
     ImageParameters,

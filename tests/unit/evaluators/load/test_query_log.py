@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
+from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import Outcome, QueryLog
-from inferometer.evaluators.load.schedule import Schedule
 
 BEGAN_NS = 1_000
 

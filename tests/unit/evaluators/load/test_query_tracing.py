@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 
 from inferometer.agent.tracing.calls import client_call
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import SpanKind, SpanRole, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    SpanKind,
+    SpanRecorder,
+    SpanRole,
+    TraceContext,
+    TraceLevel,
+    TraceScope,
+)
 from inferometer.evaluators.load.issuer import IssuedRun, Stop
+from inferometer.evaluators.load.load_session import LoadTrace, QuerySample
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.load.query_tracing import LoadTrace, QuerySample
 
 BEGAN_NS = 5_000
 

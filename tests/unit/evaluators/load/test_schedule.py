@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferometer.evaluators.load.arrivals import Extent, GammaArrivals, PoissonArrivals
-from inferometer.evaluators.load.schedule import Schedule
+from inferometer.evaluators.load.arrivals import Extent, GammaArrivals, PoissonArrivals, Schedule
 from inferometer.manifests.errors import ConfigurationError
 
 MS = 1_000_000

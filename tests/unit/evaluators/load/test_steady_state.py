@@ -8,7 +8,7 @@ from load_runs import NS_PER_S, run_of, simulated
 from numpy.typing import NDArray
 
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.load.steady_state import backlog, growing, steady_from_ns
+from inferometer.evaluators.load.validity import backlog, growing, steady_from_ns
 
 MS = 1_000_000
 

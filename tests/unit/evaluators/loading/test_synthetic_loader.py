@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferometer.evaluators.loading import synthetic_loader
+from inferometer.evaluators.loading import dataset_loader
+from inferometer.evaluators.loading.dataset_loader import MOST_BATCHES, SyntheticLoader
 from inferometer.evaluators.loading.loader import LoaderOptions
-from inferometer.evaluators.loading.synthetic_loader import MOST_BATCHES, SyntheticLoader
 from inferometer.manifests.errors import ConfigurationError
-from inferometer.manifests.inputs import ImageParameters, TensorElementType, TensorParameters
+from inferometer.manifests.schema import ImageParameters, TensorElementType, TensorParameters
 
 PARAMETERS = ImageParameters(dimensions=(3, 4, 4))
 
@@ -60,7 +60,7 @@ def test_drawn_batches_follow_again() -> None:
 
 def test_memory_bounds_how_many_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     batch_bytes = 5 * 48 * 4
-    monkeypatch.setattr(synthetic_loader, "MOST_BYTES", 2 * batch_bytes + 1)
+    monkeypatch.setattr(dataset_loader, "MOST_BYTES", 2 * batch_bytes + 1)
 
     assert len({id(batch) for batch in made(batches=6).epoch(0)}) == 2
 

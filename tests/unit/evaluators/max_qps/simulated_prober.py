@@ -10,9 +10,9 @@ import numpy as np
 from load_runs import latencies
 from numpy.typing import NDArray
 
+from inferometer.evaluators.kinds.load.measurement import Probe
+from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.max_qps.probe import Probe
 
 Floats = NDArray[np.float64]
 System = Callable[[Floats, np.random.RandomState], Floats]

@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 from load_runs import run_of
 
-from inferometer.evaluators.kinds.load.measurement import LoadOptions
-from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
-from inferometer.evaluators.load.load_run import LoadRun
-from inferometer.evaluators.max_qps.answer import Method, invalid_reason
+from inferometer.evaluators.kinds.load.measurement import (
+    LoadOptions,
+    Method,
+    RateAnswer,
+    RateSearchMeasurement,
+    invalid_reason,
+)
+from inferometer.evaluators.load.queries import LoadRun
 
 LAG = "the harness lags"
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inferometer.evaluators.kinds.load.estimate import Counts, late_fraction_root, monotone_shares
+from inferometer.evaluators.kinds.load.measurement import Probe
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.max_qps.late_fraction import Counts, late_fraction_root, monotone_shares
-from inferometer.evaluators.max_qps.probe import Probe
 
 BOUND_NS = 100_000_000
 SECOND_NS = 1_000_000_000

@@ -20,11 +20,10 @@ from simulated_prober import (
     two_servers,
 )
 
+from inferometer.evaluators.kinds.load.measurement import MaxQps, Method, Probe, rate_text
+from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
 from inferometer.evaluators.load.arrivals import RampArrivals
 from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.max_qps.answer import MaxQps, Method, rate_text
-from inferometer.evaluators.max_qps.probe import Probe
-from inferometer.evaluators.max_qps.search import MaxQpsOptions, search_max_qps
 from inferometer.manifests.errors import ConfigurationError
 
 BOUND_MS = 100.0

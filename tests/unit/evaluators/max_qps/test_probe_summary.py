@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from load_runs import run_of
 
-from inferometer.evaluators.load.load_run import LoadRun
-from inferometer.evaluators.max_qps.probe import ProbeSummary
+from inferometer.evaluators.kinds.load.measurement import ProbeSummary
+from inferometer.evaluators.load.queries import LoadRun
 
 MS = 1_000_000
 

@@ -9,9 +9,9 @@ import pytest
 from load_runs import latencies, run_of, simulated
 from numpy.typing import NDArray
 
+from inferometer.evaluators.kinds.load.single_server import SingleServer, served_queries
 from inferometer.evaluators.load.arrivals import ConstantArrivals, PoissonArrivals
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.max_qps.single_server import SingleServer, served_queries
 
 MS = 1_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferometer.evaluators.kinds.operators.figures import Bound, OperatorSummary
+from inferometer.evaluators.kinds.operators.report import Bound, OperatorSummary
 from tests.operator_rows import PEAK, noisy, row
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.evaluators.kinds.data import DataOptions
 from inferometer.evaluators.kinds.training.measurement import (
     Bound,
     StepTimes,
@@ -16,6 +15,7 @@ from inferometer.evaluators.kinds.training.measurement import (
     TrainingOptions,
     TrainingSummary,
 )
+from inferometer.evaluators.loading.loader import DataOptions
 
 MS = 1_000_000
 

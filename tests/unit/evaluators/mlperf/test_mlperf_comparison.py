@@ -6,8 +6,8 @@ import pytest
 from load_runs import run_of
 
 from inferometer.evaluators.kinds.load.measurement import MlperfResult, Scenario
+from inferometer.evaluators.kinds.load.summary import compared
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.mlperf.comparison import compared
 
 MS = 1_000_000
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.kinds.load.measurement import Scenario
+from inferometer.evaluators.kinds.load.summary import compared
+from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.issuer import Stop
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.mlperf.comparison import compared
 from inferometer.evaluators.mlperf.run import expected_qps, on_schedule, run_mlperf
 from inferometer.evaluators.mlperf.settings import MlperfSettings, server_schedule
 

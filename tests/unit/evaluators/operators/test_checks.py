@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.agent.operators.inputs import draw_inputs
-from inferometer.agent.operators.operator import Case, Operator, Preset, Shape
-from inferometer.agent.operators.runner import RunnerOptions
-from inferometer.agent.operators.table.registry import operators
+from inferometer.agent.operators.checking import draw_inputs
+from inferometer.agent.operators.operator import Case, Operator, Preset, RunnerOptions, Shape, operators
 from inferometer.evaluators.kinds.operators.measurement import Mode
 from inferometer.evaluators.operators.checks import Check, Computed, LaterRuns, WrongRunError, check, computed
 from tests.integration.operator_frameworks import WRONG, Numbers

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.agent.operators.runner import OperatorRunner, RunnerOptions
-from inferometer.evaluators.operators.caches import copies_beyond, last_level_cache_bytes, sweep
-from inferometer.evaluators.operators.memory import MemoryPeak
-from inferometer.evaluators.operators.peak import machine_peak
+from inferometer.agent.operators.operator import OperatorRunner, RunnerOptions
+from inferometer.evaluators.operators.measuring import MemoryPeak
+from inferometer.evaluators.operators.peak import copies_beyond, last_level_cache_bytes, machine_peak, sweep
 from tests.integration.operator_frameworks import Numbers
 
 MIB = 1 << 20

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.agent.operators.operator import Case, Operator, Preset
-from inferometer.agent.operators.runner import RunnerOptions
-from inferometer.agent.operators.table.registry import operators
+from inferometer.agent.operators.operator import Case, Operator, Preset, RunnerOptions, operators
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     Mode,

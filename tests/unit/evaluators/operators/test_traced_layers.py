@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.registry import operators
+from inferometer.agent.operators.operator import Case, operators
 from inferometer.evaluators.operators.traced import mxnet, onnxruntime, pytorch
 from inferometer.evaluators.operators.traced.layer_case import NoRowError
 from inferometer.evaluators.traces.layers import Layer

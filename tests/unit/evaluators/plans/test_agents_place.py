@@ -11,8 +11,14 @@ from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import Run, cells_of, runs_of
 from inferometer.evaluators.plans.plan import plan_of
 from inferometer.evaluators.plans.running.driver import Driver
-from inferometer.evaluators.plans.running.folder import PlanFolder, RunFolder
-from inferometer.evaluators.plans.running.journal import Ended, Result, RunHistory, write_result
+from inferometer.evaluators.plans.running.folder import (
+    Ended,
+    PlanFolder,
+    Result,
+    RunFolder,
+    RunHistory,
+    write_result,
+)
 from inferometer.evaluators.plans.running.places import AgentsPlace, JobNews, host_of
 from inferometer.manifests.errors import AgentError, ConfigurationError
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.evaluators.plans.running.folder import PlanFolder, RunFolder, end_orphan
-from inferometer.evaluators.plans.running.journal import (
+from inferometer.evaluators.plans.running.folder import (
     Ended,
     Journal,
     JournalFollower,
+    PlanFolder,
     Result,
+    RunFolder,
+    end_orphan,
     journal_file,
     read_history,
     read_result,

@@ -16,7 +16,7 @@ import psutil
 import pynvml
 import pytest
 
-from inferometer.evaluators.plans.running.monitor import Monitor, Spread
+from inferometer.evaluators.plans.running.run_process import Monitor, Spread
 
 TREE = """
 import os, sys

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.evaluators.plans.expressions import fits, holds
+from inferometer.evaluators.plans.cells import fits, holds
 from inferometer.manifests.errors import ConfigurationError
 
 VALUES: dict[str, Any] = {

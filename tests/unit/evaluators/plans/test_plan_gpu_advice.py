@@ -15,7 +15,7 @@ from inferometer.evaluators.plans.reporting.advice import (
     gpu_advice,
 )
 from inferometer.evaluators.plans.reporting.cases import Figure
-from inferometer.evaluators.plans.running.journal import Ended, Result, RunHistory
+from inferometer.evaluators.plans.running.folder import Ended, Result, RunHistory
 from inferometer.manifests.errors import ConfigurationError
 from tests.plan_cases import case
 

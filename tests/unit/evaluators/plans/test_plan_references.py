@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.evaluators.plans.expressions import is_constant, resolved, shown
+from inferometer.evaluators.plans.cells import is_constant, resolved, shown
 from inferometer.manifests.errors import ConfigurationError
 
 

@@ -10,9 +10,8 @@ import pytest
 from inferometer.evaluators.drawing.charts import BarChart, PointChart
 from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.reporting.cases import Figure, overlap, ratio
-from inferometer.evaluators.plans.reporting.pictures import MOST_LINES, MOST_ROWS
-from inferometer.evaluators.plans.reporting.tables import failures, table, telling
-from inferometer.evaluators.plans.running.journal import Ended, Result, RunHistory
+from inferometer.evaluators.plans.reporting.tables import MOST_LINES, MOST_ROWS, failures, table, telling
+from inferometer.evaluators.plans.running.folder import Ended, Result, RunHistory
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.manifests.errors import ConfigurationError
 from tests.plan_cases import case

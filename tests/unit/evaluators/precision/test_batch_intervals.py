@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-from inferometer.evaluators.kinds.batches.run import DatasetRun
-from inferometer.evaluators.precision.intervals import (
+from inferometer.evaluators.intervals import (
     autocorrelation_time,
     batches_for_interval,
     mean_interval,
 )
-from inferometer.evaluators.precision.processes import interval_over, process_groups, processes_of
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.batches.run import DatasetRun
+from inferometer.evaluators.kinds.summary import interval_over, process_groups, processes_of
 from inferometer.evaluators.statistics import carried_percentile, values_for_percentile
 from tests.contract.store_fixtures import make_evaluation
 from tests.known_times import KNOWN

@@ -13,10 +13,10 @@ from inferometer.agent.inference.results import BatchResult, StageTimes
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.evaluators.datasets.base import Sample
+from inferometer.evaluators.intervals import Interval
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
 from inferometer.evaluators.kinds.batches.run import DatasetRun
-from inferometer.evaluators.precision.intervals import Interval
-from inferometer.evaluators.precision.processes import interval_over
+from inferometer.evaluators.kinds.summary import interval_over
 from tests.known_times import BASE_MS, KNOWN, PROCESS_SPREAD, KnownTimes
 from tests.unit.evaluators.dataset_run_fakes import Clock, FakeSystem, Numbered, options
 

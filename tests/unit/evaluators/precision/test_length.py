@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.evaluators.precision.length import LengthPlan, reached
+from inferometer.evaluators.kinds.batches.measurement import LengthPlan, reached
 from tests.unit.evaluators.dataset_run_fakes import options
 
 

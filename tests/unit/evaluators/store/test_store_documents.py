@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from inferometer.agent.inference.predictor import Precision
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.tasks.predictions import Classifications
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.documents import BATCHES_PER_DOCUMENT
 from inferometer.evaluators.kinds.batches.measurement import (

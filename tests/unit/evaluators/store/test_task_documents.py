@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from inferometer.agent.tasks.predictions import ClassMaps, Detections, Predictions, Texts, Values
-from inferometer.evaluators.kinds.batches.measurement import InputPrediction
-from inferometer.evaluators.kinds.batches.task_documents import (
+from inferometer.evaluators.kinds.batches.documents import (
     PIECE_BYTES,
     prediction_part,
     predictions_from_documents,
 )
+from inferometer.evaluators.kinds.batches.measurement import InputPrediction
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
-from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
+from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import make_evaluation, make_manifest, make_system
 

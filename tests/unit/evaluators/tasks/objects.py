@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import EncodedImage
-from inferometer.agent.preprocessing.origins import ImageGeometry
-from inferometer.agent.tasks.run_lengths import encoded
-from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.datasets.truths import Objects, RunLengths
+from inferometer.agent.preprocessing.inputs import EncodedImage, ImageGeometry
+from inferometer.agent.tasks.predictions import encoded
+from inferometer.evaluators.datasets.base import Objects, RunLengths, Sample
 from inferometer.manifests.schema import ModelManifest
 
 FULL_SIZE = ImageGeometry(400, 300, 1.0, 1.0, 0.0, 0.0, 400, 300)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from inferometer.agent.tasks.run_lengths import encoded
-from inferometer.evaluators.jobs.requests import DatasetChoice
-from inferometer.evaluators.jobs.scoring.score import ScoreRequest, score
+from inferometer.agent.tasks.predictions import encoded
+from inferometer.evaluators.jobs.job import DatasetChoice
+from inferometer.evaluators.jobs.score import ScoreRequest, score
 from inferometer.evaluators.tasks import coco_evaluation
 from inferometer.manifests.catalog import Catalog
 

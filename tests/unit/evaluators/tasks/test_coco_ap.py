@@ -11,11 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from objects import FULL_SIZE, detector, instance_segmenter, objects, sample
 
-from inferometer.agent.tasks.object_detection import DetectionPostprocessor
-from inferometer.agent.tasks.postprocessing import PredictedInputs
-from inferometer.agent.tasks.predictions import Values
-from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.datasets.truths import Objects, TargetValues
+from inferometer.agent.tasks.objects import DetectionPostprocessor
+from inferometer.agent.tasks.predictions import PredictedInputs, Values
+from inferometer.evaluators.datasets.base import Objects, Sample, TargetValues
 from inferometer.evaluators.tasks.metric import METRICS, TaskResult
 from inferometer.evaluators.tasks.object_detection import DetectionMetric
 from inferometer.manifests.errors import DatasetError, PredictionError
@@ -209,7 +207,7 @@ def test_masks_are_compared_and_not_boxes() -> None:
     truth = sample(
         objects(((0, 0, 20, 20), "cat"), ((0, 0, 20, 20), "cat"), size=(20, 20), masks=[left, right])
     )
-    from inferometer.agent.tasks.instance_segmentation import InstancePostprocessor
+    from inferometer.agent.tasks.objects import InstancePostprocessor
 
     geometry = replace(FULL_SIZE, width=20, height=20, input_width=20, input_height=20)
     whole = np.array([[[0, 0, 20, 20], [0, 0, 20, 20]]], np.float32)

@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Text
 from inferometer.agent.tasks.predictions import Texts, Values
-from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.datasets.truths import AcceptedAnswers, TargetValues
-from inferometer.evaluators.tasks import embedding
-from inferometer.evaluators.tasks.embedding import EmbeddingMetric
+from inferometer.evaluators.datasets.base import AcceptedAnswers, Sample, TargetValues
+from inferometer.evaluators.tasks import vectors as embedding
 from inferometer.evaluators.tasks.metric import TaskResult
+from inferometer.evaluators.tasks.vectors import EmbeddingMetric
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 

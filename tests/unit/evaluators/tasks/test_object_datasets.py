@@ -14,16 +14,14 @@ import pytest
 from PIL import Image
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
-from inferometer.agent.tasks.run_lengths import decoded, encoded
-from inferometer.evaluators.datasets.base import Subset
+from inferometer.agent.tasks.predictions import decoded, encoded
+from inferometer.evaluators.datasets.base import Objects, Polygons, RunLengths, Subset
+from inferometer.evaluators.datasets.coco import CocoDataset, read_results
 from inferometer.evaluators.datasets.opening import open_path
-from inferometer.evaluators.datasets.tasks.coco import CocoDataset
-from inferometer.evaluators.datasets.truths import Objects, Polygons, RunLengths
-from inferometer.evaluators.jobs.requests import DatasetChoice
-from inferometer.evaluators.jobs.scoring.score import ScoreRequest, score
+from inferometer.evaluators.jobs.job import DatasetChoice
+from inferometer.evaluators.jobs.score import ScoreRequest, score
 from inferometer.evaluators.tasks.coco_evaluation import run_lengths_of
-from inferometer.evaluators.tasks.coco_results import read_results
-from inferometer.evaluators.tasks.scores import TaskResult
+from inferometer.evaluators.tasks.metric import TaskResult
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import DatasetError
 

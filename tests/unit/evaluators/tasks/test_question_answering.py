@@ -12,9 +12,8 @@ import pytest
 
 from inferometer.agent.preprocessing.inputs import Text
 from inferometer.agent.tasks.predictions import Texts, Values
-from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.datasets.truths import AcceptedAnswers, TargetValues
-from inferometer.evaluators.tasks.question_answering import QuestionAnsweringMetric
+from inferometer.evaluators.datasets.base import AcceptedAnswers, Sample, TargetValues
+from inferometer.evaluators.tasks.text import QuestionAnsweringMetric
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 

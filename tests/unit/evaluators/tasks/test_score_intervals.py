@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.evaluators.tasks import bootstrap
-from inferometer.evaluators.tasks.bootstrap import (
+from inferometer.evaluators.tasks import metric
+from inferometer.evaluators.tasks.metric import (
     LEAST_SAMPLES,
+    ScoreInterval,
     bootstrap_interval,
     mean_score,
     ratio_interval,
@@ -18,8 +19,7 @@ from inferometer.evaluators.tasks.bootstrap import (
     share_score,
     wilson_interval,
 )
-from inferometer.evaluators.tasks.regression import _intervals
-from inferometer.evaluators.tasks.scores import ScoreInterval
+from inferometer.evaluators.tasks.vectors import _intervals
 
 WANTED = 0.92
 RUNS = 100
@@ -60,7 +60,7 @@ def test_where_intervals_cover_less_there_is_none(samples: int) -> None:
 
 
 def test_few_samples_are_what_the_least_number_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "LEAST_SAMPLES", 20)
+    monkeypatch.setattr(metric, "LEAST_SAMPLES", 20)
     random, covered = np.random.default_rng(3), dict.fromkeys(("normal", "exponential"), 0)
     for kind in covered:
         for _ in range(200):

@@ -13,14 +13,14 @@ from metric_cases import metric_of, sample_of, scored
 from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps, Values
-from inferometer.evaluators.datasets.truths import (
+from inferometer.evaluators.datasets.base import (
     IGNORED_CLASS,
     ClassMap,
     Objects,
     TargetValues,
     UnreadClassMap,
 )
-from inferometer.evaluators.tasks import semantic_segmentation
+from inferometer.evaluators.tasks import images as semantic_segmentation
 from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, PredictionError
 

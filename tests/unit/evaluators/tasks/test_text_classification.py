@@ -12,7 +12,7 @@ from inferometer.agent.preprocessing.inputs import Text
 from inferometer.agent.tasks.predictions import Classifications, Texts
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.tasks.metric import TaskResult
-from inferometer.evaluators.tasks.text_classification import TextClassificationMetric
+from inferometer.evaluators.tasks.text import TextClassificationMetric
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 

@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.agent.tracing.span import SpanChunk, SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import SpanChunk, SpanKind, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.reports.eventflow import EventflowReport
+from inferometer.evaluators.reports.traces import EventflowReport
 from inferometer.evaluators.reports.writer import Format, write
-from inferometer.evaluators.store.databases.sqlite import connect_sqlite
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
-from inferometer.evaluators.traces.chrome_trace import chrome_trace
+from inferometer.evaluators.store.sqlite import connect_sqlite
+from inferometer.evaluators.traces.export import chrome_trace, otlp_json
 from inferometer.evaluators.traces.flame_graph import flame_graph_svg
 from inferometer.evaluators.traces.layers import layers
-from inferometer.evaluators.traces.otlp_json import otlp_json
 from inferometer.manifests.errors import OutputError
 from tests.contract.store_fixtures import make_evaluation
 

@@ -11,12 +11,16 @@ import pytest
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, span_id_text
-from inferometer.agent.tracing.span import SpanChunk, SpanKind, TraceLevel
-from inferometer.evaluators.traces.chrome_trace import chrome_trace
-from inferometer.evaluators.traces.flame_graph import flame_graph_svg
-from inferometer.evaluators.traces.frames import frames
-from inferometer.evaluators.traces.otlp_json import otlp_json
+from inferometer.agent.tracing.recorder import (
+    SpanChunk,
+    SpanKind,
+    SpanRecorder,
+    TraceContext,
+    TraceLevel,
+    span_id_text,
+)
+from inferometer.evaluators.traces.export import chrome_trace, otlp_json
+from inferometer.evaluators.traces.flame_graph import flame_graph_svg, frames
 
 EPOCH_NS = 1_795_224_825_379_595_668
 MEASURE = SpanKind.of("measure", TraceLevel.APPLICATION_TRACE)

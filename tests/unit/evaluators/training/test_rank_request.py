@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from inferometer.agent.training.trainer import Rank
+from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.kinds.batches.run import Progress
-from inferometer.evaluators.running.resources import JobCallbacks
-from inferometer.evaluators.training.ranks import RankRequest, held_address, local_ranks, run_ranks
+from inferometer.evaluators.kinds.training.ranks import RankRequest, held_address, local_ranks, run_ranks
 from inferometer.manifests.errors import ConfigurationError
 
 TORCHRUN = {

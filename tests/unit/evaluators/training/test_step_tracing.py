@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferometer.agent.tracing.profiler import Profiler
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.tracing.recorder import (
+    Profiler,
+    SpanKind,
+    SpanRecorder,
+    TraceContext,
+    TraceLevel,
+    TraceScope,
+)
 from inferometer.agent.training.trainer import StepParts
-from inferometer.evaluators.training.step_tracing import StepTracing
+from inferometer.evaluators.kinds.training.training_run import StepTracing
 from inferometer.manifests.errors import PredictionError
 
 PARTS = StepParts(forward_ns=10, backward_ns=20, communicate_ns=0, update_ns=5)

@@ -12,10 +12,10 @@ from training_fakes import Clock, FakeTrainer, description, manifest
 
 from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.kinds.training.job import train
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement, TrainingOptions
 from inferometer.evaluators.kinds.training.request import TrainingRequest
-from inferometer.evaluators.running.resources import JobCallbacks
 from inferometer.manifests.errors import OutputError
 
 STEPS = 3

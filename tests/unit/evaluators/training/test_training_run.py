@@ -19,19 +19,18 @@ from training_fakes import (
     description,
 )
 
-from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceLevel, TraceScope
 from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.run import Progress
-from inferometer.evaluators.kinds.data import DataOptions
 from inferometer.evaluators.kinds.training.measurement import (
     Bound,
     TrainingMeasurement,
     TrainingOptions,
     TrainingSummary,
 )
-from inferometer.evaluators.training.training_run import TrainingRun
+from inferometer.evaluators.kinds.training.training_run import TrainingRun
+from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, EvaluationInterrupted
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.hardware.device import CPU
-from inferometer.agent.hardware.environment import Environment
+from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import CPU, Environment
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
 from inferometer.agent.training.trainer import (

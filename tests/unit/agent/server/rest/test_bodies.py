@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.agent.server.rest.bodies import accepted_encoding, deflated, inflated, receive_body
-from inferometer.agent.server.rest.status import HttpRequestError
+from inferometer.agent.protocol.status import HttpRequestError
+from inferometer.agent.server.rest.app import accepted_encoding, deflated, inflated, receive_body
 from inferometer.manifests.errors import InputError, RequestCancelledError
 
 

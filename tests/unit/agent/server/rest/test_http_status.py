@@ -5,8 +5,14 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from inferometer.agent.protocol.status import STATUS_CODES, NotOfferedError, status_code
-from inferometer.agent.server.rest.status import HTTP_STATUSES, HttpRequestError, http_status
+from inferometer.agent.protocol.status import (
+    HTTP_STATUSES,
+    STATUS_CODES,
+    HttpRequestError,
+    NotOfferedError,
+    http_status,
+    status_code,
+)
 from inferometer.manifests import errors
 
 TREE = [

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from inferometer.agent.protocol.v2_datatypes import DATATYPES
-from inferometer.agent.server.rest.json_tensors import content_of, data_of
+from inferometer.agent.open_inference.codec import DATATYPES
+from inferometer.agent.open_inference.http_codec import content_of, data_of
 from inferometer.manifests.errors import InputError, PredictionError
 
 

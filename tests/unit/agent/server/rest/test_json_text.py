@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.agent.server.rest.json_text import LONG_BYTES, list_text, read_object, text_of
+from inferometer.agent.open_inference.http_codec import LONG_BYTES, list_text, read_object, text_of
 from inferometer.manifests.errors import InputError
 
 NUMBERS = np.random.default_rng(1).random(300_000).tolist()

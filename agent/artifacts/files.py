@@ -1,0 +1,384 @@
+"""Files of models and datasets: the cache of downloads, and a model's files with the inputs they state.
+
+A file is fetched once and verified whenever it is used. A model's files are located or downloaded, and
+verified against the manifest; the signature of a model without a manifest has its inputs, as its file or
+its object states them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from inferometer.agent.architectures.sources import Architecture, Architectures
+from inferometer.agent.artifacts.archives import UnpackedArchive, UnpackLimits, unpack, write_record
+from inferometer.agent.artifacts.downloads import (
+    SHA256,
+    CheckedFile,
+    Downloader,
+    PartialFile,
+    check_file,
+    digests,
+    mismatch,
+)
+from inferometer.agent.artifacts.locations import (
+    DOWNLOADED,
+    FileReference,
+    cached_path,
+    file_name,
+    is_file,
+    model_files,
+    plain_name,
+    shown,
+)
+from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError, ConfigurationError
+from inferometer.manifests.fields import FIRST_INPUT
+from inferometer.manifests.schema import ModelManifest
+
+_KEY_DIGITS = 16
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArtifactCache:
+    """A directory of downloaded files. Safe for any number of processes and threads.
+
+    A file is at ``downloads/<host>/<hash of the URL>/<file name>``, and the SHA-256 of a download
+    is in ``<file name>.json`` beside it. A file that a user puts there by hand is used as well. Archives are
+    unpacked into ``unpacked/<file name>-<hash of the content>/``.
+    The directory is created with the first file.
+    """
+
+    directory: Path
+    downloader: Downloader
+    unpack_limits: UnpackLimits = UnpackLimits()  # noqa: RUF009 - frozen
+
+    def fetch(self, url: str, checksum: str, source: object) -> CheckedFile:
+        """Returns the file at an http or https URL that ends with a file's name; a missing one is downloaded.
+
+        Without a checksum, the file must be the one that was downloaded. The error names ``source``, the
+        manifest.
+
+        Raises:
+            ArtifactUnavailableError: The download fails. The message names the path for a copy by hand.
+            ArtifactError: The file has another checksum, or the cache cannot be written.
+        """
+        place = cached_path(self.directory, url)
+        if not is_file(place):
+            with self._locked(place):
+                if not is_file(place):  # otherwise another process was faster
+                    return self._download(url, place, checksum, source)
+        return _checked(place, checksum, source)
+
+    def unpack(self, archive: CheckedFile) -> UnpackedArchive:
+        """Returns the unpacked content of an archive.
+
+        Raises:
+            ArtifactError: The file is not an archive, is damaged or is rejected, or the cache cannot be
+                written.
+        """
+        name = f"{plain_name(archive.path.name)}-{archive.sha256[:_KEY_DIGITS]}"
+        folder = self.directory / "unpacked" / name
+        record = folder.with_name(f"{name}.json")
+        if not folder.is_dir():
+            with self._locked(folder):
+                if not folder.is_dir():
+                    self._unpack(archive.path, folder, record)
+        return UnpackedArchive.read(archive.path, folder, record)
+
+    def _unpack(self, archive: Path, folder: Path, record: Path) -> None:
+        with (
+            _writing(folder.parent),
+            tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as temporary,
+        ):
+            content = Path(temporary) / "content"
+            content.mkdir()
+            write_record(record, archive, unpack(archive, content, self.unpack_limits))
+            content.rename(folder)
+
+    def _download(self, url: str, place: Path, checksum: str, source: object) -> CheckedFile:
+        partial = PartialFile(place)
+        with _writing(place.parent):
+            try:
+                while True:
+                    resumed = self.downloader.download(url, partial)
+                    found = digests(partial.path, checksum)
+                    difference = mismatch(found, checksum, source)
+                    if difference is None:
+                        break
+                    partial.discard()
+                    if not resumed:  # otherwise the part from before may be the wrong one
+                        raise ArtifactError(f"{shown(url)}: is not the file that is meant: {difference}")
+            except ArtifactUnavailableError as error:
+                raise ArtifactUnavailableError(
+                    f"{shown(url)} cannot be downloaded: {error}; if you can get the file, put it at {place}"
+                ) from error
+            size = partial.size
+            place.with_name(f"{place.name}.json").write_text(
+                json.dumps({"url": url, SHA256: found[SHA256], "bytes": size}), encoding="utf-8"
+            )
+            partial.finish(place)
+        _log.info("downloaded %s to %s (%d bytes)", shown(url), place, size)
+        return CheckedFile(place, found[SHA256], downloaded=True)
+
+    @contextmanager
+    def _locked(self, place: Path) -> Iterator[None]:
+        """Creates the folder of a path and keeps other processes and threads from writing to the path."""
+        with _writing(place.parent):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            # one per use, because threads that share a FileLock share its lock
+            lock = FileLock(place.with_name(f"{place.name}.lock"))
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                _log.warning("waiting for another process that is writing %s", place)
+                lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _checked(place: Path, checksum: str, source: object) -> CheckedFile:
+    """Returns a file of the cache if its checksum, or the one recorded at its download, matches."""
+    record = place.with_name(f"{place.name}.json")
+    try:
+        if checksum or not is_file(record):  # without either, a user put it there
+            return check_file(place, checksum, source)
+        return check_file(place, f"{SHA256}:{_recorded(record)}", f"{record}, from when it was downloaded,")
+    except ArtifactError as error:
+        raise ArtifactError(f"{error}; remove it and {record.name}, and it is downloaded again") from error
+
+
+def _recorded(record: Path) -> str:
+    """Returns the SHA-256 that was recorded when a file was downloaded."""
+    try:
+        found = json.loads(record.read_text(encoding="utf-8"))[SHA256]
+        if re.fullmatch("[0-9a-f]{64}", found):
+            return str(found)
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ArtifactError(f"{record}: is damaged: {type(error).__name__}") from error
+    raise ArtifactError(f"{record}: is damaged: its {SHA256} is none")
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turns disk errors into an error that names a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise ArtifactError(
+            f"the cache {folder} cannot be written: {error.strerror or error}; AGENT_CACHE_DIR can name "
+            "another directory"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """A model's verified files, and its architecture in code.
+
+    ``weights`` is None if they are in the graph's file. ``checksums`` are ``sha256:…`` of each, by ``graph``
+    and ``weights``, and by ``architecture`` for a user's file. A model ``in_memory`` has no files: it is the
+    object that its owner has built, and keeps.
+    """
+
+    graph: Path | None = None
+    weights: Path | None = None
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    architecture: Architecture | None = None
+    in_memory: object | None = None
+
+    def with_architecture(self, architecture: Architecture | None) -> Artifacts:
+        """Returns the same files with the model in code that the weights belong to."""
+        checksum = architecture and architecture.checksum
+        more = {"architecture": checksum} if checksum else {}
+        return replace(self, architecture=architecture, checksums={**self.checksums, **more})
+
+
+def resolve_artifacts(
+    manifest: ModelManifest, *, weights: bool = True, cache: ArtifactCache | None = None
+) -> Artifacts:
+    """Finds the files of a model, downloads missing ones, and verifies all checksums.
+
+    Without ``weights``, the file with the weights is left out. Without a ``cache``, which downloads files and
+    unpacks archives, all files must be on this machine.
+
+    Raises:
+        ArtifactUnavailableError: A file is missing, or its download fails; the message names the path for a
+            copy by hand.
+        ArtifactError: A file has another checksum.
+    """
+    found = model_files(manifest, weights=weights)
+    try:
+        if archive := found.get("archive"):
+            checked = _unpacked(manifest, archive, weights, cache)
+        else:
+            checked = {kind: get_file(file, cache) for kind, file in found.items()}
+    except ArtifactUnavailableError as error:
+        if not (weights and manifest.model.architecture):
+            raise
+        raise ArtifactUnavailableError(f"{error}, or measure speed alone with --weights=random") from error
+    paths = {kind: file.path for kind, file in checked.items()}
+    checksums = {kind: file.checksum for kind, file in checked.items()}
+    return Artifacts(paths.get("graph"), paths.get("weights"), checksums)
+
+
+def resolve_model(
+    manifest: ModelManifest,
+    framework: str,
+    architectures: Architectures,
+    cache: ArtifactCache | None = None,
+    *,
+    random: bool,
+) -> Artifacts:
+    """Finds the files of a model as ``resolve_artifacts`` does, and its architecture if it is built in code.
+
+    A model with ``random`` weights has no file of weights. The architecture is None if the graph is a file,
+    or if a plug-in's framework builds it.
+
+    Raises:
+        ArtifactError: As ``resolve_artifacts`` says; or the architecture is unknown; or a model that is read
+            from a file is to have random weights.
+    """
+    architecture = None
+    if (name := manifest.model.architecture) is not None:
+        architecture = architectures.find(name, framework)
+    elif random:
+        raise ArtifactError(
+            f"model {manifest.name} {manifest.version} for {framework} is read from a file, weights and "
+            "all; only a model that is built in code (architecture) can have random weights"
+        )
+    return resolve_artifacts(manifest, weights=not random, cache=cache).with_architecture(architecture)
+
+
+def get_file(file: FileReference, cache: ArtifactCache | None = None) -> CheckedFile:
+    """Returns a file that a manifest names, if it has the expected checksum; without a cache, a local one.
+
+    Raises:
+        ArtifactUnavailableError: The file is missing, or its download fails.
+        ArtifactError: The file cannot be read, or has another checksum.
+    """
+    source = file.manifest.source
+    local = file.local()
+    if local is not None:
+        return check_file(local, file.checksum, source)
+    if file.url is None:
+        raise ArtifactUnavailableError(f"{source}: the file {file.candidates[0]} is missing")
+    where = f"{source}: field {file.field}: {shown(file.url)}"
+    if not file_name(file.url):
+        raise ArtifactUnavailableError(f"{where}: the URL has no file name")
+    if file.scheme == "file":
+        raise ArtifactUnavailableError(f"{where}: the file {file.candidates[-1]} is missing")
+    if file.scheme not in DOWNLOADED:
+        raise ArtifactUnavailableError(
+            f"{where}: {file.scheme} is not supported, but https, http and file are; get the file, and "
+            f"put it at {file.candidates[-1]}"
+        )
+    if cache is None:
+        raise ArtifactUnavailableError(
+            f"{where} is not downloaded; get the file, and put it at {file.candidates[-1]}"
+        )
+    try:
+        return cache.fetch(file.url, file.checksum, source)
+    except ArtifactUnavailableError as error:
+        raise ArtifactUnavailableError(f"{source}: field {file.field}: {error}") from error
+
+
+def _unpacked(
+    manifest: ModelManifest, archive: FileReference, weights: bool, cache: ArtifactCache | None
+) -> dict[str, CheckedFile]:
+    """Returns the files of a model in an archive; paths and checksums refer to its content."""
+    files, source = manifest.model, manifest.source
+    if not files.base_url:
+        raise ArtifactError(
+            f"{source}: field {archive.field}: is missing; with is_archive, it names the archive"
+        )
+    checked = get_file(archive, cache)
+    if cache is None:
+        raise ArtifactError(
+            f"{source}: field model.is_archive: there is no cache to unpack {checked.path} into"
+        )
+    unpacked = cache.unpack(checked)
+    found = {}
+    if files.graph_path is not None:
+        found["graph"] = unpacked.file(files.graph_path, files.graph_checksum, source)
+    if weights and files.weights_path is not None:
+        found["weights"] = unpacked.file(files.weights_path, files.weights_checksum, source)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class InputSignature:
+    """One input of a model.
+
+    Attributes:
+        name: Its name.
+        element_type: NumPy's name of its dtype; None if the model does not state it.
+        shape: Its sizes, the batch first, with None for a size that is left open; None if the model does not
+            even state their number.
+    """
+
+    name: str
+    element_type: str | None = None
+    shape: tuple[int | None, ...] | None = None
+
+
+def inputs_of_examples(
+    model: str,
+    examples: Sequence[InputSignature],
+    float_type: str = "float32",
+    arguments: Sequence[str] = (),
+) -> tuple[InputSignature, ...]:
+    """Returns the inputs of a model in memory that does not state them, from examples.
+
+    Args:
+        model: The name of the model in messages.
+        examples: The tensors of a batch.
+        float_type: The dtype of the tensors that are floats.
+        arguments: The names of the model's arguments, for several examples without names.
+
+    Raises:
+        ConfigurationError: There are no examples.
+    """
+    if not examples:
+        raise ConfigurationError(f"{model} does not tell its input; give inputs, an array of samples")
+    inputs = []
+    for place, example in enumerate(examples):
+        element_type = example.element_type or float_type
+        if element_type.startswith("float"):
+            element_type = float_type
+        name = FIRST_INPUT
+        if len(examples) > 1:
+            name = arguments[place] if len(arguments) >= len(examples) else f"input{place}"
+        inputs.append(InputSignature(example.name or name, element_type, example.shape))
+    return tuple(inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSignature:
+    """The inputs of a model, and further data for a record of it.
+
+    Attributes:
+        inputs: The inputs, without weights.
+        graph: The file of the graph; None for a model in memory.
+        weights: The file of the weights; None if the graph's file contains them.
+        notes: Notes on the format for people, one line each.
+        attributes: Attributes that identify a model in memory, such as its class.
+        checksums: Checksums of a model in memory, such as that of its parameters.
+    """
+
+    inputs: tuple[InputSignature, ...]
+    graph: Path | None = None
+    weights: Path | None = None
+    notes: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    checksums: Mapping[str, str] = field(default_factory=dict)

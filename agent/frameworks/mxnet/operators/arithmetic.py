@@ -1,0 +1,152 @@
+"""Element-wise arithmetic, comparisons and functions, reductions, and products of matrices in MXNet.
+
+The outputs of comparisons are 0 and 1 in the type of the inputs. Reductions include cumulative sums,
+sorting and searching; products include linear algebra.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from inferometer.agent.frameworks.mxnet.operators.runner import Form, Function
+from inferometer.agent.operators.operator import Case
+
+
+def named(name: str, *covers: str) -> Form:
+    """Returns the form of an operator that takes the table's inputs as they are."""
+    return Form(name, lambda mx, _: getattr(mx, name), (name, *covers))
+
+
+def _in_place(name: str, function: Callable[..., Any], covered: str) -> Form:
+    # symbols have no operators in place
+    return Form(f"NDArray.{name}", lambda _mx, _case: function, (covered,), symbolic=False)
+
+
+# its own names are the table's
+_SAME = (
+    "abs sign exp expm1 log log2 log10 log1p sqrt rsqrt cbrt rcbrt square reciprocal sin cos tan arcsin "
+    "arccos arctan sinh cosh arcsinh arccosh arctanh degrees radians erf erfinv gamma gammaln ceil floor "
+    "rint round"
+)
+
+
+def _reduced(name: str, *covers: str) -> Form:
+    return Form(
+        name,
+        lambda mx, case: partial(getattr(mx, name), axis=case["axis"], keepdims=case["keepdims"]),
+        (name, *covers),
+    )
+
+
+def _transposes(case: Case) -> dict[str, Any]:
+    return {"transpose_a": case["transpose_lhs"], "transpose_b": case["transpose_rhs"]}
+
+
+def _plain(name: str) -> Form:
+    """The operator of a name, called without parameters."""
+    return Form(name, lambda mx, _: getattr(mx, name), (name, f"_{name}"))
+
+
+def _eigenvalues(mx: Any, _: Case) -> Function:
+    return lambda data: mx.linalg.syevd(data)[1]
+
+
+FUNCTIONS: Mapping[str, Form] = {
+    "add": named("elemwise_add"),
+    "subtract": named("elemwise_sub"),
+    "multiply": named("elemwise_mul"),
+    "divide": named("elemwise_div"),
+    "modulo": named("broadcast_mod"),
+    "power": named("broadcast_power"),
+    "maximum": named("broadcast_maximum"),
+    "minimum": named("broadcast_minimum"),
+    "hypot": named("broadcast_hypot"),
+    "broadcast_add": named("broadcast_add", "broadcast_plus"),
+    "broadcast_subtract": named("broadcast_sub", "broadcast_minus"),
+    "broadcast_multiply": named("broadcast_mul"),
+    "broadcast_divide": named("broadcast_div"),
+    "iadd": _in_place("__iadd__", operator.iadd, "broadcast_add"),
+    "isub": _in_place("__isub__", operator.isub, "broadcast_sub"),
+    "imul": _in_place("__imul__", operator.imul, "broadcast_mul"),
+    "idiv": _in_place("__itruediv__", operator.itruediv, "broadcast_div"),
+    "imod": _in_place("__imod__", operator.imod, "broadcast_mod"),
+    "add_n": named("add_n", "ElementWiseSum"),
+    "negative": named("negative"),
+    "equal": named("broadcast_equal"),
+    "not_equal": named("broadcast_not_equal"),
+    "greater": named("broadcast_greater"),
+    "greater_equal": named("broadcast_greater_equal"),
+    "less": named("broadcast_lesser"),
+    "less_equal": named("broadcast_lesser_equal"),
+    "logical_and": named("broadcast_logical_and"),
+    "logical_or": named("broadcast_logical_or"),
+    "logical_xor": named("broadcast_logical_xor"),
+    "logical_not": named("logical_not"),
+    **{name: named(name) for name in _SAME.split()},
+    "trunc": named("trunc", "fix"),
+    "clip": Form("clip", lambda mx, case: lambda data: mx.clip(data, a_min=case["low"], a_max=case["high"])),
+    "copy": named("identity"),
+    "cast": Form(
+        "cast", lambda mx, case: lambda data: mx.cast(data, dtype=case["to"]), ("cast", "Cast", "amp_cast")
+    ),
+    "sum": _reduced("sum", "sum_axis"),
+    "mean": _reduced("mean"),
+    "nansum": _reduced("nansum"),
+    "prod": _reduced("prod"),
+    "nanprod": _reduced("nanprod"),
+    "max": _reduced("max", "max_axis"),
+    "min": _reduced("min", "min_axis"),
+    "norm": Form(
+        "norm",
+        lambda mx, case: partial(mx.norm, ord=case["ord"], axis=case["axis"], keepdims=case["keepdims"]),
+    ),
+    "moments": Form(
+        "moments", lambda mx, case: partial(mx.moments, axes=case["axis"], keepdims=case["keepdims"])
+    ),
+    "cumsum": Form("cumsum", lambda mx, case: partial(mx.cumsum, axis=case["axis"])),
+    "argmax": Form(
+        "argmax", lambda mx, case: partial(mx.argmax, axis=case["axis"]), ("argmax", "argmax_channel")
+    ),
+    "argmin": Form("argmin", lambda mx, case: partial(mx.argmin, axis=case["axis"])),
+    "sort": Form("sort", lambda mx, case: partial(mx.sort, axis=case["axis"])),
+    "argsort": Form("argsort", lambda mx, case: partial(mx.argsort, axis=case["axis"], dtype="int64")),
+    "topk": Form(
+        "topk",
+        lambda mx, case: partial(mx.topk, axis=case["axis"], k=case["k"], ret_typ="both", dtype="int64"),
+    ),
+    "dot": Form("dot", lambda mx, case: partial(mx.dot, **_transposes(case))),
+    "batch_dot": Form("batch_dot", lambda mx, case: partial(mx.batch_dot, **_transposes(case))),
+    "khatri_rao": Form("khatri_rao", lambda mx, _: mx.khatri_rao),
+    "gemm": Form(
+        "linalg_gemm",
+        lambda mx, case: partial(mx.linalg_gemm, alpha=case["alpha"], beta=case["beta"], **_transposes(case)),
+    ),
+    "gemm2": Form(
+        "linalg_gemm2",
+        lambda mx, case: partial(mx.linalg_gemm2, alpha=case["alpha"], **_transposes(case)),
+    ),
+    "syrk": _plain("linalg_syrk"),
+    "trmm": _plain("linalg_trmm"),
+    "trsm": _plain("linalg_trsm"),
+    "cholesky": _plain("linalg_potrf"),
+    "cholesky_inverse": _plain("linalg_potri"),
+    "det": _plain("linalg_det"),
+    "slogdet": _plain("linalg_slogdet"),
+    "inverse": _plain("linalg_inverse"),
+    "eigh": Form("linalg.syevd", _eigenvalues, ("_linalg_syevd",)),
+    "lq": _plain("linalg_gelqf"),
+    "sum_log_diagonal": _plain("linalg_sumlogdiag"),
+    "extract_diagonal": _plain("linalg_extractdiag"),
+    "make_diagonal": _plain("linalg_makediag"),
+    "extract_triangle": _plain("linalg_extracttrian"),
+    "make_triangle": _plain("linalg_maketrian"),
+}
+
+
+MISSING: Mapping[str, str] = {
+    "fmod": "MXNet's remainders have the sign of the divisor, as modulo has",
+    "logsumexp": "mx.nd and mx.sym have no logsumexp",
+}

@@ -1,0 +1,391 @@
+"""Layers of networks in MXNet: activations, dense layers, convolutions, poolings and others.
+
+Also resizing, sampling of images, normalizations and recurrent layers. In training, ``BatchNorm`` adds
+the squares of a channel in float32, one after the other: with two million elements a channel its variance
+is off by 1e-3 to 3e-3, more with fewer threads, with and without oneDNN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function
+from inferometer.agent.frameworks.mxnet.runtime import mxnet
+from inferometer.agent.operators.operator import Case
+from inferometer.agent.operators.table.convolution import channels_of, groups_of, window_of
+from inferometer.agent.operators.table.pooling import pair_of
+from inferometer.agent.operators.table.pooling import window_of as pooling_window_of
+from inferometer.agent.operators.table.recurrent import WEIGHTS
+
+
+def _activation(kind: str, *covers: str) -> Form:
+    return Form(
+        "Activation",
+        lambda mx, _: partial(mx.Activation, act_type=kind),
+        ("Activation", *covers),
+        Block("gluon.nn.Activation", lambda _: mxnet.gluon.nn.Activation(kind)),
+    )
+
+
+def _leaky(kind: str, gluon: Block, slope: str = "") -> Form:
+    """The form of ``LeakyReLU`` of a kind; ``slope`` is the table's name of its slope."""
+
+    def make(mx: Any, case: Any) -> Any:
+        given = {"slope": case[slope]} if slope else {}
+        return partial(mx.LeakyReLU, act_type=kind, **given)
+
+    return Form("LeakyReLU", make, gluon=gluon)
+
+
+def _along_axis(name: str) -> Form:
+    return Form(name, lambda mx, case: partial(getattr(mx, name), axis=case["axis"]))
+
+
+def _swish(mx: Any, _: Any) -> Any:
+    return lambda data: data * mx.sigmoid(data)
+
+
+def _im2col_window(case: Case) -> dict[str, Any]:
+    return {name: case[name] for name in ("kernel", "stride", "pad")}
+
+
+def _dense(mx: Any, case: Case) -> Any:
+    return lambda data, weight, bias: mx.FullyConnected(
+        data, weight, bias, num_hidden=case["units"], flatten=False
+    )
+
+
+def _embedding(mx: Any, case: Case) -> Any:
+    return lambda data, weight: mx.Embedding(
+        data, weight, input_dim=case["input_dim"], output_dim=case["output_dim"]
+    )
+
+
+def _sampler(mx: Any, _: Case) -> Any:
+    # its grid has the two coordinates before the rows and columns
+    return lambda data, grid: mx.BilinearSampler(data, mx.transpose(grid, (0, 3, 1, 2)))
+
+
+def _dropout_block(case: Case) -> Any:
+    class TrainingDropout(mxnet.gluon.nn.Dropout):  # type: ignore[misc]
+        """The block as in training, in passes without a gradient too."""
+
+        def forward(self, data: Any) -> Any:
+            with mxnet.autograd.train_mode():
+                return super().forward(data)
+
+    return TrainingDropout(case["p"])
+
+
+def _convolution(mx: Any, case: Case) -> Function:
+    return lambda *tensors: mx.Convolution(*tensors, **_convolution_arguments(case))
+
+
+def _deconvolution(mx: Any, case: Case) -> Function:
+    return lambda *tensors: mx.Deconvolution(
+        *tensors, **_convolution_arguments(case), adj=_added_padding(case)
+    )
+
+
+def _convolution_arguments(case: Case) -> dict[str, Any]:
+    window = window_of(case)
+    return {
+        "kernel": window.kernel,
+        "stride": window.stride,
+        "pad": window.pad,
+        "dilate": window.dilate,
+        "num_filter": channels_of(case),
+        "num_group": groups_of(case),
+        "no_bias": not case["bias"],
+    }
+
+
+def _added_padding(case: Case) -> tuple[int, ...]:
+    more = case["output_pad"]
+    return more if isinstance(more, tuple) else (more,) * len(window_of(case).kernel)
+
+
+def _convolution_block(name: str) -> Block:
+    def make(case: Case) -> Any:
+        window = window_of(case)
+        more = {"output_padding": _added_padding(case)} if "output_pad" in case.parameters else {}
+        return getattr(mxnet.gluon.nn, name)(
+            channels_of(case),
+            window.kernel,
+            window.stride,
+            window.pad,
+            dilation=window.dilate,
+            groups=groups_of(case),
+            use_bias=case["bias"],
+            in_channels=case.shapes["data"][1],  # which a transposed one of several groups cannot infer
+            **more,
+        )
+
+    return Block(f"gluon.nn.{name}", make, {"weight": "weight", "bias": "bias"})
+
+
+def _pooled(kind: str, mx: Any, case: Case) -> Function:
+    window = pooling_window_of(case)
+    more = {"p_value": 2} if kind == "lp" else {}
+    return lambda data: mx.Pooling(
+        data, kernel=window.kernel, stride=window.stride, pad=window.pad, pool_type=kind, **more
+    )
+
+
+def _pooling(kind: str, block: str = "") -> Form:
+    def make(case: Case) -> Any:
+        window = pooling_window_of(case)
+        return getattr(mxnet.gluon.nn, block)(window.kernel, window.stride, window.pad)
+
+    gluon = Block(f"gluon.nn.{block}", make) if block else None
+    return Form("Pooling", partial(_pooled, kind), gluon=gluon)
+
+
+def _whole(kind: str, rank: int, block: str = "") -> Form:
+    gluon = Block(f"gluon.nn.{block}", lambda _: getattr(mxnet.gluon.nn, block)()) if block else None
+    return Form(
+        "Pooling",
+        lambda mx, _: lambda data: mx.Pooling(data, kernel=(1,) * rank, pool_type=kind, global_pool=True),
+        gluon=gluon,
+    )
+
+
+def _adaptive(mx: Any, case: Case) -> Function:
+    return lambda data: mx.contrib.AdaptiveAvgPooling2D(data, output_size=pair_of(case, "output"))
+
+
+def _nearest(mx: Any, case: Case) -> Function:
+    return lambda data: mx.UpSampling(data, scale=case["scale"], sample_type="nearest")
+
+
+def _bilinear(mx: Any, case: Case) -> Function:
+    height, width = pair_of(case, "output")
+    return lambda data: mx.contrib.BilinearResize2D(data, height=height, width=width, align_corners=False)
+
+
+def _roi_pooled(mx: Any, case: Case) -> Function:
+    return lambda data, rois: mx.ROIPooling(
+        data, rois, pooled_size=pair_of(case, "output"), spatial_scale=case["spatial_scale"]
+    )
+
+
+def _roi_aligned(mx: Any, case: Case) -> Function:
+    return lambda data, rois: mx.contrib.ROIAlign(
+        data,
+        rois,
+        pooled_size=pair_of(case, "output"),
+        spatial_scale=case["spatial_scale"],
+        sample_ratio=case["samples"],
+    )
+
+
+_PARAMETERS = {"gamma": "gamma", "beta": "beta", "mean": "running_mean", "variance": "running_var"}
+
+
+def _batch_norm_momentum(case: Case) -> float:
+    # MXNet's is the share of the old value
+    return 1 - float(case.parameters.get("momentum", 0.1))  # type: ignore[arg-type]
+
+
+def _batch_norm(given: bool, mx: Any, case: Case) -> Function:
+    return lambda *tensors: mx.BatchNorm(
+        *tensors,
+        eps=case["epsilon"],
+        momentum=_batch_norm_momentum(case),
+        fix_gamma=False,
+        use_global_stats=given,
+    )
+
+
+def _batch_norm_block(given: bool) -> Block:
+    def make(case: Case) -> Any:
+        return mxnet.gluon.nn.BatchNorm(
+            epsilon=case["epsilon"],
+            momentum=_batch_norm_momentum(case),
+            use_global_stats=given,
+            in_channels=case.shapes["data"][1],
+        )
+
+    return Block("gluon.nn.BatchNorm", make, _PARAMETERS)
+
+
+def _normalized(name: str, mx: Any, case: Case) -> Function:
+    return lambda data, gamma, beta: getattr(mx, name)(data, gamma, beta, eps=case["epsilon"])
+
+
+def _local_response(mx: Any, case: Case) -> Function:
+    return lambda data: mx.LRN(
+        data, nsize=case["size"], alpha=case["alpha"], beta=case["beta"], knorm=case["bias"]
+    )
+
+
+_RECURRENT_ATTRIBUTES = dict(
+    zip(WEIGHTS, ("l0_i2h_weight", "l0_h2h_weight", "l0_i2h_bias", "l0_h2h_bias"), strict=True)
+)
+
+
+class _OutputOnly:
+    """A layer that takes its states one by one, and returns the output without the last states."""
+
+    def __call__(self, data: Any, *states: Any) -> Any:
+        return super().__call__(data, list(states))[0]  # type: ignore[misc]
+
+
+class _RNN(_OutputOnly, mxnet.gluon.rnn.RNN):  # type: ignore[misc]
+    """``gluon.rnn.RNN``."""
+
+
+class _LSTM(_OutputOnly, mxnet.gluon.rnn.LSTM):  # type: ignore[misc]
+    """``gluon.rnn.LSTM``."""
+
+
+class _GRU(_OutputOnly, mxnet.gluon.rnn.GRU):  # type: ignore[misc]
+    """``gluon.rnn.GRU``."""
+
+
+def _recurrent(mode: str, mx: Any, case: Case) -> Function:
+    return lambda *tensors: mx.RNN(*tensors, state_size=case["hidden"], num_layers=1, mode=mode)
+
+
+def _recurrent_form(mode: str, api: str, block: Any, **more: str) -> Form:
+    def make(case: Case) -> Any:
+        return block(case["hidden"], input_size=case.shapes["data"][2], **more)
+
+    return Form(
+        "RNN",
+        partial(_recurrent, mode),
+        gluon=Block(f"gluon.rnn.{api}", make, _RECURRENT_ATTRIBUTES),
+        packed={"parameters": WEIGHTS},
+    )
+
+
+FUNCTIONS: Mapping[str, Form] = {
+    "relu": _activation("relu", "relu"),
+    "leaky_relu": _leaky(
+        "leaky",
+        Block("gluon.nn.LeakyReLU", lambda case: mxnet.gluon.nn.LeakyReLU(case["slope"])),
+        "slope",
+    ),
+    "prelu": Form(
+        "LeakyReLU",
+        lambda mx, _: lambda data, alpha: mx.LeakyReLU(data, alpha, act_type="prelu"),
+        gluon=Block("gluon.nn.PReLU", lambda _: mxnet.gluon.nn.PReLU(), {"alpha": "alpha"}),
+    ),
+    "elu": _leaky("elu", Block("gluon.nn.ELU", lambda case: mxnet.gluon.nn.ELU(case["alpha"])), "alpha"),
+    "selu": _leaky("selu", Block("gluon.nn.SELU", lambda _: mxnet.gluon.nn.SELU())),
+    "sigmoid": _activation("sigmoid", "sigmoid"),
+    # MXNet's own slope is 0.2
+    "hard_sigmoid": Form("hard_sigmoid", lambda mx, _: partial(mx.hard_sigmoid, alpha=1 / 6, beta=0.5)),
+    "tanh": _activation("tanh", "tanh"),
+    "softsign": _activation("softsign", "softsign"),
+    "softplus": _activation("softrelu"),
+    "swish": Form(
+        "sigmoid elemwise_mul",
+        _swish,
+        ("sigmoid", "elemwise_mul"),
+        Block("gluon.nn.Swish", lambda _: mxnet.gluon.nn.Swish()),
+    ),
+    "gelu": _leaky("gelu", Block("gluon.nn.GELU", lambda _: mxnet.gluon.nn.GELU())),
+    "softmax": _along_axis("softmax"),
+    "log_softmax": _along_axis("log_softmax"),
+    "softmin": _along_axis("softmin"),
+    "dense": Form(
+        "FullyConnected",
+        _dense,
+        gluon=Block(
+            "gluon.nn.Dense",
+            lambda case: mxnet.gluon.nn.Dense(case["units"], in_units=case.shapes["data"][1]),
+            {"weight": "weight", "bias": "bias"},
+        ),
+    ),
+    "flatten": Form(
+        "Flatten",
+        lambda mx, _: mx.Flatten,
+        ("Flatten", "flatten"),
+        Block("gluon.nn.Flatten", lambda _: mxnet.gluon.nn.Flatten()),
+    ),
+    "lambda": Form(
+        "expand_dims",
+        lambda mx, _: partial(mx.expand_dims, axis=0),
+        gluon=Block(
+            "gluon.nn.Lambda", lambda _: mxnet.gluon.nn.Lambda(partial(mxnet.nd.expand_dims, axis=0))
+        ),
+    ),
+    "dropout": Form(
+        "Dropout",
+        lambda mx, case: partial(mx.Dropout, p=case["p"], mode="always"),
+        gluon=Block("gluon.nn.Dropout", _dropout_block),
+    ),
+    "embedding": Form(
+        "Embedding",
+        _embedding,
+        gluon=Block(
+            "gluon.nn.Embedding",
+            lambda case: mxnet.gluon.nn.Embedding(case["input_dim"], case["output_dim"]),
+            {"weight": "weight"},
+        ),
+    ),
+    "im2col": Form("im2col", lambda mx, case: partial(mx.im2col, **_im2col_window(case))),
+    "col2im": Form(
+        "col2im",
+        lambda mx, case: partial(mx.col2im, output_size=case["output_size"], **_im2col_window(case)),
+    ),
+    "grid_sample": Form("transpose BilinearSampler", _sampler, ("BilinearSampler",)),
+    "conv1d": Form("Convolution", _convolution, gluon=_convolution_block("Conv1D")),
+    "conv2d": Form("Convolution", _convolution, gluon=_convolution_block("Conv2D")),
+    "conv3d": Form("Convolution", _convolution, gluon=_convolution_block("Conv3D")),
+    "depthwise_conv2d": Form("Convolution", _convolution, gluon=_convolution_block("Conv2D")),
+    "conv1d_transpose": Form("Deconvolution", _deconvolution, gluon=_convolution_block("Conv1DTranspose")),
+    "conv2d_transpose": Form("Deconvolution", _deconvolution, gluon=_convolution_block("Conv2DTranspose")),
+    "conv3d_transpose": Form("Deconvolution", _deconvolution, gluon=_convolution_block("Conv3DTranspose")),
+    "max_pool1d": _pooling("max", "MaxPool1D"),
+    "max_pool2d": _pooling("max", "MaxPool2D"),
+    "max_pool3d": _pooling("max", "MaxPool3D"),
+    "avg_pool1d": _pooling("avg", "AvgPool1D"),
+    "avg_pool2d": _pooling("avg", "AvgPool2D"),
+    "avg_pool3d": _pooling("avg", "AvgPool3D"),
+    "sum_pool1d": _pooling("sum"),
+    "sum_pool2d": _pooling("sum"),
+    "lp_pool1d": _pooling("lp"),
+    "lp_pool2d": _pooling("lp"),
+    "global_max_pool1d": _whole("max", 1, "GlobalMaxPool1D"),
+    "global_max_pool2d": _whole("max", 2, "GlobalMaxPool2D"),
+    "global_avg_pool1d": _whole("avg", 1, "GlobalAvgPool1D"),
+    "global_avg_pool2d": _whole("avg", 2, "GlobalAvgPool2D"),
+    "global_sum_pool1d": _whole("sum", 1),
+    "global_sum_pool2d": _whole("sum", 2),
+    "adaptive_avg_pool2d": Form(
+        "contrib.AdaptiveAvgPooling2D", _adaptive, ("_contrib_AdaptiveAvgPooling2D",)
+    ),
+    "upsample_nearest": Form("UpSampling", _nearest),
+    "resize_bilinear": Form("contrib.BilinearResize2D", _bilinear, ("_contrib_BilinearResize2D",)),
+    "roi_pool": Form("ROIPooling", _roi_pooled),
+    "roi_align": Form("contrib.ROIAlign", _roi_aligned, ("_contrib_ROIAlign",)),
+    "batch_norm": Form("BatchNorm", partial(_batch_norm, True), gluon=_batch_norm_block(True)),
+    "batch_norm_training": Form(
+        "BatchNorm", partial(_batch_norm, False), gluon=_batch_norm_block(False), training=True
+    ),
+    "layer_norm": Form("LayerNorm", partial(_normalized, "LayerNorm")),
+    "instance_norm": Form("InstanceNorm", partial(_normalized, "InstanceNorm")),
+    "l2_normalization": Form(
+        "L2Normalization", lambda mx, _: lambda data: mx.L2Normalization(data, mode="channel")
+    ),
+    "lrn": Form("LRN", _local_response),
+    "rnn_tanh": _recurrent_form("rnn_tanh", "RNN", _RNN, activation="tanh"),
+    "rnn_relu": _recurrent_form("rnn_relu", "RNN", _RNN, activation="relu"),
+    "lstm": _recurrent_form("lstm", "LSTM", _LSTM),
+    "gru": _recurrent_form("gru", "GRU", _GRU),
+}
+
+
+MISSING: Mapping[str, str] = {
+    "celu": "MXNet 1.9.1 has no operator for it; the elu of its LeakyReLU scales the result only",
+    "log_sigmoid": "MXNet 1.9.1 has no operator for it; MXNet 2 adds it to Activation",
+    "mish": "MXNet 1.9.1 has no operator for it; MXNet 2 adds it to Activation",
+    "hard_swish": "MXNet 1.9.1 has no operator for it",
+    "gelu_tanh": "the gelu of MXNet's LeakyReLU is the exact one",
+    "group_norm": "MXNet's GroupNorm has one scale and shift for each group, not for each channel",
+    "rms_norm": "MXNet has no normalization by the root mean square",
+}

@@ -1,0 +1,177 @@
+"""Losses and the updates of weights in MXNet.
+
+Losses are MXNet's operators one after the other, and Gluon's blocks. ``mx.sym`` has the updates too, but
+no symbol replaces its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from math import sqrt
+from typing import Any
+
+from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function
+from inferometer.agent.frameworks.mxnet.runtime import mxnet
+from inferometer.agent.operators.operator import Case
+from inferometer.agent.operators.table.optimizer import EPSILON
+
+
+def _loss(
+    api: str,
+    each: Callable[[Any, Case, Any, Any], Any],
+    gluon: Callable[[Case], Any],
+    *,
+    over: str = "mean",
+) -> Form:
+    """The form of a loss by the function of each element, and by what makes one number of them."""
+
+    def make(mx: Any, case: Case) -> Any:
+        return lambda pred, label: getattr(mx, over)(each(mx, case, pred, label), axis=0, exclude=True)
+
+    shown = mxnet.gluon.loss.__name__.removeprefix("mxnet.")
+    block = Block(f"{shown}.{gluon.__name__}", gluon)
+    return Form(f"{api} {over}", make, tuple(api.split()), block)
+
+
+def _named(name: str, make: Callable[[Any, Case], Any]) -> Callable[[Case], Any]:
+    """The function that makes a block of ``gluon.loss``, under the block's name."""
+
+    def gluon(case: Case) -> Any:
+        return make(getattr(mxnet.gluon.loss, name), case)
+
+    gluon.__name__ = name
+    return gluon
+
+
+def _bce(mx: Any, _: Case, pred: Any, label: Any) -> Any:
+    # as Gluon's block: relu(pred) - pred · label + log(1 + exp(-|pred|)), which does not overflow
+    softrelu = mx.Activation(-mx.abs(pred), act_type="softrelu")
+    return mx.relu(pred) - pred * label + softrelu
+
+
+def _smooth(mx: Any, beta: float, pred: Any, label: Any) -> Any:
+    return mx.smooth_l1(pred - label, scalar=1 / sqrt(beta))
+
+
+def _ctc(mx: Any, _: Case) -> Any:
+    return lambda pred, label: mx.CTCLoss(pred, label, blank_label="last")
+
+
+def _update(name: str, *, kept: int = 0, fixed: Mapping[str, Any] | None = None, **renamed: str) -> Form:
+    """The form of an update.
+
+    Args:
+        name: The operator.
+        kept: How many of its states are outputs, from the last.
+        fixed: Attributes that do not depend on the case.
+        renamed: The table's name of each attribute but ``lr`` and ``wd``.
+    """
+
+    def make(mx: Any, case: Case) -> Function:
+        update = getattr(mx, name)
+        attributes = {ours: case[theirs] for ours, theirs in {"lr": "lr", "wd": "wd", **renamed}.items()}
+        attributes |= fixed or {}
+
+        def one(weight: Any, grad: Any, *states: Any) -> Any:
+            return [update(weight, grad, *states, out=weight, **attributes), *states[len(states) - kept :]]
+
+        return one
+
+    return Form(name, make, symbolic=False)
+
+
+@cache
+def _one(context: Any) -> Any:
+    """The factor on the gradient, which the operator takes from an array."""
+    return mxnet.nd.ones((1,), context)
+
+
+def _adamw(mx: Any, case: Case) -> Function:
+    names = ("lr", "beta1", "beta2")
+    attributes = {name: case[name] for name in names} | {"eta": 1.0, "epsilon": EPSILON}
+    # its decay is not multiplied by lr
+    decay = case["lr"] * case["wd"]
+
+    def update(weight: Any, grad: Any, mean: Any, var: Any) -> Any:
+        mx.contrib.adamw_update(
+            weight, grad, mean, var, _one(weight.context), out=weight, wd=decay, **attributes
+        )
+        return weight, mean, var
+
+    return update
+
+
+def _multi_sgd(mx: Any, case: Case) -> Callable[..., Any]:
+    def update(*arrays: Any) -> Any:
+        weights = list(arrays[::2])
+        count = len(weights)
+        rates, decays = (case["lr"],) * count, (case["wd"],) * count
+        mx.multi_sgd_update(*arrays, out=weights, num_weights=count, lrs=rates, wds=decays)
+        return weights
+
+    return update
+
+
+FUNCTIONS: Mapping[str, Form] = {
+    "l1_loss": _loss(
+        "elemwise_sub abs",
+        lambda mx, _, pred, label: mx.abs(pred - label),
+        _named("L1Loss", lambda block, _: block()),
+    ),
+    "l2_loss": _loss(
+        "elemwise_sub square _mul_scalar",
+        lambda mx, _, pred, label: mx.square(pred - label) * 0.5,
+        _named("L2Loss", lambda block, _: block()),
+    ),
+    "sigmoid_bce": _loss(
+        "relu elemwise_mul abs Activation", _bce, _named("SigmoidBCELoss", lambda block, _: block())
+    ),
+    "softmax_ce": _loss(
+        "log_softmax elemwise_mul sum",
+        lambda mx, _, pred, label: -mx.sum(mx.log_softmax(pred, axis=1) * label, axis=1),
+        _named("SoftmaxCELoss", lambda block, _: block(axis=1, sparse_label=False)),
+    ),
+    "smooth_l1": _loss(
+        "elemwise_sub smooth_l1",
+        lambda mx, case, pred, label: _smooth(mx, case["beta"], pred, label),
+        _named("HuberLoss", lambda block, case: block(rho=case["beta"])),
+    ),
+    "huber_loss": _loss(
+        "elemwise_sub smooth_l1 _mul_scalar",
+        lambda mx, case, pred, label: _smooth(mx, case["delta"], pred, label) * case["delta"],
+        _named("HuberLoss", lambda block, case: block(rho=case["delta"], weight=case["delta"])),
+    ),
+    "hinge_loss": _loss(
+        "elemwise_mul _rminus_scalar relu",
+        lambda mx, case, pred, label: mx.relu(case["margin"] - pred * label),
+        _named("HingeLoss", lambda block, case: block(margin=case["margin"])),
+    ),
+    "kl_div": _loss(
+        "log elemwise_sub elemwise_mul",
+        lambda mx, _, pred, label: label * (mx.log(label) - pred),
+        _named("KLDivLoss", lambda block, _: block()),
+        over="sum",
+    ),
+    "ctc_loss": Form(
+        "CTCLoss",
+        _ctc,
+        ("CTCLoss", "ctc_loss", "_contrib_CTCLoss", "_contrib_ctc_loss"),
+        Block("gluon.loss.CTCLoss", lambda _: mxnet.gluon.loss.CTCLoss("TNC", "NT")),
+    ),
+    "sgd_update": _update("sgd_update"),
+    "sgd_mom_update": _update("sgd_mom_update", momentum="momentum"),
+    "nag_mom_update": _update("nag_mom_update", momentum="momentum"),
+    "adam_update": _update("adam_update", kept=2, fixed={"epsilon": EPSILON}, beta1="beta1", beta2="beta2"),
+    "adamw_update": Form("contrib.adamw_update", _adamw, ("_adamw_update",), symbolic=False),
+    "rmsprop_update": _update("rmsprop_update", kept=1, fixed={"epsilon": EPSILON}, gamma1="alpha"),
+    "ftrl_update": _update("ftrl_update", kept=2, lamda1="lamda1", beta="beta"),
+    "signsgd_update": _update("signsgd_update"),
+    "signum_update": _update("signum_update", kept=1, momentum="momentum"),
+    "multi_sgd_update": Form("multi_sgd_update", _multi_sgd, symbolic=False),
+}
+
+
+MISSING: Mapping[str, str] = {
+    "adagrad_update": "MXNet 1.9.1 has the operator for row-sparse gradients only",
+}

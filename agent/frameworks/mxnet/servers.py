@@ -1,0 +1,37 @@
+"""The scheduler and the servers that a distributed kvstore of MXNet needs beside its ranks.
+
+MXNet is imported in their processes only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+
+from inferometer.agent.training.trainer import Companion, Rank
+
+
+def companions(communication: str, rank: Rank) -> Sequence[Companion]:
+    """Returns what runs beside a rank: the scheduler beside rank 0, and the servers beside all in turn.
+
+    Args:
+        communication: The type of the kvstore; only those of several processes have servers.
+        rank: The rank, with the number of servers.
+    """
+    if not (communication.startswith("dist") or (not communication and rank.count > 1)):
+        return ()
+    servers = [
+        Companion(f"server {number} of {rank.servers} of the kvstore", partial(_serve, "server", rank))
+        for number in range(rank.number, rank.servers, rank.count)
+    ]
+    if rank.number:
+        return servers
+    return [Companion("the scheduler of the kvstore", partial(_serve, "scheduler", rank)), *servers]
+
+
+def _serve(role: str, rank: Rank) -> None:
+    from inferometer.agent.frameworks.mxnet.kvstore import kvstore_environment, serve_kvstore
+
+    os.environ.update(kvstore_environment(role, rank.address, rank.count, rank.servers))
+    serve_kvstore()

@@ -1,0 +1,230 @@
+"""MXNet's profiler as spans of training steps: operators of both directions, by the names of the graph."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from inferometer.agent.frameworks.mxnet.networks import TrainedNetwork
+from inferometer.agent.frameworks.mxnet.profiler import Node, Operator, OperatorRecording, read_graph
+from inferometer.agent.frameworks.mxnet.runtime import FAILURES, ONE_AT_A_TIME, mxnet, reason
+from inferometer.agent.tracing.recorder import (
+    LayerWriter,
+    PredictWindow,
+    Profiler,
+    SpanKind,
+    SpanRecorder,
+    TraceLevel,
+    shape_texts,
+)
+from inferometer.manifests.errors import PredictionError
+
+_BACKWARD = "backward"
+_OUTPUT = re.compile(r"_[a-z]*\d*\Z")
+"""What an output's name adds to that of its operator."""
+
+
+@dataclass(slots=True)
+class _Output:
+    """An operator of the graph, as its hook reported it.
+
+    Attributes:
+        names: Those of its outputs.
+        type: The operator.
+        shapes: Those of its outputs.
+        until_ns: When its first output was there, in ns since 1970.
+    """
+
+    names: list[str]
+    type: str
+    shapes: list[tuple[int, ...]]
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What is known of an operator that ran; the shapes and the name only if it is one of the graph."""
+
+    name: str
+    phase: str
+    input_shapes: tuple[str, ...] | None = None
+    output_shapes: tuple[str, ...] | None = None
+
+
+class MXNetStepProfiler(Profiler):
+    """Records the operators of training steps with MXNet's own profiler.
+
+    It records types and times only. A hook waits for each operator of the graph before the next is queued,
+    and tells its name: an operator that was recorded between two hooks, and has the type of the second one,
+    is that one. A layer of ``backward`` has the name of the one that it belongs to. Others, such as those of
+    the optimizer, have the names of their types.
+    """
+
+    def __init__(self, network: TrainedNetwork, level: TraceLevel, *, gpu: bool) -> None:
+        super().__init__(level, gpu=gpu)
+        self._network = network
+        self._recording = OperatorRecording(mxnet)
+        self._bulk: int | None = None
+        self._outputs: list[_Output] = []
+        self._steps: list[tuple[Sequence[_Output], Sequence[tuple[int, ...]]]] = []
+        self._failures: list[Exception] = []
+
+    def start(self) -> None:
+        """Starts MXNet's profiler, with operators one by one; see ``Profiler``."""
+        self._windows, self._steps, self._outputs = [], [], []
+        if self._recording.running:
+            return
+        self._recording.reserve()
+        with ONE_AT_A_TIME:
+            mxnet.nd.waitall()
+            if self._bulk is None:
+                self._bulk = mxnet.engine.set_bulk_size(0)
+                self._network.watch(self._on_output)
+            self._recording.start(self.open_folder())
+
+    def predicted(self, window: PredictWindow) -> None:
+        """Registers a step and what its hooks reported; see ``Profiler``."""
+        if self._failures:
+            raise PredictionError(f"MXNet failed at an operator: {reason(self._failures.pop())}")
+        super().predicted(window)
+        self._steps.append((self._outputs, self._network.batch_shapes))
+        self._outputs = []
+
+    def collect(self, recorder: SpanRecorder) -> None:
+        """Stops MXNet's profiler and adds its records; see ``Profiler``."""
+        if not self._recording.running:
+            return
+        # MXNet uses the system's clock, which may have been set since the recorder was created
+        offset_ns = time.time_ns() - recorder.clock()
+        with ONE_AT_A_TIME:
+            operators = self._recording.stop()
+            graph = _Graph(self._network)
+        recorder.note("no memory of layers: MXNet reserves it for the whole graph")
+        if self._level >= TraceLevel.ML_LIBRARY_TRACE:
+            recorder.note("no operators inside layers: MXNet's profiler records whole layers")
+        self.note_missing_device_calls(recorder, "MXNet")
+        place = 0
+        for window, (outputs, shapes) in zip(self._windows, self._steps, strict=True):
+            inside: list[Operator] = []
+            while place < len(operators) and operators[place].middle_ns - offset_ns <= window.end_ns:
+                if operators[place].middle_ns - offset_ns >= window.start_ns:
+                    inside.append(operators[place])
+                place += 1
+            writer = LayerWriter(recorder, window)
+            layers = list(graph.layers(inside, outputs, shapes))
+            for index, (operator, layer) in enumerate(zip(inside, layers, strict=True)):
+                kind = SpanKind.of(
+                    layer.name,
+                    TraceLevel.FRAMEWORK_TRACE,
+                    layer_index=index,
+                    layer_type=operator.type,
+                    phase=layer.phase,
+                    input_shapes=layer.input_shapes,
+                    output_shapes=layer.output_shapes,
+                )
+                writer.add(kind, operator.start_ns - offset_ns, operator.end_ns - offset_ns)
+            if sum(layer.output_shapes is not None for layer in layers) < len(outputs):
+                recorder.note(
+                    "some layers have types only: MXNet did not record them when the hooks of its graph did"
+                )
+        self._windows, self._steps = [], []
+
+    def close(self) -> None:
+        """Stops MXNet's profiler, queues operators in bulk again, and removes the files."""
+        with ONE_AT_A_TIME:
+            try:
+                if self._recording.running:
+                    self._recording.stop()
+            finally:
+                if self._bulk is not None:
+                    mxnet.engine.set_bulk_size(self._bulk)
+                    self._bulk = None
+                    self._network.watch(None)
+                self.remove_folder()
+
+    def _on_output(self, name: str, type_: str, handle: int) -> None:
+        """Waits for an output, so that the next operator starts after this one."""
+        array = mxnet.nd.NDArray(ctypes.cast(handle, mxnet.base.NDArrayHandle), writable=False)
+        try:
+            array.wait_to_read()
+        except FAILURES as error:  # MXNet's code would discard it
+            self._failures.append(error)
+            return
+        now_ns, node = time.time_ns(), _OUTPUT.sub("", name)
+        last = self._outputs[-1] if self._outputs else None
+        if last and last.type == type_ and name not in last.names and _OUTPUT.sub("", last.names[0]) == node:
+            last.names.append(name)
+            last.shapes.append(array.shape)
+        else:
+            self._outputs.append(_Output([name], type_, [array.shape], now_ns))
+
+
+class _Graph:
+    """The operators of a network and of its loss."""
+
+    def __init__(self, network: TrainedNetwork) -> None:
+        self._network = network
+        model, loss = network.symbols()
+        self._symbols = {"forward": model, "loss": loss}
+        self._names = {
+            phase: {node["name"] for node in json.loads(each.tojson())["nodes"] if node["op"] != "null"}
+            for phase, each in self._symbols.items()
+        }
+        self._nodes: dict[tuple[int, ...], Mapping[str, Node]] = {}
+
+    def layers(
+        self, operators: Sequence[Operator], outputs: Sequence[_Output], shapes: Sequence[tuple[int, ...]]
+    ) -> Iterator[_Layer]:
+        """Yields what is known of each operator of a step, whose batch had ``shapes`` on its devices."""
+        seen = Counter[str]()
+        found = []
+        for output in outputs:
+            name, phase = self._place(output.names[0])
+            node = None
+            if phase == "forward":  # once for each device
+                node = self._of_shape(shapes[min(seen[name], len(shapes) - 1)]).get(name)
+                seen[name] += 1
+            found.append(
+                _Layer(
+                    name or output.type,
+                    phase,
+                    node.input_shapes if node else None,
+                    shape_texts(output.shapes) or (),
+                )
+            )
+        place, taken = 0, False
+        for operator in operators:
+            while place < len(outputs) and (taken or outputs[place].until_ns < operator.end_ns):
+                place, taken = place + 1, False
+            if place == len(outputs):
+                yield _Layer(operator.type, "update")
+            elif outputs[place].type == operator.type:
+                taken = True
+                yield found[place]
+            else:
+                yield _Layer(operator.type, found[place].phase)
+
+    def _place(self, output: str) -> tuple[str, str]:
+        """The operator of the graph that an output belongs to, and the phase; no name if it is of none."""
+        parts = output.split("_")
+        for count in range(len(parts) - 1, 0, -1):
+            name = "_".join(parts[:count])
+            for phase, names in self._names.items():
+                if name in names:
+                    return name, _BACKWARD if parts[count] == _BACKWARD else phase
+        return "", _BACKWARD
+
+    def _of_shape(self, shape: tuple[int, ...]) -> Mapping[str, Node]:
+        """The operators of the network, with the shapes for a batch of this one."""
+        if shape not in self._nodes:
+            model = self._symbols["forward"]
+            parameters = (*self._network.trained.values(), *self._network.others.values())
+            known = {each.name: each.shape for each in parameters}
+            data = {name: shape for name in model.list_inputs() if name not in known}
+            self._nodes[shape] = {node.name: node for node in read_graph(model, {**known, **data})}
+        return self._nodes[shape]

@@ -1,0 +1,307 @@
+"""What makes, indexes, moves, joins and splits tensors in ONNX.
+
+Sizes and bounds of what is created are fed, because ONNX Runtime folds nodes of constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node, single
+from inferometer.agent.operators.operator import Case
+
+
+def _constant(output: str, shape: str, value: float, dtype: np.dtype[Any]) -> onnx.NodeProto:
+    tensor = onnx.numpy_helper.from_array(np.array([value], dtype))
+    return node("ConstantOfShape", shape, output=output, value=tensor)
+
+
+def _filled(value: float | None = None) -> Form:
+    """Returns the form of a filled tensor; without a value, of the one that the case has."""
+
+    def make(case: Case, dtype: np.dtype[Any]) -> Graph:
+        filling = case["value"] if value is None else value
+        return Graph(
+            [_constant("output", "shape", filling, dtype)], fed={"shape": np.array(case["shape"], np.int64)}
+        )
+
+    return Form("ConstantOfShape", make)
+
+
+def _like(value: float) -> Form:
+    def make(_: Case, dtype: np.dtype[Any]) -> Graph:
+        nodes = [node("Shape", "data", output="shape"), _constant("output", "shape", value, dtype)]
+        return Graph(nodes, any_shape=True)
+
+    return Form("Shape ConstantOfShape", make)
+
+
+def _range(case: Case, dtype: np.dtype[Any]) -> Graph:
+    bounds = {name: np.array(case[name], dtype) for name in ("start", "stop", "step")}
+    repeat = case["repeat"]
+    if repeat == 1:
+        return Graph([node("Range", *bounds)], fed=bounds)
+    nodes = [
+        node("Range", *bounds, output="once"),
+        node("Unsqueeze", "once", "last_axis", output="column"),
+        node("Expand", "column", "row", output="table"),
+        node("Reshape", "table", "flat"),
+    ]
+    constants = {"last_axis": [1], "row": [1, repeat], "flat": [-1]}
+    return Graph(
+        nodes, constants={name: np.array(each, np.int64) for name, each in constants.items()}, fed=bounds
+    )
+
+
+def _random(kind: str, **attributes: str) -> Form:
+    """Returns the form of an operator whose attributes are parameters of the table."""
+
+    def make(case: Case, dtype: np.dtype[Any]) -> Graph:
+        given = {name: case[parameter] for name, parameter in attributes.items()}
+        element = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        return Graph([node(kind, shape=case["shape"], dtype=element, **given)])
+
+    return Form(kind, make)
+
+
+def _multinomial(case: Case, _: np.dtype[Any]) -> Graph:
+    int64 = onnx.TensorProto.INT64
+    last = node("Multinomial", "logarithms", sample_size=case["draws"], dtype=int64)
+    return Graph([node("Log", "data", output="logarithms"), last])
+
+
+_FEW = "ONNX draws uniform, normal, Bernoulli and multinomial numbers only"
+
+
+def _integers(values: Sequence[int]) -> np.ndarray[Any, Any]:
+    return np.array(values, np.int64)
+
+
+def _gather_nd(_case: Case, _dtype: np.dtype[Any]) -> Graph:
+    """ONNX has the coordinates in rows and the table in columns."""
+    return Graph(
+        [
+            node("Transpose", "indices", output="coordinates", perm=[1, 0]),
+            node("GatherND", "data", "coordinates"),
+        ]
+    )
+
+
+def _scatter_nd(case: Case, dtype: np.dtype[Any]) -> Graph:
+    return Graph(
+        [
+            node("Transpose", "indices", output="coordinates", perm=[1, 0]),
+            node("ScatterND", "zeros", "coordinates", "data"),
+        ],
+        constants={"zeros": np.zeros((case["rows"], *case.shapes["data"][1:]), dtype)},
+    )
+
+
+def _index_copy(_case: Case, _dtype: np.dtype[Any]) -> Graph:
+    return Graph(
+        [
+            node("Unsqueeze", "indices", "axes", output="coordinates"),
+            node("ScatterND", "data", "coordinates", "source"),
+        ],
+        constants={"axes": _integers([1])},
+    )
+
+
+def _one_hot(case: Case, _: np.dtype[Any]) -> Graph:
+    return Graph(
+        [node("OneHot", "indices", "depth", "values")],
+        constants={"depth": _integers([case["depth"]]), "values": _integers([0, 1])},
+    )
+
+
+def _slice(case: Case, _: np.dtype[Any]) -> Graph:
+    return Graph(
+        [node("Slice", "data", "begin", "end")],
+        constants={"begin": _integers(case["begin"]), "end": _integers(case["end"])},
+    )
+
+
+def _slice_axis(case: Case, _: np.dtype[Any]) -> Graph:
+    return Graph(
+        [node("Slice", "data", "begin", "end", "axes")],
+        constants={name: _integers([case[name]]) for name in ("begin", "end")}
+        | {"axes": _integers([case["axis"]])},
+    )
+
+
+def _slice_like(case: Case, _: np.dtype[Any]) -> Graph:
+    return Graph(
+        [node("Shape", "like", output="end"), node("Slice", "data", "begin", "end")],
+        constants={"begin": _integers([0] * len(case.shapes["like"]))},
+    )
+
+
+_ENDS = np.iinfo(np.int64)
+_JOINED = ("data0", "data1", "data2")
+
+
+def _with_tensor(kind: str, values: Callable[[Case], Sequence[int]]) -> Form:
+    """An operator that takes numbers, such as axes, as its second input."""
+    return Form(
+        kind,
+        lambda case, _: Graph(
+            [node(kind, "data", "numbers")], constants={"numbers": np.array(values(case), np.int64)}
+        ),
+    )
+
+
+def _with_shape(kind: str) -> Form:
+    """An operator that takes the shape of the input ``like``."""
+    nodes = [node("Shape", "like", output="shape"), node(kind, "data", "shape")]
+    return Form(f"Shape {kind}", lambda _case, _dtype: Graph(nodes))
+
+
+def _swap(case: Case, _: np.dtype[Any]) -> Graph:
+    order = list(range(len(case.shapes["data"])))
+    first, second = case["dim1"], case["dim2"]
+    order[first], order[second] = order[second], order[first]
+    return Graph([node("Transpose", "data", perm=order)])
+
+
+def _flip(case: Case, _: np.dtype[Any]) -> Graph:
+    numbers = {"begin": [-1], "end": [_ENDS.min], "axes": [case["axis"]], "steps": [-1]}
+    return Graph(
+        [node("Slice", "data", *numbers)],
+        constants={name: np.array(value, np.int64) for name, value in numbers.items()},
+    )
+
+
+def _repeat(case: Case, _: np.dtype[Any]) -> Graph:
+    """A new axis after the one that is repeated is expanded, and the two are joined."""
+    shape, times = list(case.shapes["data"]), case["repeats"]
+    axis = case["axis"] % len(shape)
+    expanded = [*shape[: axis + 1], times, *shape[axis + 1 :]]
+    whole = [*shape[:axis], shape[axis] * times, *shape[axis + 1 :]]
+    numbers = {"axes": [axis + 1], "expanded": expanded, "whole": whole}
+    return Graph(
+        [
+            node("Unsqueeze", "data", "axes", output="apart"),
+            node("Expand", "apart", "expanded", output="repeated"),
+            node("Reshape", "repeated", "whole"),
+        ],
+        constants={name: np.array(value, np.int64) for name, value in numbers.items()},
+    )
+
+
+def _pad(case: Case, dtype: np.dtype[Any]) -> Graph:
+    width = case["pad_width"]
+    return Graph(
+        [node("Pad", "data", "pads", "value", mode=case["mode"])],
+        constants={
+            "pads": np.array([*width[::2], *width[1::2]], np.int64),
+            "value": np.array(case["value"], dtype),
+        },
+    )
+
+
+def _broadcast_shape(case: Case) -> list[int]:
+    shape = list(case.shapes["data"])
+    shape[case["axis"]] = case["size"]
+    return shape
+
+
+def _split(case: Case, sizes: Sequence[int]) -> Graph:
+    outputs = [f"output{number}" for number in range(len(sizes))]
+    made = onnx.helper.make_node("Split", ["data", "sizes"], outputs, axis=case["axis"])
+    return Graph([made], outputs, {"sizes": np.array(sizes, np.int64)})
+
+
+def _split_evenly(case: Case, _: np.dtype[Any]) -> Graph:
+    parts = case["num_outputs"]
+    return _split(case, [case.shapes["data"][case["axis"]] // parts] * parts)
+
+
+def _split_at(case: Case, _: np.dtype[Any]) -> Graph:
+    return _split(case, np.diff((0, *case["indices"], case.shapes["data"][case["axis"]])).tolist())
+
+
+def _stack(case: Case, _: np.dtype[Any]) -> Graph:
+    """ONNX stacks what is in a sequence, and no tensors."""
+    apart = [node("Unsqueeze", name, "axes", output=f"{name}_apart") for name in _JOINED]
+    joined = node("Concat", *(f"{name}_apart" for name in _JOINED), axis=case["axis"])
+    return Graph([*apart, joined], constants={"axes": np.array([case["axis"]], np.int64)})
+
+
+GRAPHS: Mapping[str, Form] = {
+    "zeros": _filled(0.0),
+    "ones": _filled(1.0),
+    "full": _filled(),
+    "zeros_like": _like(0.0),
+    "ones_like": _like(1.0),
+    "arange": Form("Range Unsqueeze Expand Reshape", _range),
+    "random_uniform": _random("RandomUniform", low="low", high="high"),
+    "random_normal": _random("RandomNormal", mean="loc", scale="scale"),
+    "bernoulli": Form("Bernoulli", lambda _case, _dtype: Graph([node("Bernoulli", "data")])),
+    "multinomial": Form("Log Multinomial", _multinomial),
+    "take": single("Gather", "data", "indices", axis=0),
+    "pick": single("GatherElements", "data", "indices", axis=-1),
+    "gather": single("GatherElements", "data", "indices", axis=-1),
+    "gather_nd": Form("Transpose GatherND", _gather_nd),
+    "scatter_nd": Form("Transpose ScatterND", _scatter_nd),
+    "index_copy": Form("Unsqueeze ScatterND", _index_copy),
+    "one_hot": Form("OneHot", _one_hot),
+    "where": single("Where", "mask", "data", "other"),
+    "boolean_mask": single("Compress", "data", "mask", axis=0),
+    "slice": Form("Slice", _slice),
+    "slice_axis": Form("Slice", _slice_axis),
+    "slice_like": Form("Shape Slice", _slice_like),
+    "tril": single("Trilu", "data", upper=0),
+    "transpose": Form("Transpose", lambda case, _: Graph([node("Transpose", "data", perm=case["axes"])])),
+    "swapaxes": Form("Transpose", _swap),
+    "reshape": _with_tensor("Reshape", lambda case: case["shape"]),
+    "reshape_like": _with_shape("Reshape"),
+    "expand_dims": _with_tensor("Unsqueeze", lambda case: [case["axis"]]),
+    "squeeze": _with_tensor("Squeeze", lambda case: [case["axis"]]),
+    "flip": Form("Slice", _flip),
+    "tile": _with_tensor("Tile", lambda case: case["reps"]),
+    "repeat": Form("Unsqueeze Expand Reshape", _repeat),
+    "pad": Form("Pad", _pad),
+    "broadcast_to": _with_tensor("Expand", lambda case: case["shape"]),
+    "broadcast_axis": _with_tensor("Expand", _broadcast_shape),
+    "broadcast_like": _with_shape("Expand"),
+    "depth_to_space": Form(
+        "DepthToSpace",
+        lambda case, _: Graph(
+            [node("DepthToSpace", "data", blocksize=case["block_size"], mode="DCR")],
+        ),
+    ),
+    "space_to_depth": Form(
+        "SpaceToDepth",
+        lambda case, _: Graph([node("SpaceToDepth", "data", blocksize=case["block_size"])]),
+    ),
+    # with the shape in the graph, ONNX Runtime makes constants of them
+    "shape_array": Form("Shape", lambda *_: Graph([node("Shape", "data")], any_shape=True)),
+    "size_array": Form("Size", lambda *_: Graph([node("Size", "data")], any_shape=True)),
+    "concat": Form("Concat", lambda case, _: Graph([node("Concat", *_JOINED, axis=case["axis"])])),
+    "stack": Form("Unsqueeze Concat", _stack),
+    "split": Form("Split", _split_evenly),
+    "split_v2": Form("Split", _split_at),
+}
+
+
+MISSING: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "random_gamma",
+            "random_exponential",
+            "random_poisson",
+            "random_negative_binomial",
+            "random_randint",
+        ),
+        _FEW,
+    ),
+    "shuffle": "ONNX has no random permutation",
+    "custom_add_one": "ONNX Runtime takes custom operators from compiled libraries only, not from Python",
+    "ravel_index": "ONNX has no operator that converts coordinates",
+    "unravel_index": "ONNX has no operator that converts coordinates",
+    "diag": "ONNX has no operator for the diagonal of a matrix",
+}

@@ -1,0 +1,325 @@
+"""Layers of networks in ONNX: activations, dense layers, convolutions, poolings and others.
+
+Also resizing, sampling of images, normalizations and recurrent layers, whose output has an axis of
+directions, which is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node, single
+from inferometer.agent.operators.operator import Case
+from inferometer.agent.operators.table.convolution import groups_of, window_of
+from inferometer.agent.operators.table.pooling import pair_of
+from inferometer.agent.operators.table.pooling import window_of as pooling_window_of
+
+
+def _activation(kind: str, **renamed: str) -> Form:
+    """The form of an operator with attributes; ``renamed`` has the table's name of each."""
+    return Form(
+        kind,
+        lambda case, _: Graph(
+            [node(kind, "data", **{ours: case[theirs] for ours, theirs in renamed.items()})]
+        ),
+    )
+
+
+def _unsqueeze(_: Case, __: np.dtype[Any]) -> Graph:
+    return Graph([node("Unsqueeze", "data", "axes")], constants={"axes": np.array([0])})
+
+
+def _dropout(case: Case, dtype: np.dtype[Any]) -> Graph:
+    constants = {"ratio": np.array(case["p"], dtype), "training": np.array(True)}
+    return Graph([node("Dropout", "data", "ratio", "training")], constants=constants)
+
+
+def _col2im(case: Case, _: np.dtype[Any]) -> Graph:
+    pads = [*case["pad"], *case["pad"]]
+    constants = {"image": np.array(case["output_size"]), "block": np.array(case["kernel"])}
+    return Graph(
+        [node("Col2Im", "data", "image", "block", strides=case["stride"], pads=pads)], constants=constants
+    )
+
+
+def _convolved(kind: str, case: Case, dtype: np.dtype[Any]) -> Graph:
+    window = window_of(case)
+    more: dict[str, Any] = {}
+    if "output_pad" in case.parameters:
+        added = case["output_pad"]
+        more["output_padding"] = added if isinstance(added, tuple) else (added,) * len(window.kernel)
+    return Graph(
+        [
+            node(
+                kind,
+                "data",
+                "weight",
+                *(["bias"] if case["bias"] else []),
+                kernel_shape=window.kernel,
+                strides=window.stride,
+                pads=window.pads,
+                dilations=window.dilate,
+                group=groups_of(case),
+                **more,
+            )
+        ]
+    )
+
+
+_CONVOLUTION = Form("Conv", partial(_convolved, "Conv"))
+_TRANSPOSED = Form("ConvTranspose", partial(_convolved, "ConvTranspose"))
+
+
+def _pooled(kind: str, more: Mapping[str, Any], case: Case, output: str = "output") -> Any:
+    window = pooling_window_of(case)
+    return node(
+        kind,
+        "data",
+        output=output,
+        kernel_shape=window.kernel,
+        strides=window.stride,
+        pads=window.pads,
+        **more,
+    )
+
+
+def _pooling(kind: str, **more: Any) -> Form:
+    return Form(kind, lambda case, _: Graph([_pooled(kind, more, case)]))
+
+
+def _summed(case: Case, dtype: np.dtype[Any]) -> Graph:
+    size = np.array(pooling_window_of(case).size, dtype)
+    return Graph(
+        [_pooled("AveragePool", {"count_include_pad": 1}, case, "mean"), node("Mul", "mean", "size")],
+        constants={"size": size},
+    )
+
+
+def _summed_whole(axes: tuple[int, ...], case: Case, dtype: np.dtype[Any]) -> Graph:
+    return Graph([node("ReduceSum", "data", "axes", keepdims=1)], constants={"axes": np.array(axes)})
+
+
+def _resize(**more: Any) -> Any:
+    return node("Resize", "data", "", *more.pop("sizes"), **more)
+
+
+def _nearest(case: Case, dtype: np.dtype[Any]) -> Graph:
+    scales = np.array([1, 1, case["scale"], case["scale"]], np.float32)
+    nearest = _resize(
+        sizes=["scales"],
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
+    return Graph([nearest], constants={"scales": scales})
+
+
+def _bilinear(case: Case, dtype: np.dtype[Any]) -> Graph:
+    sizes = np.array([*case.shapes["data"][:2], *pair_of(case, "output")])
+    return Graph([_resize(sizes=["", "sizes"], mode="linear")], constants={"sizes": sizes})
+
+
+def _roi_pooled(case: Case, dtype: np.dtype[Any]) -> Graph:
+    return Graph(
+        [
+            node(
+                "MaxRoiPool",
+                "data",
+                "rois",
+                pooled_shape=pair_of(case, "output"),
+                spatial_scale=case["spatial_scale"],
+            )
+        ]
+    )
+
+
+def _roi_aligned(case: Case, dtype: np.dtype[Any]) -> Graph:
+    height, width = pair_of(case, "output")
+    return Graph(
+        [
+            node(
+                "RoiAlign",
+                "data",
+                "boxes",
+                "images",
+                output_height=height,
+                output_width=width,
+                spatial_scale=case["spatial_scale"],
+                sampling_ratio=case["samples"],
+                coordinate_transformation_mode="output_half_pixel",
+            )
+        ]
+    )
+
+
+def _split_regions(arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    rois = arrays["rois"]
+    return {
+        "data": arrays["data"],
+        "boxes": np.ascontiguousarray(rois[:, 1:]),
+        "images": rois[:, 0].astype(np.int64),
+    }
+
+
+_AVERAGE = _pooling("AveragePool", count_include_pad=1)
+_SUM = Form("AveragePool Mul", _summed)  # ONNX has no pooling by sums
+
+
+def _normalized(kind: str, inputs: tuple[str, ...], case: Case, dtype: np.dtype[Any]) -> Graph:
+    more: dict[str, Any] = {"num_groups": case["groups"]} if "groups" in case.parameters else {}
+    if kind in ("LayerNormalization", "SimplifiedLayerNormalization"):
+        more["axis"] = -1
+    return Graph([node(kind, *inputs, epsilon=case["epsilon"], **more)])
+
+
+def _batch_norm_trained(case: Case, dtype: np.dtype[Any]) -> Graph:
+    return Graph(
+        [
+            onnx.helper.make_node(
+                "BatchNormalization",
+                ["data", "gamma", "beta", "mean", "variance"],
+                ["output", "new_mean", "new_variance"],
+                epsilon=case["epsilon"],
+                momentum=1 - case["momentum"],  # ONNX's is the share of the old value
+                training_mode=1,
+            )
+        ]
+    )
+
+
+def _local_response(case: Case, dtype: np.dtype[Any]) -> Graph:
+    values = {name: case[name] for name in ("size", "alpha", "beta", "bias")}
+    return Graph([node("LRN", "data", **values)])
+
+
+def _normalization(kind: str, *inputs: str) -> Form:
+    return Form(kind, partial(_normalized, kind, ("data", *inputs)))
+
+
+def _recurrent(
+    kind: str, states: Sequence[str], more: Mapping[str, Any], case: Case, dtype: np.dtype[Any]
+) -> Graph:
+    inputs = ("data", "weight_ih", "weight_hh", "bias", "", *states)  # without the lengths of sequences
+    layer = node(kind, *inputs, output="directions", hidden_size=case["hidden"], **more)
+    return Graph([layer, node("Squeeze", "directions", "axes")], constants={"axes": np.array([1])})
+
+
+def _arranged_gates(order: Sequence[int], arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    """Puts the gates in ONNX's order, joins the biases, and adds the axis of directions."""
+
+    def gates(name: str) -> NDArray[Any]:
+        blocks = np.split(arrays[name], len(order))
+        rows: NDArray[Any] = np.concatenate([blocks[gate] for gate in order])
+        return rows[np.newaxis]
+
+    return {
+        **arrays,
+        "weight_ih": gates("weight_ih"),
+        "weight_hh": gates("weight_hh"),
+        "bias": np.concatenate([gates("bias_ih"), gates("bias_hh")], axis=1),
+    }
+
+
+def _recurrent_form(kind: str, order: Sequence[int], *states: str, **more: Any) -> Form:
+    return Form(f"{kind} Squeeze", partial(_recurrent, kind, states, more), partial(_arranged_gates, order))
+
+
+GRAPHS: Mapping[str, Form] = {
+    "relu": single("Relu", "data"),
+    "leaky_relu": _activation("LeakyRelu", alpha="slope"),
+    "prelu": single("PRelu", "data", "alpha"),
+    "elu": _activation("Elu", alpha="alpha"),
+    "selu": single("Selu", "data"),
+    "celu": _activation("Celu", alpha="alpha"),
+    "sigmoid": single("Sigmoid", "data"),
+    # ONNX has no logarithm of the sigmoid; the logarithm of Sigmoid would lose the small values
+    "log_sigmoid": Form(
+        "Neg Softplus",
+        lambda *_: Graph(
+            [
+                node("Neg", "data", output="negative"),
+                node("Softplus", "negative", output="positive"),
+                node("Neg", "positive"),
+            ]
+        ),
+    ),
+    "hard_sigmoid": single("HardSigmoid", "data", alpha=1 / 6, beta=0.5),
+    "tanh": single("Tanh", "data"),
+    "softsign": single("Softsign", "data"),
+    "softplus": single("Softplus", "data"),
+    # ONNX's own Swish has no kernel; this one of ONNX Runtime is data · sigmoid(alpha · data)
+    "swish": single("QuickGelu", "data", alpha=1.0, domain="com.microsoft"),
+    "hard_swish": single("HardSwish", "data"),
+    "mish": single("Mish", "data"),
+    "gelu": single("Gelu", "data"),
+    "gelu_tanh": single("Gelu", "data", approximate="tanh"),
+    "softmax": _activation("Softmax", axis="axis"),
+    "log_softmax": _activation("LogSoftmax", axis="axis"),
+    # ONNX has no single operator
+    "softmin": Form(
+        "Neg Softmax",
+        lambda case, _: Graph(
+            [node("Neg", "data", output="negative"), node("Softmax", "negative", axis=case["axis"])]
+        ),
+    ),
+    "dense": single("Gemm", "data", "weight", "bias", transB=1),
+    "flatten": single("Flatten", "data", axis=1),
+    "lambda": Form("Unsqueeze", _unsqueeze),
+    "dropout": Form("Dropout", _dropout),
+    "embedding": single("Gather", "weight", "data", axis=0),
+    "col2im": Form("Col2Im", _col2im),
+    "grid_sample": single("GridSample", "data", "grid", align_corners=1),
+    "conv1d": _CONVOLUTION,
+    "conv2d": _CONVOLUTION,
+    "conv3d": _CONVOLUTION,
+    "depthwise_conv2d": _CONVOLUTION,
+    "conv1d_transpose": _TRANSPOSED,
+    "conv2d_transpose": _TRANSPOSED,
+    "conv3d_transpose": _TRANSPOSED,
+    "max_pool1d": _pooling("MaxPool"),
+    "max_pool2d": _pooling("MaxPool"),
+    "max_pool3d": _pooling("MaxPool"),
+    "avg_pool1d": _AVERAGE,
+    "avg_pool2d": _AVERAGE,
+    "avg_pool3d": _AVERAGE,
+    "sum_pool1d": _SUM,
+    "sum_pool2d": _SUM,
+    "lp_pool1d": _pooling("LpPool", p=2),
+    "lp_pool2d": _pooling("LpPool", p=2),
+    "global_max_pool1d": single("GlobalMaxPool", "data"),
+    "global_max_pool2d": single("GlobalMaxPool", "data"),
+    "global_avg_pool1d": single("GlobalAveragePool", "data"),
+    "global_avg_pool2d": single("GlobalAveragePool", "data"),
+    "global_sum_pool1d": Form("ReduceSum", partial(_summed_whole, (2,))),
+    "global_sum_pool2d": Form("ReduceSum", partial(_summed_whole, (2, 3))),
+    "upsample_nearest": Form("Resize", _nearest),
+    "resize_bilinear": Form("Resize", _bilinear),
+    "roi_pool": Form("MaxRoiPool", _roi_pooled),
+    "roi_align": Form("RoiAlign", _roi_aligned, _split_regions),
+    "batch_norm": _normalization("BatchNormalization", "gamma", "beta", "mean", "variance"),
+    "batch_norm_training": Form("BatchNormalization", _batch_norm_trained),
+    "layer_norm": _normalization("LayerNormalization", "gamma", "beta"),
+    "instance_norm": _normalization("InstanceNormalization", "gamma", "beta"),
+    "group_norm": _normalization("GroupNormalization", "gamma", "beta"),
+    "rms_norm": _normalization("SimplifiedLayerNormalization", "gamma"),
+    "l2_normalization": single("LpNormalization", "data", axis=1, p=2),
+    "lrn": Form("LRN", _local_response),
+    "rnn_tanh": _recurrent_form("RNN", (0,), "state"),
+    "rnn_relu": _recurrent_form("RNN", (0,), "state", activations=["Relu"]),
+    # input, output, forget, cell
+    "lstm": _recurrent_form("LSTM", (0, 3, 1, 2), "state", "cell"),
+    # update, reset, new
+    "gru": _recurrent_form("GRU", (1, 0, 2), "state", linear_before_reset=1),
+}
+
+
+MISSING: Mapping[str, str] = {
+    "im2col": "ONNX has only the opposite, Col2Im",
+    "adaptive_avg_pool2d": "ONNX pools by windows of one size, and these have several",
+}

@@ -1,0 +1,294 @@
+"""What makes, indexes, moves, joins and splits tensors in PyTorch, and a custom operator of autograd.
+
+Where PyTorch would return a view, the function that copies stands: ``torch.permute_copy`` for
+``torch.permute``. Their outputs are contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import distributions
+
+from inferometer.agent.frameworks.pytorch.operators.arithmetic import function
+from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
+from inferometer.agent.operators.operator import Case
+
+
+def _range(case: Case) -> Any:
+    start, stop, step, repeat = (case[name] for name in ("start", "stop", "step", "repeat"))
+    if repeat == 1:
+        return lambda **where: torch.arange(start, stop, step, **where)
+    return lambda **where: torch.arange(start, stop, step, **where).repeat_interleave(repeat)
+
+
+def _drawn_in_place(name: str, *parameters: str) -> Form:
+    """Returns the form of a method that fills a new tensor."""
+    method = getattr(torch.Tensor, name)
+
+    def make(case: Case) -> Any:
+        given = [case[each] for each in parameters]
+        shape = case["shape"]
+        return lambda **where: method(torch.empty(shape, **where), *given)
+
+    return Form(f"torch.Tensor.{name}", make, (name.rstrip("_"), "empty"), creates=True)
+
+
+def _drawn_from(kind: Any, parameters: Callable[[Case], tuple[float, ...]], *covers: str) -> Form:
+    """Returns the form of a class of ``torch.distributions``, which is not asked to check its parameters."""
+
+    def make(case: Case) -> Any:
+        given = parameters(case)
+        shape = torch.Size(case["shape"])
+
+        def draw(**where: Any) -> Any:
+            tensors = [torch.tensor(each, **where) for each in given]
+            return kind(*tensors, validate_args=False).sample(shape)
+
+        return draw
+
+    return Form(f"torch.distributions.{kind.__name__}", make, covers, creates=True)
+
+
+def _integers(case: Case) -> Any:
+    low, high, shape = (case[name] for name in ("low", "high", "shape"))
+    return lambda dtype, device: torch.randint(low, high, shape, device=device)  # int64, whatever the type
+
+
+class _AddOne(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, data: torch.Tensor) -> torch.Tensor:
+        return data + 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+_INDEXED = "torch.Tensor.__getitem__"
+
+
+def _scatter(case: Case) -> Function:
+    rows = case["rows"]
+
+    def scatter(data: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        return data.new_zeros((rows, *data.shape[1:])).index_copy(0, indices[0], data)
+
+    return scatter
+
+
+def _slice(case: Case) -> Function:
+    ranges = tuple(slice(low, high) for low, high in zip(case["begin"], case["end"], strict=True))
+    return lambda data: data[ranges].clone(memory_format=torch.contiguous_format)
+
+
+def _slice_like(data: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    ranges = tuple(slice(size) for size in like.shape)
+    return data[ranges].clone(memory_format=torch.contiguous_format)
+
+
+def _slice_axis(case: Case) -> Function:
+    length = case["end"] - case["begin"]
+    return partial(torch.narrow_copy, dim=case["axis"], start=case["begin"], length=length)
+
+
+def _unravel_index(case: Case) -> Function:
+    return lambda indices: torch.stack(torch.unravel_index(indices, case["shape"]))
+
+
+_MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect"}
+
+
+def _pad(case: Case) -> Function:
+    """PyTorch's widths begin with the last axis; those of the first two axes are 0."""
+    top, bottom, left, right = case["pad_width"][4:]
+    mode = _MODES[case["mode"]]
+    value = {"value": case["value"]} if mode == "constant" else {}
+    return partial(torch.nn.functional.pad, pad=(left, right, top, bottom), mode=mode, **value)
+
+
+def _blocks_apart(case: Case) -> Function:
+    """PyTorch's pixel_shuffle has the block's axes last in the channels, so that this is no case of it."""
+    n, c, h, w = case.shapes["data"]
+    size = case["block_size"]
+    apart = (n, size, size, c // size**2, h, w)
+    whole = (n, c // size**2, h * size, w * size)
+    return lambda data: torch.permute_copy(data.view(apart), (0, 3, 4, 1, 5, 2)).view(whole)
+
+
+def _blocks_joined(case: Case) -> Function:
+    n, c, h, w = case.shapes["data"]
+    size = case["block_size"]
+    apart = (n, c, h // size, size, w // size, size)
+    whole = (n, c * size**2, h // size, w // size)
+    return lambda data: torch.permute_copy(data.view(apart), (0, 3, 5, 1, 2, 4)).view(whole)
+
+
+def _expanded(case: Case) -> Function:
+    shape = list(case.shapes["data"])
+    shape[case["axis"]] = case["size"]
+    return lambda data: torch.expand_copy(data, shape)
+
+
+def _split(case: Case) -> Function:
+    size = case.shapes["data"][case["axis"]] // case["num_outputs"]
+    return partial(torch.split_copy, split_size=size, dim=case["axis"])
+
+
+def _split_at(case: Case) -> Function:
+    bounds = (0, *case["indices"], case.shapes["data"][case["axis"]])
+    sizes = [high - low for low, high in pairwise(bounds)]
+    return partial(torch.split_with_sizes_copy, split_sizes=sizes, dim=case["axis"])
+
+
+def _listed(function: Callable[..., Any], case: Case) -> Function:
+    return lambda *data: function(data, dim=case["axis"])
+
+
+_NUMBERS = "PyTorch has shapes as Python's integers, and makes no tensors of them outside of a trace"
+
+
+FUNCTIONS: Mapping[str, Form] = {
+    "zeros": Form(
+        "torch.zeros", lambda case: lambda **where: torch.zeros(case["shape"], **where), creates=True
+    ),
+    "ones": Form("torch.ones", lambda case: lambda **where: torch.ones(case["shape"], **where), creates=True),
+    "full": Form(
+        "torch.full",
+        lambda case: lambda **where: torch.full(case["shape"], case["value"], **where),
+        creates=True,
+    ),
+    "zeros_like": function("zeros_like"),
+    "ones_like": function("ones_like"),
+    "arange": Form(
+        "torch.arange, torch.Tensor.repeat_interleave",
+        _range,
+        ("arange", "repeat_interleave"),
+        creates=True,
+    ),
+    "random_uniform": _drawn_in_place("uniform_", "low", "high"),
+    "random_normal": _drawn_in_place("normal_", "loc", "scale"),
+    "random_exponential": _drawn_in_place("exponential_", "lam"),
+    # the class has the rate, which is the inverse of the scale
+    "random_gamma": _drawn_from(distributions.Gamma, lambda case: (case["alpha"], 1 / case["beta"])),
+    "random_poisson": _drawn_from(distributions.Poisson, lambda case: (case["lam"],), "poisson"),
+    # the class counts the successes, so that a success there is a failure here
+    "random_negative_binomial": _drawn_from(
+        distributions.NegativeBinomial, lambda case: (case["k"], 1 - case["p"]), "poisson"
+    ),
+    "random_randint": Form("torch.randint", _integers, creates=True),
+    "bernoulli": function("bernoulli"),
+    "multinomial": Form(
+        "torch.multinomial",
+        lambda case: lambda data: torch.multinomial(data, case["draws"], replacement=True),
+    ),
+    "shuffle": Form(
+        "torch.randperm, torch.index_select",
+        lambda _: lambda data: data.index_select(0, torch.randperm(len(data), device=data.device)),
+        ("randperm", "index_select"),
+    ),
+    "custom_add_one": Form("torch.autograd.Function", lambda _: _AddOne.apply),
+    "take": Form(
+        "torch.index_select",
+        lambda _: lambda data, indices: torch.index_select(data, 0, indices),
+    ),
+    "pick": Form("torch.gather", lambda _: lambda data, indices: torch.gather(data, -1, indices)),
+    "gather": Form(
+        "torch.gather",
+        lambda _: lambda data, indices: torch.gather(data, -1, indices),
+        ("gather", "take_along_dim"),
+    ),
+    "gather_nd": Form(_INDEXED, lambda _: lambda data, indices: data[tuple(indices.unbind())], ("index",)),
+    "scatter_nd": Form("torch.Tensor.new_zeros, torch.index_copy", _scatter, ("index_copy",)),
+    "index_copy": Form(
+        "torch.index_copy",
+        lambda _: lambda data, indices, source: torch.index_copy(data, 0, indices, source),
+    ),
+    "one_hot": Form(
+        "torch.nn.functional.one_hot",
+        lambda case: partial(torch.nn.functional.one_hot, num_classes=case["depth"]),
+    ),
+    "where": Form("torch.where", lambda _: torch.where, ("where",)),
+    "boolean_mask": Form(_INDEXED, lambda _: lambda data, mask: data[mask], ("index",)),
+    "slice": Form(f"{_INDEXED}, torch.clone", _slice, ("slice", "slice_copy")),
+    "slice_axis": Form("torch.narrow_copy", _slice_axis, ("narrow_copy", "narrow", "slice_copy", "slice")),
+    "slice_like": Form(f"{_INDEXED}, torch.clone", lambda _: _slice_like, ("slice", "slice_copy")),
+    "unravel_index": Form("torch.unravel_index, torch.stack", _unravel_index, ("unravel_index",)),
+    "diag": Form("torch.diagonal_copy", lambda _: torch.diagonal_copy, ("diagonal_copy", "diag")),
+    "tril": Form("torch.tril", lambda _: torch.tril, ("tril",)),
+    "transpose": Form(
+        "torch.permute_copy",
+        lambda case: partial(torch.permute_copy, dims=case["axes"]),
+        ("permute_copy", "permute", "t", "t_copy"),
+    ),
+    "swapaxes": Form(
+        "torch.transpose_copy",
+        lambda case: partial(torch.transpose_copy, dim0=case["dim1"], dim1=case["dim2"]),
+        ("transpose_copy", "transpose", "swapaxes", "swapdims"),
+    ),
+    "reshape": Form(
+        "torch.view_copy",
+        lambda case: partial(torch.view_copy, size=case["shape"]),
+        ("view_copy", "view", "reshape"),
+    ),
+    "reshape_like": Form(
+        "torch.view_copy",
+        lambda _: lambda data, like: torch.view_copy(data, like.shape),
+        ("view_copy", "view_as", "reshape_as"),
+    ),
+    "expand_dims": Form(
+        "torch.unsqueeze_copy",
+        lambda case: partial(torch.unsqueeze_copy, dim=case["axis"]),
+        ("unsqueeze_copy", "unsqueeze"),
+    ),
+    "squeeze": Form(
+        "torch.squeeze_copy",
+        lambda case: partial(torch.squeeze_copy, dim=case["axis"]),
+        ("squeeze_copy", "squeeze"),
+    ),
+    "flip": Form("torch.flip", lambda case: partial(torch.flip, dims=(case["axis"],)), ("flip", "fliplr")),
+    "tile": Form("torch.tile", lambda case: partial(torch.tile, dims=case["reps"]), ("tile", "repeat")),
+    "repeat": Form(
+        "torch.repeat_interleave",
+        lambda case: partial(torch.repeat_interleave, repeats=case["repeats"], dim=case["axis"]),
+    ),
+    "pad": Form(
+        "torch.nn.functional.pad",
+        _pad,
+        ("pad", "constant_pad_nd", "reflection_pad2d", "replication_pad2d"),
+    ),
+    "broadcast_to": Form(
+        "torch.expand_copy",
+        lambda case: partial(torch.expand_copy, size=case["shape"]),
+        ("expand_copy", "expand", "broadcast_to"),
+    ),
+    "broadcast_axis": Form("torch.expand_copy", _expanded),
+    "broadcast_like": Form(
+        "torch.expand_copy",
+        lambda _: lambda data, like: torch.expand_copy(data, like.shape),
+        ("expand_copy", "expand_as"),
+    ),
+    "depth_to_space": Form("torch.permute_copy", _blocks_apart),
+    "space_to_depth": Form("torch.permute_copy", _blocks_joined),
+    "concat": Form(
+        "torch.cat", lambda case: _listed(torch.cat, case), ("cat", "concat", "concatenate", "hstack")
+    ),
+    "stack": Form("torch.stack", lambda case: _listed(torch.stack, case)),
+    "split": Form("torch.split_copy", _split, ("split_copy", "split", "chunk")),
+    "split_v2": Form(
+        "torch.split_with_sizes_copy",
+        _split_at,
+        ("split_with_sizes_copy", "split_with_sizes", "tensor_split"),
+    ),
+}
+
+
+MISSING: Mapping[str, str] = {
+    "ravel_index": "PyTorch has unravel_index, and not its inverse",
+    "shape_array": _NUMBERS,
+    "size_array": _NUMBERS,
+}

@@ -1,0 +1,110 @@
+"""Fused operators in PyTorch: their parts, which inductor joins, and the function that has all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+
+from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
+from inferometer.agent.operators.operator import Case
+from inferometer.agent.operators.table.fused import EPSILON
+
+_WEIGHTS = ("weight", "bias")
+_STATISTICS = (*_WEIGHTS, "gamma", "beta", "mean", "var")
+
+
+def _convolution(case: Case) -> Function:
+    stride, pad = case["stride"], case["pad"]
+    return lambda data, weight, bias: functional.conv2d(data, weight, bias, stride, pad)
+
+
+def _convolution_relu(case: Case) -> Function:
+    convolution = _convolution(case)
+    return lambda data, weight, bias: functional.relu(convolution(data, weight, bias))
+
+
+def _normalized(case: Case) -> Function:
+    convolution = _convolution(case)
+
+    def run(data: Any, weight: Any, bias: Any, gamma: Any, beta: Any, mean: Any, var: Any) -> Any:
+        return functional.batch_norm(
+            convolution(data, weight, bias), mean, var, gamma, beta, training=False, eps=EPSILON
+        )
+
+    return run
+
+
+def _normalized_relu(case: Case) -> Function:
+    normalized = _normalized(case)
+    return lambda *tensors: functional.relu(normalized(*tensors))
+
+
+def _dense_relu(_: Case) -> Function:
+    return lambda data, weight, bias: functional.relu(functional.linear(data, weight, bias))
+
+
+def _dense_gelu(_: Case) -> Function:
+    return lambda data, weight, bias: functional.gelu(functional.linear(data, weight, bias))
+
+
+def _add_relu(_: Case) -> Function:
+    return lambda lhs, rhs: functional.relu(torch.add(lhs, rhs))
+
+
+def _residual(case: Case) -> Function:
+    size = case.shapes["data"][-1:]
+    return lambda data, residual, gamma, beta: functional.layer_norm(
+        torch.add(data, residual), size, gamma, beta, EPSILON
+    )
+
+
+def _attention(case: Case) -> Function:
+    scale = 1 / sqrt(case.shapes["query"][-1])
+
+    def run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        scores = torch.mul(torch.matmul(query, key.transpose(-1, -2)), scale)
+        return torch.matmul(functional.softmax(scores, -1), value)
+
+    return run
+
+
+_CONVOLUTION, _LINEAR = "torch.nn.functional.conv2d", "torch.nn.functional.linear"
+_RELU, _BATCH_NORM = "torch.nn.functional.relu", "torch.nn.functional.batch_norm"
+
+FUNCTIONS: Mapping[str, Form] = {
+    "conv2d_relu": Form(f"{_CONVOLUTION} {_RELU}", _convolution_relu, ("conv2d", "relu"), constants=_WEIGHTS),
+    "conv2d_batch_norm": Form(
+        f"{_CONVOLUTION} {_BATCH_NORM}", _normalized, ("conv2d", "batch_norm"), constants=_STATISTICS
+    ),
+    "conv2d_batch_norm_relu": Form(
+        f"{_CONVOLUTION} {_BATCH_NORM} {_RELU}",
+        _normalized_relu,
+        ("conv2d", "batch_norm", "relu"),
+        constants=_STATISTICS,
+    ),
+    "dense_relu": Form(f"{_LINEAR} {_RELU}", _dense_relu, ("linear", "relu"), constants=_WEIGHTS),
+    "dense_gelu": Form(
+        f"{_LINEAR} torch.nn.functional.gelu", _dense_gelu, ("linear", "gelu"), constants=_WEIGHTS
+    ),
+    "add_relu": Form(f"torch.add {_RELU}", _add_relu, ("add", "relu")),
+    "layer_norm_residual": Form(
+        "torch.add torch.nn.functional.layer_norm",
+        _residual,
+        ("add", "layer_norm"),
+        constants=("gamma", "beta"),
+    ),
+    "scaled_dot_product_attention": Form(
+        "torch.matmul torch.mul torch.nn.functional.softmax torch.matmul",
+        _attention,
+        ("scaled_dot_product_attention", "matmul", "mul", "softmax"),
+        joined=(
+            "torch.nn.functional.scaled_dot_product_attention",
+            functional.scaled_dot_product_attention,
+        ),
+    ),
+}
+MISSING: Mapping[str, str] = {}

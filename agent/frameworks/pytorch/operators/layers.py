@@ -1,0 +1,296 @@
+"""Layers of networks in PyTorch: activations, dense layers, convolutions, poolings and others.
+
+Also resizing, sampling of images, normalizations, and the functions that ``torch.nn``'s recurrent modules
+call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import _VF
+
+from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
+from inferometer.agent.operators.operator import Case
+from inferometer.agent.operators.table.convolution import groups_of, window_of
+from inferometer.agent.operators.table.pooling import pair_of
+from inferometer.agent.operators.table.pooling import window_of as pooling_window_of
+
+
+def _activation(name: str, *covers: str, **renamed: str) -> Form:
+    """The form of a function of ``torch.nn.functional``, with the table's name of each argument."""
+    function: Any = getattr(functional, name)
+    return Form(
+        f"torch.nn.functional.{name}",
+        lambda case: (
+            partial(function, **{ours: case[theirs] for ours, theirs in renamed.items()})
+            if renamed
+            else function
+        ),
+        covers or (name,),
+    )
+
+
+def _im2col_window(case: Case) -> dict[str, Any]:
+    return {"kernel_size": case["kernel"], "stride": case["stride"], "padding": case["pad"]}
+
+
+_CONVOLUTION_ATEN = (
+    "convolution",
+    "convolution_backward",
+    "mkldnn_convolution",
+    "mkldnn_convolution_backward",
+)
+
+
+def _convolved(function: Any, case: Case) -> Function:
+    window = window_of(case)
+    more = {"output_padding": case["output_pad"]} if "output_pad" in case.parameters else {}
+    return partial(
+        function,
+        stride=window.stride,
+        padding=window.pad,
+        dilation=window.dilate,
+        groups=groups_of(case),
+        **more,
+    )
+
+
+def _convolution(name: str) -> Form:
+    return Form(
+        f"torch.nn.functional.{name}",
+        partial(_convolved, getattr(functional, name)),
+        (name, *_CONVOLUTION_ATEN),
+    )
+
+
+def _pooled(function: Any, more: Mapping[str, Any], case: Case) -> Function:
+    window = pooling_window_of(case)
+    return partial(function, kernel_size=window.kernel, stride=window.stride, padding=window.pad, **more)
+
+
+def _pooling(name: str, **more: Any) -> Form:
+    return Form(
+        f"torch.nn.functional.{name}",
+        partial(_pooled, getattr(functional, name), more),
+        (name, f"{name}_with_indices"),
+    )
+
+
+def _whole(name: str, *covers: str) -> Form:
+    return Form(
+        f"torch.nn.functional.{name}",
+        lambda _: partial(getattr(functional, name), output_size=1),
+        (name, *covers),
+    )
+
+
+def _summed(axes: tuple[int, ...]) -> Form:
+    return Form("torch.sum", lambda _: lambda data: torch.sum(data, axes, keepdim=True), ("sum",))
+
+
+def _roots(function: Any, case: Case) -> Function:
+    window = pooling_window_of(case)
+    one = len(window.kernel) == 1
+    kernel: Any = window.kernel[0] if one else window.kernel
+    return partial(
+        function, norm_type=2, kernel_size=kernel, stride=window.stride[0] if one else window.stride
+    )
+
+
+def _summed_row(case: Case) -> Function:
+    window = pooling_window_of(case)
+    arguments = (1, *window.kernel), (1, *window.stride), (0, *window.pad)
+    return lambda data: functional.avg_pool2d(data.unsqueeze(2), *arguments, divisor_override=1).squeeze(2)
+
+
+_AVERAGE = "torch.nn.functional.avg_pool2d"
+_RESIZE = "torch.nn.functional.interpolate"
+_NO_REGIONS = "PyTorch has no regions of interest; they are in torchvision"
+
+
+_BATCH_NORM_ATEN = ("batch_norm", "native_batch_norm", "native_batch_norm_backward")
+
+
+def _batch_norm_given(case: Case) -> Function:
+    return lambda data, gamma, beta, mean, variance: functional.batch_norm(
+        data, mean, variance, gamma, beta, training=False, eps=case["epsilon"]
+    )
+
+
+def _batch_norm_trained(case: Case) -> Function:
+    return lambda data, gamma, beta, mean, variance: functional.batch_norm(
+        data,
+        mean,
+        variance,
+        gamma,
+        beta,
+        training=True,
+        momentum=case["momentum"],
+        eps=case["epsilon"],
+    )
+
+
+def _layer_norm(case: Case) -> Function:
+    shape = case.shapes["data"][-1:]
+    return lambda data, gamma, beta: functional.layer_norm(data, shape, gamma, beta, case["epsilon"])
+
+
+def _instance_norm(case: Case) -> Function:
+    return lambda data, gamma, beta: functional.instance_norm(
+        data, weight=gamma, bias=beta, eps=case["epsilon"]
+    )
+
+
+def _group_norm(case: Case) -> Function:
+    return lambda data, gamma, beta: functional.group_norm(data, case["groups"], gamma, beta, case["epsilon"])
+
+
+def _rms_norm(case: Case) -> Function:
+    shape = case.shapes["data"][-1:]
+    return lambda data, gamma: functional.rms_norm(data, shape, gamma, case["epsilon"])
+
+
+def _local_response(case: Case) -> Function:
+    arguments: tuple[Any, ...] = (case["size"], case["alpha"], case["beta"], case["bias"])
+    return lambda data: functional.local_response_norm(data, *arguments)
+
+
+def _recurrent(name: str, case: Case) -> Function:
+    function = getattr(_VF, name)
+
+    def run(data: Any, *tensors: Any) -> Any:
+        weights, states = list(tensors[:4]), tensors[4:]
+        hx = states if len(states) > 1 else states[0]
+        # with biases, one layer, no dropout, whether in training, one direction, steps first
+        return function(data, hx, weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)[0]
+
+    return run
+
+
+def _recurrent_form(api: str, name: str, *covers: str) -> Form:
+    return Form(f"torch.nn.{api}", partial(_recurrent, name), (name, *covers))
+
+
+FUNCTIONS: Mapping[str, Form] = {
+    "relu": _activation("relu"),
+    "leaky_relu": _activation("leaky_relu", negative_slope="slope"),
+    "prelu": _activation("prelu"),
+    "elu": _activation("elu", alpha="alpha"),
+    "selu": _activation("selu"),
+    "celu": _activation("celu", alpha="alpha"),
+    "sigmoid": Form("torch.sigmoid", lambda _: torch.sigmoid),
+    "log_sigmoid": _activation("logsigmoid", "log_sigmoid", "log_sigmoid_forward"),
+    "hard_sigmoid": _activation("hardsigmoid"),
+    "tanh": Form("torch.tanh", lambda _: torch.tanh),
+    "softsign": _activation("softsign"),
+    "softplus": _activation("softplus"),
+    "swish": _activation("silu"),
+    "hard_swish": _activation("hardswish"),
+    "mish": _activation("mish"),
+    "gelu": _activation("gelu"),
+    "gelu_tanh": Form("torch.nn.functional.gelu", lambda _: partial(functional.gelu, approximate="tanh")),
+    "softmax": _activation("softmax", dim="axis"),
+    "log_softmax": _activation("log_softmax", dim="axis"),
+    "softmin": _activation("softmin", dim="axis"),
+    "dense": Form("torch.nn.functional.linear", lambda _: functional.linear, ("linear", "addmm")),
+    "flatten": Form("torch.flatten", lambda _: partial(torch.flatten, start_dim=1)),
+    "lambda": Form("torch.unsqueeze", lambda _: partial(torch.unsqueeze, dim=0)),
+    "dropout": Form(
+        "torch.nn.functional.dropout",
+        lambda case: partial(functional.dropout, p=case["p"], training=True),
+        ("dropout", "native_dropout"),
+    ),
+    "embedding": Form("torch.nn.functional.embedding", lambda _: functional.embedding),
+    "im2col": Form(
+        "torch.nn.functional.unfold",
+        lambda case: partial(functional.unfold, **_im2col_window(case)),
+        ("im2col",),
+    ),
+    "col2im": Form(
+        "torch.nn.functional.fold",
+        lambda case: partial(functional.fold, output_size=case["output_size"], **_im2col_window(case)),
+        ("col2im",),
+    ),
+    "grid_sample": Form(
+        "torch.nn.functional.grid_sample",
+        lambda _: partial(functional.grid_sample, align_corners=True),
+        ("grid_sampler", "grid_sampler_2d"),
+    ),
+    "conv1d": _convolution("conv1d"),
+    "conv2d": _convolution("conv2d"),
+    "conv3d": _convolution("conv3d"),
+    "depthwise_conv2d": _convolution("conv2d"),
+    "conv1d_transpose": _convolution("conv_transpose1d"),
+    "conv2d_transpose": _convolution("conv_transpose2d"),
+    "conv3d_transpose": _convolution("conv_transpose3d"),
+    "max_pool1d": _pooling("max_pool1d"),
+    "max_pool2d": _pooling("max_pool2d"),
+    "max_pool3d": _pooling("max_pool3d"),
+    "avg_pool1d": _pooling("avg_pool1d"),
+    "avg_pool2d": _pooling("avg_pool2d"),
+    "avg_pool3d": _pooling("avg_pool3d"),
+    "sum_pool1d": Form(_AVERAGE, _summed_row, ("avg_pool2d",)),
+    "sum_pool2d": Form(
+        _AVERAGE, partial(_pooled, functional.avg_pool2d, {"divisor_override": 1}), ("avg_pool2d",)
+    ),
+    "lp_pool1d": Form(
+        "torch.nn.functional.lp_pool1d", partial(_roots, functional.lp_pool1d), ("avg_pool1d",)
+    ),
+    "lp_pool2d": Form(
+        "torch.nn.functional.lp_pool2d", partial(_roots, functional.lp_pool2d), ("avg_pool2d",)
+    ),
+    "global_max_pool1d": _whole("adaptive_max_pool1d"),
+    "global_max_pool2d": _whole("adaptive_max_pool2d"),
+    "global_avg_pool1d": _whole("adaptive_avg_pool1d"),
+    "global_avg_pool2d": _whole("adaptive_avg_pool2d"),
+    "global_sum_pool1d": _summed((2,)),
+    "global_sum_pool2d": _summed((2, 3)),
+    "adaptive_avg_pool2d": Form(
+        "torch.nn.functional.adaptive_avg_pool2d",
+        lambda case: partial(functional.adaptive_avg_pool2d, output_size=pair_of(case, "output")),
+        ("adaptive_avg_pool2d",),
+    ),
+    "upsample_nearest": Form(
+        _RESIZE,
+        lambda case: partial(functional.interpolate, scale_factor=case["scale"], mode="nearest"),
+        ("upsample_nearest2d",),
+    ),
+    "resize_bilinear": Form(
+        _RESIZE,
+        lambda case: partial(
+            functional.interpolate, size=pair_of(case, "output"), mode="bilinear", align_corners=False
+        ),
+        ("upsample_bilinear2d",),
+    ),
+    "batch_norm": Form("torch.nn.functional.batch_norm", _batch_norm_given, _BATCH_NORM_ATEN),
+    "batch_norm_training": Form("torch.nn.functional.batch_norm", _batch_norm_trained, _BATCH_NORM_ATEN),
+    "layer_norm": Form(
+        "torch.nn.functional.layer_norm",
+        _layer_norm,
+        ("layer_norm", "native_layer_norm", "native_layer_norm_backward"),
+    ),
+    "instance_norm": Form("torch.nn.functional.instance_norm", _instance_norm),
+    "group_norm": Form(
+        "torch.nn.functional.group_norm",
+        _group_norm,
+        ("group_norm", "native_group_norm", "native_group_norm_backward"),
+    ),
+    "rms_norm": Form("torch.nn.functional.rms_norm", _rms_norm),
+    "l2_normalization": Form("torch.nn.functional.normalize", lambda _: functional.normalize),
+    "lrn": Form("torch.nn.functional.local_response_norm", _local_response),
+    "rnn_tanh": _recurrent_form("RNN", "rnn_tanh"),
+    "rnn_relu": _recurrent_form("RNN", "rnn_relu"),
+    "lstm": _recurrent_form("LSTM", "lstm", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
+    "gru": _recurrent_form("GRU", "gru"),
+}
+
+
+MISSING: Mapping[str, str] = {
+    "roi_pool": _NO_REGIONS,
+    "roi_align": _NO_REGIONS,
+}

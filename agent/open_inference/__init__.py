@@ -1,0 +1,1 @@
+"""The V2 (Open Inference) protocol: what its servers and its clients share."""

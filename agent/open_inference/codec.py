@@ -1,0 +1,402 @@
+"""The codec of the Open Inference Protocol, which both ends of it share.
+
+Its datatypes, the signatures of a model's inputs and outputs, how versions are spelled for clients that
+expect whole numbers, and the names of Triton's system shared-memory extension. ``ModelInferRequest`` and
+the responses to it, which carry tensors, to and from bytes; see ``agent.protocol.tensors`` for the reason
+why the library does not encode them alone. The input tensors of a request, checked against the inputs of
+the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from packaging.utils import canonicalize_version
+
+from inferometer.agent.preprocessing.inputs import Tensors, dtype_of
+from inferometer.agent.protocol.tensors import (
+    MAX_DIMENSIONS,
+    STRING,
+    Parts,
+    cut_out,
+    is_text,
+    length_delimited,
+    read_elements,
+    strings,
+)
+from inferometer.manifests.errors import InputError, PredictionError, one_line, suggestion
+from inferometer.manifests.fields import DYNAMIC_AXIS
+from inferometer.manifests.schema import ModelManifest
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.protos.inference.v2 import model_config_pb2 as config
+
+EXTENSION = "system_shared_memory"
+"""The extension, as a server's metadata lists it."""
+REGION, BYTE_SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
+"""The parameters of a tensor that is in a region."""
+SEGMENTS = Path("/dev/shm")  # noqa: S108 - where shm_open has them in Linux
+
+
+_MOST_VERSION_DIGITS = 9
+_VERSION_PARTS, _VERSION_PART_DIGITS = 3, 3  # the numbers of these have ten digits, and fit into 32 bits
+
+
+def canonical_version(version: str) -> str:
+    """Returns a text that equal versions under PEP 440 have in common; text that is none is its own."""
+    try:
+        return canonicalize_version(version)
+    except ValueError:  # a number too long for int
+        return version
+
+
+def v2_version(version: str) -> str:
+    """Returns how the protocol spells the version of a manifest.
+
+    ``N``, ``N.0`` and ``N.0.0`` are N, for N from 1 on with at most nine digits. ``X.Y`` and ``X.Y.Z`` are 1
+    followed by three digits for each of X, Y and Z: ``1.5`` is 1001005000. Any other version keeps its text,
+    with ``.0`` where that would be a number. The spelling depends on the version alone, so that it stays when
+    others are added. Two versions have the same one only where PEP 440 regards them as equal.
+    """
+    canonical = canonical_version(version)
+    parts = canonical.split(".")
+    if not all(part.isdecimal() for part in parts):
+        return version
+    if len(parts) == 1 and canonical != "0" and len(canonical) <= _MOST_VERSION_DIGITS:
+        return canonical
+    if len(parts) <= _VERSION_PARTS and all(len(part) <= _VERSION_PART_DIGITS for part in parts):
+        return "1" + "".join(part.zfill(_VERSION_PART_DIGITS) for part in (*parts, "0", "0")[:_VERSION_PARTS])
+    return f"{canonical}.0" if len(parts) == 1 else version
+
+
+BYTES = "BYTES"
+"""The datatype of elements of variable length, such as classifications."""
+OTHER_DATATYPES = {BYTES, "BF16"}
+"""The datatypes without a numeric type in NumPy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Datatype:
+    """A datatype: its name in requests, such as ``FP32``, in NumPy, and in model configurations.
+
+    ``contents`` is its field of ``InferTensorContents``; FP16 and BF16 have none.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    config_type: config.DataType.ValueType
+    contents: str | None
+
+
+_DATATYPE_ROWS: Sequence[tuple[str, str, config.DataType.ValueType, str | None]] = (
+    ("BOOL", "bool", config.TYPE_BOOL, "bool_contents"),
+    ("UINT8", "uint8", config.TYPE_UINT8, "uint_contents"),
+    ("UINT16", "uint16", config.TYPE_UINT16, "uint_contents"),
+    ("UINT32", "uint32", config.TYPE_UINT32, "uint_contents"),
+    ("UINT64", "uint64", config.TYPE_UINT64, "uint64_contents"),
+    ("INT8", "int8", config.TYPE_INT8, "int_contents"),
+    ("INT16", "int16", config.TYPE_INT16, "int_contents"),
+    ("INT32", "int32", config.TYPE_INT32, "int_contents"),
+    ("INT64", "int64", config.TYPE_INT64, "int64_contents"),
+    ("FP16", "float16", config.TYPE_FP16, None),
+    ("FP32", "float32", config.TYPE_FP32, "fp32_contents"),
+    ("FP64", "float64", config.TYPE_FP64, "fp64_contents"),
+)
+DATATYPES = {row[0]: Datatype(row[0], np.dtype(row[1]), row[2], row[3]) for row in _DATATYPE_ROWS}
+"""Every numeric datatype by its name."""
+
+
+STRINGS = Datatype(BYTES, np.dtype(object), config.TYPE_STRING, "bytes_contents")
+"""UTF-8 here; Python's own strings in arrays of objects."""
+_OF_DTYPE = {datatype.dtype: datatype for datatype in (*DATATYPES.values(), STRINGS)}
+BF16 = Datatype("BF16", np.dtype(np.uint16), config.TYPE_BF16, None)
+"""The upper 16 bits of FP32, which NumPy has no numeric type for: its elements are these bits."""
+_LOST_IN_FLOATS = 64
+"""An integer of so many bits has no float that holds all of its values, whatever NumPy regards as safe."""
+
+
+@cache
+def converted_to(wanted: Datatype) -> dict[str, Datatype]:
+    """Returns the other datatypes, by name, whose every value a datatype holds exactly; of BOOL, none."""
+    found = {each.name: each for each in (BF16, *DATATYPES.values()) if _is_held(each, wanted)}
+    return {name: found[name] for name in sorted(found)}
+
+
+def _is_held(given: Datatype, wanted: Datatype) -> bool:
+    if given == wanted or {given.dtype.kind, wanted.dtype.kind} & {"b", "O"}:
+        return False
+    if given is BF16:
+        return np.can_cast(np.float32, wanted.dtype, "safe")
+    if wanted.dtype.kind == "f" and given.dtype.kind in "iu" and given.dtype.itemsize * 8 == _LOST_IN_FLOATS:
+        return False
+    return np.can_cast(given.dtype, wanted.dtype, "safe")
+
+
+def convert(array: NDArray[Any], given: Datatype, wanted: Datatype) -> NDArray[Any]:
+    """Returns elements of one of ``converted_to(wanted)`` as ``wanted``, or the same array if they are."""
+    if given is BF16:
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(wanted.dtype, copy=False)
+
+
+def datatype_of(dtype: np.dtype[Any]) -> Datatype:
+    """Returns the datatype of a model's output; raises PredictionError if the protocol has none for it."""
+    datatype = STRINGS if is_text(dtype) else _OF_DTYPE.get(dtype) or _OF_DTYPE.get(dtype.newbyteorder("="))
+    if datatype is None:
+        allowed = ", ".join(known.name for known in _OF_DTYPE)
+        raise PredictionError(f"element type {dtype} cannot be sent; allowed: {allowed}")
+    return datatype
+
+
+def datatype_named(element_type: str | None) -> Datatype | None:
+    """Returns the datatype of an element type by NumPy's name, ``string`` or ``bfloat16``; None for none."""
+    others = {STRING: STRINGS, "bfloat16": BF16}
+    numeric = {each.dtype.name: each for each in DATATYPES.values()}
+    return {**numeric, **others}.get(element_type or "")
+
+
+BATCH_SIDE = -1
+"""The batch's axis in a shape, whose size is variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSignature:
+    """One input or output of a model.
+
+    ``dimensions`` leave out the batch; ``DYNAMIC_AXIS`` is an axis whose size may differ by request.
+    """
+
+    name: str
+    datatype: Datatype
+    dimensions: tuple[int, ...]
+
+    def takes(self, dimensions: tuple[int, ...]) -> bool:
+        """Returns whether dimensions without the batch fit; a dynamic axis is of any size but 0."""
+        return dimensions == self.dimensions or (
+            len(dimensions) == len(self.dimensions)
+            and all(
+                size > 0 if wanted == DYNAMIC_AXIS else size == wanted
+                for size, wanted in zip(dimensions, self.dimensions, strict=True)
+            )
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape with the batch's axis, whose size is variable."""
+        return (BATCH_SIDE, *self.dimensions)
+
+
+def inputs_of(manifest: ModelManifest) -> dict[str, TensorSignature]:
+    """Returns the inputs of a model by their names, in the manifest's order."""
+    return {
+        each.name: TensorSignature(each.name, datatype_of(dtype_of(each)), each.written)
+        for each in manifest.tensors
+    }
+
+
+_RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+_RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
+_INFER_RESPONSE = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
+
+_SMALL_REQUEST_BYTES = 16 * 1024
+"""Below this the library reads a message in less time than Python takes to look for the contents."""
+
+
+@dataclass(slots=True)
+class InferCall:
+    """A ``ModelInferRequest`` without its raw contents, and these, where they lie in the request.
+
+    They are one for each input, or none; None is that of an input with typed contents beside others.
+    """
+
+    message: pb.ModelInferRequest
+    raw: Sequence[memoryview | None]
+
+
+@dataclass(slots=True)
+class InferAnswer:
+    """A ``ModelInferResponse`` without its raw contents, and these, one for each output."""
+
+    message: pb.ModelInferResponse
+    raw: Sequence[bytes | memoryview]
+
+
+def decode_request(content: bytes) -> InferCall:
+    """Reads a ``ModelInferRequest``; raises DecodeError if this is none."""
+    if len(content) < _SMALL_REQUEST_BYTES:
+        message = pb.ModelInferRequest.FromString(content)
+        raw = [memoryview(each) for each in message.raw_input_contents]
+        message.ClearField("raw_input_contents")
+        return InferCall(message, raw)
+    rest, spans = cut_out(content, _RAW_INPUTS)
+    view = memoryview(content)
+    return InferCall(pb.ModelInferRequest.FromString(rest), [view[start:end] for start, end in spans])
+
+
+def encode_answer(answer: InferAnswer) -> bytes:
+    """Returns a ``ModelInferResponse``."""
+    return b"".join(_parts(answer))
+
+
+def encode_stream_answer(answer: InferAnswer | pb.ModelStreamInferResponse) -> bytes:
+    """Returns a ``ModelStreamInferResponse``, which an error is already."""
+    if isinstance(answer, pb.ModelStreamInferResponse):
+        return answer.SerializeToString()
+    return b"".join(length_delimited(_INFER_RESPONSE, _parts(answer)))
+
+
+def _parts(answer: InferAnswer) -> Parts:
+    parts: Parts = [answer.message.SerializeToString()]
+    for content in answer.raw:
+        parts += length_delimited(_RAW_OUTPUTS, [content])
+    return parts
+
+
+InputTensor: TypeAlias = pb.ModelInferRequest.InferInputTensor
+_SHARED_MEMORY = "shared_memory_region"
+
+
+def read_inputs(
+    call: InferCall, wanted: Mapping[str, TensorSignature], max_batch_size: int, what: str
+) -> Tensors:
+    """Returns the inputs of a request to a model, which errors call ``what``, by their names.
+
+    They are of the model's dtypes and shapes. Another datatype is converted if no value of it is lost. Where
+    the request has an input raw and of the model's datatype, it is a read-only view of that, which need not
+    be aligned.
+
+    Raises:
+        InputError: The request has other inputs, or one of another datatype, shape or size, or they differ in
+            the size of the batch.
+    """
+    inputs, raw = call.message.inputs, call.raw
+    if len(inputs) != len(wanted):
+        raise _wrong_names([item.name for item in inputs], wanted, what)
+    if raw and len(raw) != len(inputs):
+        count = "one input" if len(inputs) == 1 else f"{len(inputs)} inputs"
+        raise InputError(f"{what}: {len(raw)} raw_input_contents for {count}")
+    found: dict[str, NDArray[Any]] = {}
+    for place, item in enumerate(inputs):
+        name = item.name
+        signature = wanted.get(name)
+        if signature is None or name in found:
+            raise _wrong_names([each.name for each in inputs], wanted, what)
+        content = raw[place] if raw else None
+        found[name] = _read_input(item, content, signature, max_batch_size, f'{what}: input "{name}"')
+    if len(found) > 1:
+        _check_batch(found, what)
+    return found
+
+
+def _read_input(
+    item: InputTensor, content: memoryview | None, wanted: TensorSignature, max_batch_size: int, where: str
+) -> NDArray[Any]:
+    """One input, of its raw ``content`` or without that of its typed contents."""
+    if item.parameters:
+        check_parameters(item.parameters, where)
+    given = wanted.datatype if item.datatype == wanted.datatype.name else _other(item.datatype, wanted, where)
+    shape = tuple(item.shape)
+    right = shape[1:] == wanted.dimensions or wanted.takes(shape[1:])
+    if not right or not 1 <= shape[0] <= max_batch_size:
+        raise _wrong_shape(shape, wanted, max_batch_size, where)
+    if content is None:
+        return convert(_read_contents(item, given, where), given, wanted.datatype)
+    if item.HasField("contents"):
+        raise InputError(f"{where}: has contents beside raw_input_contents; give one of them")
+    array = read_elements(given.dtype, shape, content, where)
+    return array if given is wanted.datatype else convert(array, given, wanted.datatype)
+
+
+def _check_batch(found: Tensors, what: str) -> None:
+    """Raises InputError if tensors differ in the size of the batch."""
+    first, *others = found.items()
+    for name, array in others:
+        if len(array) != len(first[1]):
+            raise InputError(
+                f'{what}: input "{name}": found a batch of {len(array)}, and input "{first[0]}" has one of '
+                f"{len(first[1])}; give all inputs the same"
+            )
+
+
+def check_parameters(parameters: Any, where: str) -> None:
+    """Raises InputError if the elements of a tensor are in shared memory."""
+    if _SHARED_MEMORY in parameters:
+        raise InputError(f"{where}: shared memory is not offered here; send the elements in the request")
+
+
+def shown(text: str) -> str:
+    """Returns a name that a client sent as far as it fits into a message."""
+    return one_line(text, 80)
+
+
+def _wrong_names(names: Sequence[str], wanted: Mapping[str, TensorSignature], what: str) -> InputError:
+    for name in names:
+        if name not in wanted:
+            return InputError(f'{what}: has no input "{shown(name)}"; {suggestion(name, list(wanted))}')
+    takes = "one" if len(wanted) == 1 else f"one of each: {', '.join(wanted)}"
+    for name in wanted:
+        if (count := names.count(name)) != 1:
+            return InputError(f'{what}: found {count} inputs "{name}"; it takes {takes}')
+    return InputError(f"{what}: found {len(names)} inputs; it takes {takes}")
+
+
+def _other(name: str, wanted: TensorSignature, where: str) -> Datatype:
+    """The datatype of that name, which can be converted; raises InputError if it cannot."""
+    others = converted_to(wanted.datatype)
+    if name in others:
+        return others[name]
+    takes = f"the model takes {wanted.datatype.name}"
+    if others:
+        takes += f", and what that holds exactly: {', '.join(others)}"
+    if name in DATATYPES or name in OTHER_DATATYPES:
+        raise InputError(f"{where}: found datatype {name}; {takes}")
+    raise InputError(f'{where}: datatype "{shown(name)}" is not known; {takes}')
+
+
+def _wrong_shape(
+    shape: Sequence[int], wanted: TensorSignature, max_batch_size: int, where: str
+) -> InputError:
+    found = list(shape[: MAX_DIMENSIONS + 1])
+    if not wanted.takes(tuple(shape[1:])) or shape[0] < 1:
+        return InputError(
+            f"{where}: found shape {found}; the model takes {list(wanted.shape)}, with a batch of 1 or more"
+        )
+    return InputError(f"{where}: found a batch of {found[0]}, in shape {found}; at most {max_batch_size}")
+
+
+def _read_contents(item: InputTensor, datatype: Datatype, where: str) -> NDArray[Any]:
+    """The elements of the field that a datatype has."""
+    if datatype.contents is None:
+        raise InputError(f"{where}: {datatype.name} has no typed contents; send raw_input_contents")
+    for field, _ in item.contents.ListFields():
+        if field.name != datatype.contents:
+            raise InputError(f"{where}: found {field.name}; {datatype.name} is in {datatype.contents}")
+    elements = getattr(item.contents, datatype.contents)
+    if datatype is STRINGS:
+        return strings(elements, tuple(item.shape), where)
+    expected = math.prod(item.shape)
+    if len(elements) != expected:
+        raise InputError(
+            f"{where}: {len(elements)} elements in {datatype.contents} for shape {list(item.shape)}, "
+            f"which takes {expected}"
+        )
+    array: NDArray[Any] = np.array(elements, _wide(datatype))
+    if array.dtype != datatype.dtype:
+        limits = np.iinfo(datatype.dtype)
+        if array.min() < limits.min or array.max() > limits.max:
+            raise InputError(f"{where}: has an element outside {limits.min}…{limits.max} of {datatype.name}")
+        array = array.astype(datatype.dtype)
+    return array.reshape(tuple(item.shape))
+
+
+def _wide(datatype: Datatype) -> np.dtype[Any]:
+    """The dtype of the field's own elements, which holds all of them."""
+    return {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}.get(
+        datatype.contents or "", datatype.dtype
+    )

@@ -1,0 +1,300 @@
+"""What a served agent admits: the secret that a client sends with every call, and the limits that it keeps.
+
+They are limits on requests, images, streams and connections, and those that keep one client from taking
+all of an agent: its requests a second, and its streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import math
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+
+from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
+from inferometer.agent.protocol.status import AUTHORIZATION_KEY, bearer
+from inferometer.manifests.errors import ConfigurationError, InputError, RateLimitError, SessionLimitError
+
+HEALTH_SERVICE = "grpc.health.v1.Health"
+
+
+class SecretCheck:
+    """Admits calls with the secret, and those of the health service.
+
+    Methods that do not exist are checked too, so that nobody without the secret learns which do. The secret
+    travels as it is: on a network that others can listen to, only TLS protects it. One that cannot be sent
+    raises ConfigurationError.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._expected = _secret_digest(bearer(secret))
+
+    def admits(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+        """Returns whether a call of a method, such as ``/package.Service/Method``, may go on."""
+        if path.startswith(f"/{HEALTH_SERVICE}/"):
+            return True
+        sent = [value for key, value in metadata if key == AUTHORIZATION_KEY]
+        # every value is compared, as a digest: the time reveals neither the first difference nor the length
+        return sum(hmac.compare_digest(_secret_digest(value), self._expected) for value in sent) > 0
+
+
+def _secret_digest(value: str | bytes) -> bytes:
+    return sha256(value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")).digest()
+
+
+MAX_INPUTS = 10_000
+_HANDSHAKE_MS = 20_000
+_MS_PER_S = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits that an agent keeps. None stands for no limit, where there may be none.
+
+    Attributes:
+        max_inputs: The most inputs of one request, and the largest batch of a dataset.
+        max_pixels: The most pixels of an image that is decoded; a small file can claim to hold many.
+        max_streams: The most streams that are served at once; each takes a thread. None means half of the
+            threads.
+        max_client_streams: The most streams of one client.
+        max_client_rps: Requests that one client may send in a second, on average. A call that comes sooner is
+            refused; the messages of a stream wait.
+        client_burst: Requests that one client may send at once, after it has sent none for a while. None
+            means as many as in a second.
+        max_connections: The most connections that are open at once.
+        max_connection_age_s: How long a connection lives, in seconds, before its client has to make
+            another one; calls under way are finished.
+        max_connection_idle_s: How long a connection may be unused, in seconds.
+
+    Raises:
+        ConfigurationError: A limit makes no sense.
+    """
+
+    max_inputs: int = MAX_INPUTS
+    max_pixels: int = MAX_PIXELS
+    max_streams: int | None = None
+    max_client_streams: int | None = None
+    max_client_rps: float | None = None
+    client_burst: int | None = None
+    max_connections: int | None = None
+    max_connection_age_s: float | None = None
+    max_connection_idle_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigurationError(f"{field.name} is {value}; it must be above 0")
+        if self.max_pixels > MAX_PIXELS:
+            raise ConfigurationError(f"max_pixels is {self.max_pixels}; at most {MAX_PIXELS} are decoded")
+        if self.client_burst is not None and self.max_client_rps is None:
+            raise ConfigurationError("client_burst is given without max_client_rps, which it belongs to")
+
+    def check_inputs(self, count: int) -> None:
+        """Raises InputError where a request has more inputs than it may."""
+        if count > self.max_inputs:
+            raise InputError(
+                f"the batch has {count} inputs, and the agent takes at most {self.max_inputs}; "
+                "use a smaller --batch_size here, or serve it with a larger --max_inputs"
+            )
+
+    def streams_of(self, workers: int) -> int:
+        """Returns how many of the threads that answer calls may be taken by streams.
+
+        Raises ConfigurationError if none would be left for other calls.
+        """
+        if self.max_streams is None:
+            return max(1, workers // 2)
+        if self.max_streams >= workers:
+            raise ConfigurationError(
+                f"max_streams is {self.max_streams}; it must be below {workers}, the threads for all calls"
+            )
+        return self.max_streams
+
+    def channel_options(self) -> tuple[tuple[str, int], ...]:
+        """Returns the limits that gRPC itself keeps."""
+        found = [("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS)]
+        if self.max_connections is not None:
+            found.append(("grpc.max_allowed_incoming_connections", self.max_connections))
+        if self.max_connection_age_s is not None:
+            found.append(("grpc.max_connection_age_ms", int(self.max_connection_age_s * _MS_PER_S)))
+        if self.max_connection_idle_s is not None:
+            found.append(("grpc.max_connection_idle_ms", int(self.max_connection_idle_s * _MS_PER_S)))
+        return tuple(found)
+
+
+class StreamLimit:
+    """Admits a limited number of streams, of all services together. Thread-safe.
+
+    A stream of predictions takes a thread for as long as it lasts.
+    """
+
+    def __init__(self, streams: int) -> None:
+        self._streams = streams
+        self._free = threading.Semaphore(streams)
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Held while a stream is served; raises SessionLimitError if as many are served as may be."""
+        if not self._free.acquire(blocking=False):
+            raise SessionLimitError(f"the agent serves its limit of {self._streams} streams; try again later")
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+_IPV6_NETWORK_BITS = 64
+
+
+def client_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """Returns who a call comes from: whom its certificate names, or else the address of its host.
+
+    Of an IPv6 address it is the network, within which a host takes any address that it likes.
+    """
+    named = context.peer_identities() or ()
+    return client_named([name.decode("utf-8", "replace") for name in named], unquote(context.peer()))
+
+
+def client_named(names: Collection[str], peer: str) -> str:
+    """Returns who a call comes from by the names in its certificate and its ``peer``; see ``client_of``."""
+    if names:
+        return "certificate " + ", ".join(sorted(names))
+    return "host " + _host(peer)
+
+
+def _host(peer: str) -> str:
+    """The host of gRPC's ``ipv4:1.2.3.4:5`` or ``ipv6:[::1]:5``; anything else stays as it is."""
+    kind, _, address = peer.partition(":")
+    host = address.rpartition(":")[0].strip("[]").partition("%")[0]
+    if kind == "ipv4":
+        return host
+    if kind != "ipv6":
+        return peer
+    ip = ipaddress.IPv6Address(host)
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.IPv6Network((ip, _IPV6_NETWORK_BITS), strict=False))
+
+
+MAX_CLIENTS = 10_000
+"""Clients that are remembered; one more replaces the one that was idle for the longest."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    at_s: float
+
+
+class TokenBuckets:
+    """A bucket of ``burst`` tokens for each client, to which ``rate`` are added a second. Thread-safe."""
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._burst = max(1.0, burst)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def __len__(self) -> int:
+        """The number of clients that are remembered."""
+        with self._lock:
+            return len(self._buckets)
+
+    def take(self, client: str) -> float:
+        """Takes a token, and returns 0; or takes nothing, and returns the seconds until there is one."""
+        with self._lock:
+            bucket = self._filled(client)
+            if bucket.tokens >= 1:
+                bucket.tokens -= 1
+                return 0.0
+            return (1 - bucket.tokens) / self._rate
+
+    def reserve(self, client: str) -> float:
+        """Takes a token in advance; returns the seconds that the caller has to wait for it."""
+        with self._lock:
+            bucket = self._filled(client)
+            bucket.tokens -= 1
+            return max(0.0, -bucket.tokens / self._rate)
+
+    def _filled(self, client: str) -> _Bucket:
+        now_s = self._clock()
+        bucket = self._buckets.get(client)
+        if bucket is None:
+            if len(self._buckets) >= MAX_CLIENTS:
+                self._buckets.popitem(last=False)
+            bucket = self._buckets[client] = _Bucket(self._burst, now_s)
+        self._buckets.move_to_end(client)
+        bucket.tokens = min(self._burst, bucket.tokens + (now_s - bucket.at_s) * self._rate)
+        bucket.at_s = now_s
+        return bucket
+
+
+RETRY_KEY = "grpc-retry-pushback-ms"
+"""The trailing metadata that gRPC has for "not before so many milliseconds"."""
+_CHECK = f"{HEALTH_SERVICE}/Check"
+
+
+class ClientLimits:
+    """Refuses calls of a client over its limits. For one event loop.
+
+    Health checks are not limited. A stream counts as one request, and so does each message that the client
+    sends over it after the first; those are not refused, but read later.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        rate = limits.max_client_rps
+        self._buckets = TokenBuckets(rate, limits.client_burst or rate) if rate is not None else None
+        self._max_streams = limits.max_client_streams
+        self._streams: Counter[str] = Counter()
+
+    @staticmethod
+    def wanted(limits: Limits) -> bool:
+        """Returns whether any of these limits is set."""
+        return limits.max_client_rps is not None or limits.max_client_streams is not None
+
+    def admit(self, method: str, client: str, trailing: list[tuple[str, str]]) -> None:
+        """Counts a call of a method, ``package.Service/Method``, from a client; see ``client_of``.
+
+        Raises RateLimitError if the client sends requests too fast; ``trailing``, the metadata that goes with
+        the status, gets when to try again.
+        """
+        wait_s = self._buckets.take(client) if self._buckets is not None and method != _CHECK else 0.0
+        if wait_s:
+            wait_ms = math.ceil(wait_s * _MS_PER_S)
+            trailing.append((RETRY_KEY, str(wait_ms)))
+            raise RateLimitError(
+                f"the agent takes no more requests of this client now; try again in {wait_ms} ms"
+            )
+
+    async def wait_for_turn(self, client: str) -> None:
+        """Waits until a further message of a stream may be read."""
+        if self._buckets is not None:
+            await asyncio.sleep(self._buckets.reserve(client))
+
+    @contextmanager
+    def stream(self, client: str) -> Iterator[None]:
+        """Counts a stream while it is open; raises SessionLimitError if the client has as many as it may."""
+        if self._max_streams is not None and self._streams[client] >= self._max_streams:
+            raise SessionLimitError(
+                f"the agent serves this client its limit of {self._max_streams} streams; try again later"
+            )
+        self._streams[client] += 1
+        try:
+            yield
+        finally:
+            self._streams[client] -= 1
+            if not self._streams[client]:
+                del self._streams[client]

@@ -1,0 +1,472 @@
+"""The agent's metrics for Prometheus: their names, where their values come from, and who serves them.
+
+Prometheus scrapes a web server on a port of its own: ``GET /metrics``.
+
+Counters, gauges and histograms cost little to count with; a scrape makes Prometheus' metrics of them.
+``prometheus_client`` takes a lock for each number of a metric and looks at one bucket after the other:
+for the metrics of a request that takes longer than to read its message. Names and units follow
+https://prometheus.io/docs/practices/naming/.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from http.server import ThreadingHTTPServer
+from typing import Any, Generic, TypeVar
+
+import grpc
+import pynvml
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import MetricsHandler
+from prometheus_client.registry import Collector
+
+from inferometer.agent import __version__
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.serving.observers import Call
+from inferometer.agent.serving.prediction_watch import AgentLoad
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    DeviceLostError,
+    HungError,
+    InputError,
+    OutOfMemoryError,
+    PredictionError,
+)
+
+_Child = TypeVar("_Child")
+
+
+class Tally:
+    """A number that events change. Thread-safe."""
+
+    __slots__ = ("_lock", "created_s", "value")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.created_s = time.time()
+        self.value = 0
+
+    def add(self, number: int = 1) -> None:
+        """Adds a number."""
+        with self._lock:
+            self.value += number
+
+
+class Distribution:
+    """How often values were found up to each of some bounds. Thread-safe."""
+
+    __slots__ = ("_bounds", "_counts", "_lock", "_total", "created_s")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._lock = threading.Lock()
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+        self.created_s = time.time()
+
+    def add(self, value: float) -> None:
+        """Counts a value."""
+        place = bisect_left(self._bounds, value)
+        with self._lock:
+            self._counts[place] += 1
+            self._total += value
+
+    def read(self) -> tuple[list[int], float]:
+        """Returns the counts between the bounds, the last beyond all of them, and the sum of the values."""
+        with self._lock:
+            return list(self._counts), self._total
+
+
+class _Labelled(Collector, Generic[_Child]):
+    """A metric whose children have each values of their own for its labels. Thread-safe."""
+
+    def __init__(
+        self, name: str, description: str, labels: Sequence[str], make: Callable[[], _Child]
+    ) -> None:
+        self._name = name
+        self._description = description
+        self._labels = tuple(labels)
+        self._make = make
+        self._children: dict[tuple[str, ...], _Child] = {}
+        self._lock = threading.Lock()
+
+    def of(self, *values: str) -> _Child:
+        """Returns the child of the values of the labels, which the caller may keep."""
+        child = self._children.get(values)
+        if child is None:
+            with self._lock:
+                child = self._children.setdefault(values, self._make())
+        return child
+
+    def describe(self) -> Iterable[Metric]:
+        """The metric's name."""
+        return [self._family({})]
+
+    def collect(self) -> Iterator[Metric]:
+        """The metric now."""
+        with self._lock:
+            children = dict(self._children)
+        yield self._family(children)
+
+    def _family(self, children: dict[tuple[str, ...], _Child]) -> Metric:
+        raise NotImplementedError
+
+
+class Counts(_Labelled[Tally]):
+    """A counter."""
+
+    def __init__(self, name: str, description: str, labels: Sequence[str]) -> None:
+        super().__init__(name, description, labels, Tally)
+
+    def _family(self, children: dict[tuple[str, ...], Tally]) -> Metric:
+        family = CounterMetricFamily(self._name, self._description, labels=self._labels)
+        for values, tally in children.items():
+            family.add_metric(values, tally.value, tally.created_s)
+        return family
+
+
+class Levels(_Labelled[Tally]):
+    """A gauge."""
+
+    def __init__(self, name: str, description: str, labels: Sequence[str]) -> None:
+        super().__init__(name, description, labels, Tally)
+
+    def _family(self, children: dict[tuple[str, ...], Tally]) -> Metric:
+        family = GaugeMetricFamily(self._name, self._description, labels=self._labels)
+        for values, tally in children.items():
+            family.add_metric(values, tally.value)
+        return family
+
+
+class Distributions(_Labelled[Distribution]):
+    """A histogram."""
+
+    def __init__(self, name: str, description: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
+        self._bounds = tuple(map(float, bounds))
+        super().__init__(name, description, labels, lambda: Distribution(self._bounds))
+
+    def _family(self, children: dict[tuple[str, ...], Distribution]) -> Metric:
+        family = HistogramMetricFamily(self._name, self._description, labels=self._labels)
+        names = [*map(str, self._bounds), "+Inf"]
+        for values, distribution in children.items():
+            counts, total = distribution.read()
+            up_to = [sum(counts[: place + 1]) for place in range(len(counts))]
+            family.add_metric(values, list(zip(names, up_to, strict=True)), total)
+            labels = dict(zip(self._labels, values, strict=True))
+            family.add_sample(f"{self._name}_created", labels, distribution.created_s)
+        return family
+
+
+_LABELS = ("gpu", "uuid", "name")
+_FIGURES: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
+    (
+        "inferometer_gpu_utilization_ratio",
+        "Share of the last second or so in which the GPU was at work, 0 to 1, for whatever process.",
+        lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    ),
+    (
+        "inferometer_gpu_memory_used_bytes",
+        "The GPU's memory that all processes hold.",
+        lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used,
+    ),
+    (
+        "inferometer_gpu_memory_total_bytes",
+        "The GPU's memory.",
+        lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).total,
+    ),
+    (
+        "inferometer_gpu_power_watts",
+        "What the GPU draws.",
+        lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    ),
+    (
+        "inferometer_gpu_temperature_celsius",
+        "The GPU's temperature.",
+        lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+    ),
+)
+
+
+class GpuMetrics(Collector):
+    """One sample per GPU of each figure that its driver reports; none without a driver.
+
+    The label ``gpu`` is the driver's number, which ``CUDA_VISIBLE_DEVICES`` does not change.
+    """
+
+    def __init__(self) -> None:
+        self._has_driver = False
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()  # once: it takes long
+            self._has_driver = True
+
+    def describe(self) -> Iterable[Metric]:
+        """The metrics' names."""
+        return [GaugeMetricFamily(name, help_, labels=_LABELS) for name, help_, _ in _FIGURES]
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures now."""
+        gpus = list(self._gpus()) if self._has_driver else []
+        for name, help_, read in _FIGURES:
+            family = GaugeMetricFamily(name, help_, labels=_LABELS)
+            for labels, gpu in gpus:
+                with suppress(pynvml.NVMLError):  # a GPU need not report everything
+                    family.add_metric(labels, read(gpu))
+            yield family
+
+    def _gpus(self) -> Iterator[tuple[tuple[str, str, str], Any]]:
+        with suppress(pynvml.NVMLError):
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                with suppress(pynvml.NVMLError):  # one that is lost does not hide the others
+                    gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+                    labels = (str(index), pynvml.nvmlDeviceGetUUID(gpu), pynvml.nvmlDeviceGetName(gpu))
+                    yield labels, gpu
+
+
+_NS_PER_S = 1e9
+_LATENCY_S = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
+    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0),
+)
+_QUEUE_S = (0.0001, *_LATENCY_S)
+_BATCH_INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Metrics:
+    """Counts calls and predictions, and reads ``load`` at each scrape. Thread-safe; observes each kind."""
+
+    def __init__(self, load: Callable[[], AgentLoad]) -> None:
+        self.registry = registry = CollectorRegistry(auto_describe=True)
+        self._requests = Counts(
+            "inferometer_requests",
+            "Calls that were answered, by the gRPC status of the answer, also over HTTP.",
+            ("method", "model", "code"),
+        )
+        self._request_seconds = Distributions(
+            "inferometer_request_duration_seconds",
+            "From when a call began until its answer was made; a stream until its end.",
+            ("method", "model"),
+            _LATENCY_S,
+        )
+        self._in_flight = Levels("inferometer_requests_in_flight", "Calls under way.", ("method",))
+        self._prediction_seconds = Distributions(
+            "inferometer_prediction_duration_seconds",
+            "How long the framework took for a batch, transfers and synchronisation included.",
+            ("model",),
+            _LATENCY_S,
+        )
+        self._batch_inputs = Distributions(
+            "inferometer_batch_inputs", "Inputs in a batch that was predicted.", ("model",), _BATCH_INPUTS
+        )
+        self._failures = Counts(
+            "inferometer_prediction_failures",
+            "Batches that the framework failed on, by the kind of failure.",
+            ("model", "kind"),
+        )
+        self._hangs = Counts(
+            "inferometer_prediction_hangs",
+            "Predictions that took longer than --predict_timeout_s.",
+            ("model",),
+        )
+        self._queue_seconds = Distributions(
+            "inferometer_queue_duration_seconds",
+            "How long a request waited for its batch to begin.",
+            ("model",),
+            _QUEUE_S,
+        )
+        self._answered: dict[tuple[str, str], tuple[Tally, Tally, Distribution]] = {}
+        """What counts the calls of a method and a model that were answered with OK."""
+        for metric in (
+            self._requests,
+            self._request_seconds,
+            self._in_flight,
+            self._prediction_seconds,
+            self._batch_inputs,
+            self._failures,
+            self._hangs,
+            self._queue_seconds,
+        ):
+            registry.register(metric)
+        registry.register(_LoadCollector(load))
+        registry.register(GpuMetrics())
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+
+    def call_began(self, call: Call) -> None:
+        """Counts a call that is under way."""
+        self._in_flight.of(call.method).add()
+
+    def call_ended(self, call: Call, code: grpc.StatusCode, duration_ns: int) -> None:
+        """Counts a call that was answered."""
+        if code is grpc.StatusCode.OK:
+            found = self._answered.get((call.method, call.model))
+            if found is None:
+                found = self._answered[call.method, call.model] = self._of(call, code)
+        else:
+            found = self._of(call, code)
+        in_flight, requests, seconds = found
+        in_flight.add(-1)
+        requests.add()
+        seconds.add(duration_ns / _NS_PER_S)
+
+    def _of(self, call: Call, code: grpc.StatusCode) -> tuple[Tally, Tally, Distribution]:
+        method, model = call.method, call.model
+        return (
+            self._in_flight.of(method),
+            self._requests.of(method, model, code.name),
+            self._request_seconds.of(method, model),
+        )
+
+    def predicted(self, model: str, inputs: int, duration_ns: int) -> None:
+        """Counts a batch."""
+        self._prediction_seconds.of(model).add(duration_ns / _NS_PER_S)
+        self._batch_inputs.of(model).add(inputs)
+
+    def prediction_failed(self, model: str, error: BaseException) -> None:
+        """Counts a batch that the framework failed on."""
+        self._failures.of(model, failure_kind(error)).add()
+
+    def prediction_hangs(self, model: str) -> None:
+        """Counts a prediction that hangs."""
+        self._hangs.of(model).add()
+
+    def waited(self, model: str, queue_ns: Sequence[int]) -> None:
+        """Counts how long requests waited."""
+        count = self._queue_seconds.of(model).add
+        for time_ns in queue_ns:
+            count(time_ns / _NS_PER_S)
+
+
+def failure_kind(error: BaseException) -> str:
+    """Returns the value of the label ``kind`` of ``inferometer_prediction_failures_total``."""
+    kinds: tuple[tuple[type[BaseException], str], ...] = (
+        (OutOfMemoryError, "out_of_memory"),
+        (DeviceLostError, "device_lost"),
+        (HungError, "hung"),
+        (PredictionError, "framework"),
+        (InputError, "input"),
+    )
+    return next((name for kind, name in kinds if isinstance(error, kind)), "fault")
+
+
+class _LoadCollector(Collector):
+    """What the agent holds at a scrape."""
+
+    def __init__(self, load: Callable[[], AgentLoad]) -> None:
+        self._load = load
+
+    def describe(self) -> Iterable[Metric]:
+        return self._families(AgentLoad())
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families(self._load())
+
+    def _families(self, load: AgentLoad) -> Iterator[Metric]:
+        info = GaugeMetricFamily("inferometer_info", "1; which version this is.", labels=("version",))
+        info.add_metric((__version__,), 1)
+        yield info
+        yield GaugeMetricFamily(
+            "inferometer_serving", "1 while the agent is fit to serve, 0 while it is not.", load.serving
+        )
+        yield GaugeMetricFamily(
+            "inferometer_sessions_open", "Sessions that clients hold open.", load.sessions
+        )
+        yield GaugeMetricFamily(
+            "inferometer_predictions_hanging",
+            "Predictions that hang at the moment.",
+            len(load.trouble.hanging),
+        )
+        labels = ("model", "version", "framework", "device")
+        loaded = GaugeMetricFamily("inferometer_models_loaded", "How often a model is loaded.", labels=labels)
+        waiting = GaugeMetricFamily(
+            "inferometer_queue_requests", "Requests that wait for their batch to begin.", labels=("model",)
+        )
+        copies: dict[tuple[str, ...], int] = {}
+        queues: dict[str, int] = {}
+        for model in load.models:
+            manifest, device = model.manifest, str(model.description.device)
+            key = (manifest.name, manifest.version, manifest.framework.name, device)
+            copies[key] = copies.get(key, 0) + 1
+            queues[manifest.name] = queues.get(manifest.name, 0) + model.waiting
+        for values, count in copies.items():
+            loaded.add_metric(values, count)
+        for name, count in queues.items():
+            waiting.add_metric((name,), count)
+        yield loaded
+        yield waiting
+
+
+_TIMEOUT_S = 10.0
+
+_POLL_S = 0.05
+"""How often it looks whether it is to stop."""
+
+
+class MetricsServer(Closeable):
+    """Answers scrapes from ``start`` to ``close``; port 0 takes a free one.
+
+    Raises ConfigurationError if the address cannot be bound.
+    """
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            self._server = _server_class(family)((host, port), _Handler.factory(registry))
+        except (OSError, UnicodeError) as error:  # the second of a name that is none, as one too long
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ConfigurationError(
+                f"cannot listen on {host}:{port} for metrics: {reason}; choose another --metrics_port, or "
+                "--metrics_host"
+            ) from error
+        self._host = f"[{host}]" if ":" in host else host
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """What to scrape."""
+        return f"http://{self._host}:{self.port}/metrics"
+
+    def start(self) -> None:
+        """Begins to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops; calling it again does nothing."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+def _server_class(family: int) -> type[ThreadingHTTPServer]:
+    class Server(ThreadingHTTPServer):
+        address_family = family
+        daemon_threads = True
+        block_on_close = False
+
+        def server_bind(self) -> None:
+            """Binds without the DNS look-up of HTTPServer, whose result nobody uses."""
+            socketserver.TCPServer.server_bind(self)
+            self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A scraper that goes away in the middle is no fault of the agent's."""
+
+    return Server
+
+
+class _Handler(MetricsHandler):
+    timeout = _TIMEOUT_S  # for who connects and says nothing

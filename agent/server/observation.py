@@ -1,0 +1,185 @@
+"""The observers of one server, put together from its options, and the log of a served agent.
+
+One observer logs a line for each call. The lines of the log are text, or one JSON object each.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import datetime, timezone
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import grpc
+
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.server.binding import metrics_warning
+from inferometer.agent.server.rpc import CallObserver
+from inferometer.agent.serving.observers import Call, PredictionObserver, QueueObserver, current_call
+from inferometer.agent.serving.prediction_watch import AgentLoad, PredictionWatch
+
+if TYPE_CHECKING:
+    from inferometer.agent.server.metrics import MetricsServer
+
+
+EXTRAS = ("code", "duration_s", "model", "peer")
+"""Fields that only some lines have, from the ``extra`` of a log call."""
+
+
+class LogFormat(str, Enum):
+    """How log lines look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+    @property
+    def formatter(self) -> logging.Formatter:
+        """What makes the lines."""
+        return JsonFormatter() if self is LogFormat.JSON else TextFormatter()
+
+
+class TextFormatter(logging.Formatter):
+    """``LEVEL logger: message [request id]``; a traceback follows in lines of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line."""
+        text = super().format(record)
+        call = current_call()
+        head = f"{record.levelname} {record.name}: "
+        if call is None:
+            return head + text
+        first, separator, rest = text.partition("\n")
+        return f"{head}{first} [{call.request_id}]{separator}{rest}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: ``time``, ``level``, ``logger``, ``message``, and fields of the call.
+
+    Within a call those are ``request_id``, ``trace_id`` where the client sent a ``traceparent``, and
+    ``method``. The line that is written when a call has ended has ``EXTRAS``, too. A traceback is in
+    ``exception``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line."""
+        when = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="microseconds")
+        line: dict[str, object] = {
+            "time": when.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if call := current_call():
+            line["request_id"] = call.request_id
+            if call.trace_id is not None:
+                line["trace_id"] = call.trace_id
+            line["method"] = call.method
+        for name in EXTRAS:
+            if value := getattr(record, name, None):
+                line[name] = value
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+_NS_PER_S = 1e9
+_FAULTS = {
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.DATA_LOSS,
+    grpc.StatusCode.UNAVAILABLE,
+}
+_FREQUENT = ("grpc.", "GET /v2/health/", "inferometer.v1.PredictService/Clock")
+_log = logging.getLogger(__name__)
+
+
+class AccessLog:
+    """Logs each call when it has ended; satisfies ``CallObserver``.
+
+    Faults of the agent are WARNING, calls that succeeded or were refused INFO, and those about its health, of
+    reflection and of the clock DEBUG.
+    """
+
+    def call_began(self, call: Call) -> None:
+        """Does nothing."""
+
+    def call_ended(self, call: Call, code: grpc.StatusCode, duration_ns: int) -> None:
+        """Logs the call."""
+        if code is grpc.StatusCode.OK and not _log.isEnabledFor(logging.INFO):  # as nearly always
+            return
+        level = _level_of(call, code)
+        if not _log.isEnabledFor(level):
+            return
+        duration_s = round(duration_ns / _NS_PER_S, 6)
+        _log.log(
+            level,
+            "%s %s in %.3f ms",
+            call.method,
+            code.name,
+            duration_ns / 1e6,
+            extra={"code": code.name, "duration_s": duration_s, "model": call.model, "peer": call.peer},
+        )
+
+
+def _level_of(call: Call, code: grpc.StatusCode) -> int:
+    if code in _FAULTS:
+        return logging.WARNING
+    return logging.DEBUG if call.method.startswith(_FREQUENT) else logging.INFO
+
+
+class Observation(Closeable):
+    """Observes a server from ``start`` to ``close``: its calls, its predictions and its ``load``.
+
+    ``on_fitness`` is that of ``PredictionWatch``. Without a ``metrics_port`` nothing is counted or served; 0
+    takes a free one.
+
+    Raises:
+        ConfigurationError: The address for the metrics cannot be bound.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        metrics_port: int | None,
+        predict_timeout_s: float | None,
+        load: Callable[[], AgentLoad],
+        on_fitness: Callable[[bool], None],
+    ) -> None:
+        calls: list[CallObserver] = [AccessLog()]
+        predictions: list[PredictionObserver] = []
+        self.queues: QueueObserver | None = None
+        self._metrics: MetricsServer | None = None
+        self._warning: str | None = None
+        if metrics_port is not None:
+            # these load a library that others do not need
+            from inferometer.agent.server.metrics import Metrics, MetricsServer
+
+            metrics = Metrics(load)
+            calls.append(metrics)
+            predictions.append(metrics)
+            self.queues = metrics
+            self._metrics = MetricsServer(metrics.registry, host, metrics_port)
+            self._warning = metrics_warning(host, self._metrics.port)
+        self.calls = tuple(calls)
+        self.watch = PredictionWatch(predict_timeout_s, predictions, on_fitness)
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where the metrics are; None where there are none."""
+        return None if self._metrics is None else self._metrics.url
+
+    def start(self) -> None:
+        """Begins to look for predictions that hang, and to answer scrapes."""
+        self.watch.start()
+        if self._metrics is not None:
+            self._metrics.start()
+        if self._warning:
+            _log.warning("%s", self._warning)
+
+    def close(self) -> None:
+        """Ends it; calling it again does nothing."""
+        self.watch.close()
+        if self._metrics is not None:
+            self._metrics.close()

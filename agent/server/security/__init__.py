@@ -1,1 +1,0 @@
-"""Access to a served agent: TLS, the shared secret, and limits per client."""

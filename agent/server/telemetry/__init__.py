@@ -1,1 +1,0 @@
-"""Telemetry of a running agent: metrics, log lines and its status."""

@@ -1,0 +1,194 @@
+"""TLS of a served agent: its certificate, the clients that it admits, and renewal while it runs.
+
+The HTTP server uses the same files and certificate renewal as the gRPC port.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import grpc
+
+from inferometer.agent.protocol.pem_files import (
+    AUTHORITIES_OPTION,
+    CERTIFICATE_OPTION,
+    KEY_OPTION,
+    read_authorities,
+    read_identity,
+)
+from inferometer.manifests.errors import ConfigurationError
+
+_FAULTS = {9: "is not valid yet", 10: "has expired"}
+"""What OpenSSL's ``X509_V_ERR_`` numbers mean that are about the dates."""
+
+
+def date_fault(certificate: Path, key: Path) -> str | None:
+    """Returns what is wrong with the dates of a certificate; None if nothing is, or it is not known.
+
+    Python reads the dates only of a certificate that it has accepted. Therefore a client in memory, which
+    trusts nothing else, connects to a server with this one and the chain above it.
+    """
+    client, server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        server.load_cert_chain(certificate, key)
+        client.load_verify_locations(certificate)
+    except (OSError, ValueError):  # they have changed since they were checked
+        return None
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = (
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    for side in (*sides, *sides):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            return _FAULTS.get(error.verify_code)
+        except ssl.SSLError:
+            return None
+    return None
+
+
+_log = logging.getLogger(__name__)
+_Version = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """The files of TLS: the agent's certificate with the chain above it, and its key.
+
+    ``clients_ca`` names who vouches for clients: with it every client must show a certificate.
+    """
+
+    certificate: Path
+    key: Path
+    clients_ca: Path | None = None
+
+    @classmethod
+    def of(cls, certificate: Path | None, key: Path | None, clients_ca: Path | None) -> ServerTls | None:
+        """Returns what the options name, None for nothing; raises ConfigurationError if some are missing."""
+        if certificate is None and key is None:
+            if clients_ca is not None:
+                raise ConfigurationError(
+                    f"{AUTHORITIES_OPTION} makes clients show a certificate, which needs TLS: "
+                    f"give {CERTIFICATE_OPTION} and {KEY_OPTION} too"
+                )
+            return None
+        if certificate is None or key is None:
+            given, missing = (
+                (CERTIFICATE_OPTION, KEY_OPTION) if certificate else (KEY_OPTION, CERTIFICATE_OPTION)
+            )
+            raise ConfigurationError(f"{given} is given without {missing}; TLS needs both")
+        return cls(certificate, key, clients_ca)
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Returns what gRPC listens with. When a file changes, connections from then on get the new one.
+
+        Raises ConfigurationError if a file is missing or cannot be read, is no PEM, or does not fit.
+        """
+        renewal = _Renewal(self)
+        if fault := date_fault(self.certificate, self.key):
+            _log.warning("%s %s %s; clients will not trust it", CERTIFICATE_OPTION, self.certificate, fault)
+        # None for "as it was" is documented, and missing in the types
+        changed = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewal.changed)
+        return grpc.dynamic_ssl_server_credentials(
+            renewal.first, changed, require_client_authentication=self.clients_ca is not None
+        )
+
+    def read(self) -> grpc.ServerCertificateConfiguration:
+        """Reads the files, and checks them; raises ConfigurationError as ``credentials`` does."""
+        identity = read_identity(self.certificate, self.key)
+        roots = read_authorities(self.clients_ca) if self.clients_ca else None
+        return grpc.ssl_server_certificate_configuration([(identity.key, identity.chain)], roots)
+
+    def version(self) -> _Version | None:
+        """Returns what changes with the files; None where one of them is not there now."""
+        try:
+            found = [path.stat() for path in (self.certificate, self.key, self.clients_ca) if path]
+        except OSError:
+            return None
+        return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in found)
+
+
+class _Renewal:
+    """Reads the files again when they have changed; gRPC calls it at each connection, in its own threads.
+
+    Certificate and key are two files and do not change at one moment: what does not fit is left alone, and
+    looked at again at the next connection.
+    """
+
+    def __init__(self, tls: ServerTls) -> None:
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._version = tls.version()
+        self._refused: str | None = None
+        self.first = tls.read()
+
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Returns the new certificate; None where it is the old one, or none that can be used."""
+        with self._lock:
+            version = self._tls.version()
+            if version == self._version:
+                self._refused = None
+                return None
+            try:
+                configuration = self._tls.read()  # says which file it is, where one is not there
+            except ConfigurationError as error:
+                if str(error) != self._refused:
+                    self._refused = str(error)
+                    _log.warning("the certificate was not renewed, the old one stays: %s", error)
+                return None
+            if version is None:  # it has come back just now
+                return None
+            self._version, self._refused = version, None
+        _log.info("the certificate was renewed")
+        return configuration
+
+
+def tls_context(tls: ServerTls) -> ssl.SSLContext:
+    """Returns the server's TLS context, which renews the certificate when a file changes.
+
+    New connections get the new certificate. Raises ConfigurationError as ``ServerTls.credentials`` does.
+    """
+    context, version = _context(tls), tls.version()
+    latest = context
+
+    def renew(secured: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        """Renews the certificate if its files have changed; called when a client connects."""
+        nonlocal latest, version
+        found = tls.version()
+        if found is not None and found != version:
+            try:
+                latest, version = _context(tls), found
+            except ConfigurationError as error:  # key and certificate are two files
+                _log.warning("the certificate was not renewed for HTTP, the old one stays: %s", error)
+        if latest is not context:
+            secured.context = latest
+
+    context.sni_callback = renew
+    return context
+
+
+def _context(tls: ServerTls) -> ssl.SSLContext:
+    read_identity(tls.certificate, tls.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+    except OSError as error:  # the files have changed since they were read
+        raise ConfigurationError(f"tls_cert {tls.certificate}: changed while it was read") from error
+    if tls.clients_ca is not None:
+        context.load_verify_locations(cadata=read_authorities(tls.clients_ca).decode("ascii", "replace"))
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context

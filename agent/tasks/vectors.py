@@ -1,0 +1,156 @@
+"""Tasks with one row of numbers for each input: classification, regression, embeddings, raw outputs.
+
+A classification has the classes of each input, ranked by their probabilities; that of a text is the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.agent.tasks.predictions import (
+    Classifications,
+    PredictedInputs,
+    RawOutputs,
+    TaskPostprocessor,
+    Values,
+    as_computed,
+    find_layer,
+)
+from inferometer.manifests.errors import PredictionError
+from inferometer.manifests.schema import ModelOutput, Transform
+
+
+class Classification(TaskPostprocessor):
+    """Ranks classes by their scores. Thread-safe.
+
+    The ``feature_limit`` best classes of each input are kept; 0 keeps all.
+    """
+
+    def __init__(self, output: ModelOutput, feature_limit: int) -> None:
+        self._output = output
+        self._limit = feature_limit
+
+    def __call__(
+        self, tensors: Tensors, inputs: PredictedInputs
+    ) -> tuple[Classifications, NDArray[np.bool_]]:
+        """Returns the classes of the inputs whose scores are finite numbers, and the mask of these inputs.
+
+        Raises:
+            PredictionError: The outputs do not match the manifest.
+        """
+        scores = self._scores(tensors)
+        good: NDArray[np.bool_] = np.isfinite(scores).all(axis=1)
+        if not good.all():
+            scores = scores[good]
+        if self._output.parameters.probabilities_transform is Transform.SOFTMAX:
+            scores = softmax(scores)
+        # stable, so that the first of equal scores wins in every framework
+        order = np.argsort(-scores, axis=1, kind="stable")[:, : self._limit or None]
+        # the same as np.take_along_axis, without its overhead
+        best = scores[np.arange(len(scores))[:, np.newaxis], order]
+        return Classifications(order.astype(np.int64, copy=False), best), good
+
+    def _scores(self, tensors: Tensors) -> NDArray[np.float32]:
+        """Returns the scores as float32, inputs × classes."""
+        layer = self._output.parameters.probabilities_layer
+        names = list(tensors)
+        if isinstance(layer, int):
+            if not 0 <= layer < len(names):
+                raise PredictionError(f"the model has no output number {layer}; it has {len(names)}")
+            layer = names[layer]
+        if layer not in tensors:
+            raise PredictionError(f'the model has no output "{layer}"; it has: {", ".join(names)}')
+        tensor: NDArray[Any] = tensors[layer]
+        if tensor.ndim < 2 or not tensor.shape[1] or any(side != 1 for side in tensor.shape[2:]):
+            raise PredictionError(
+                f"output {layer} has shape {list(tensor.shape)}; a classification is inputs × classes"
+            )
+        if tensor.dtype.kind not in "biuf":
+            raise PredictionError(f"output {layer} has element type {tensor.dtype}; scores are numbers")
+        with np.errstate(over="ignore"):  # a score beyond float32 becomes infinite, which is reported
+            scores = tensor.reshape(len(tensor), tensor.shape[1]).astype(np.float32, copy=False)
+        labels = self._output.parameters.labels
+        if labels and scores.shape[1] != len(labels):
+            raise PredictionError(
+                f"the model gives {scores.shape[1]} scores; its manifest has {len(labels)} labels"
+            )
+        return scores
+
+
+def softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns ``exp(x) / sum(exp(x))`` along each row, shifted by its maximum so that nothing overflows."""
+    if not scores.size:
+        return scores
+    with np.errstate(over="ignore"):  # a difference beyond float32 is -inf, whose exponential is rightly 0
+        shifted: NDArray[Any] = np.exp(scores - scores.max(axis=1, keepdims=True))
+    probabilities: NDArray[np.float32] = shifted / shifted.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+class TextClassification(Classification):
+    """Ranks classes by their scores; see ``Classification``. Thread-safe."""
+
+
+class Regression(TaskPostprocessor):
+    """Takes an output of N or N × k numbers, also with further axes of length 1. Thread-safe."""
+
+    def __init__(self, output: ModelOutput, feature_limit: int) -> None:
+        self._layer = output.parameters.values_layer
+        self._labels = len(output.parameters.labels)
+
+    def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Values, NDArray[np.bool_]]:
+        """Returns the numbers of the inputs for which all are finite, and the mask of these inputs.
+
+        Raises:
+            PredictionError: The output is not N × k, or k is not the number of labels.
+        """
+        name, tensor = find_layer(tensors, self._layer)
+        if not tensor.size or any(side != 1 for side in tensor.shape[2:]):
+            raise PredictionError(
+                f"output {name} has shape {list(tensor.shape)}; a regression has N, or N × k numbers"
+            )
+        values = as_computed(tensor.reshape(len(tensor), -1))
+        if self._labels and values.shape[1] != self._labels:
+            raise PredictionError(
+                f"output {name} has {values.shape[1]} numbers for each input; its manifest has "
+                f"{self._labels} labels"
+            )
+        good: NDArray[np.bool_] = np.isfinite(values).all(axis=1)
+        return Values(values[good]), good
+
+
+class EmbeddingVectors(TaskPostprocessor):
+    """Takes an output of the model, inputs × k, as the embeddings; axes of length 1 after these are dropped.
+
+    A vector with a number that is not finite is not a prediction. Thread-safe.
+    """
+
+    def __init__(self, output: ModelOutput, feature_limit: int) -> None:
+        self._layer = output.parameters.embedding_layer
+
+    def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Values, NDArray[np.bool_]]:
+        """Returns the embeddings; see ``TaskPostprocessor``."""
+        name, tensor = find_layer(tensors, self._layer)
+        shape = tensor.shape
+        if len(shape) < 2 or not shape[1] or any(side != 1 for side in shape[2:]) or shape[0] != inputs.size:
+            raise PredictionError(
+                f"output {name} has shape {list(shape)}; embeddings are {inputs.size} inputs × values"
+            )
+        values = as_computed(tensor.reshape(shape[:2]))
+        usable: NDArray[np.bool_] = np.isfinite(values).all(axis=1)
+        return Values(values[usable]), usable
+
+
+class Raw(TaskPostprocessor):
+    """Leaves the tensors as they are. Thread-safe."""
+
+    def __init__(self, output: ModelOutput, feature_limit: int) -> None:
+        pass
+
+    def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[RawOutputs, NDArray[np.bool_]]:
+        """Returns the tensors, and a mask that takes every input."""
+        return RawOutputs(tensors), np.ones(inputs.size, np.bool_)

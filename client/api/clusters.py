@@ -1,0 +1,273 @@
+"""Clusters that run Slurm: their profiles in the configuration file, and the text of job scripts.
+
+A script runs one command line of ``agent``; plans share its lines. ``sbatch`` reads quotes in its
+directives as a shell does, but for a backslash, which escapes within single quotes too.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from inferometer.manifests.errors import ConfigurationError, suggestion
+
+TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}")
+TIME_HELP = "minutes, hours:minutes:seconds or days-hours, such as '1:30:00'"
+MEMORY = re.compile(r"\d+[KMGTkmgt]?")
+MEMORY_HELP = "memory for each node, such as 8G"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def is_one_line(text: str) -> bool:
+    """Returns whether a text is not empty and contains no NUL and no line break of any kind."""
+    return text.splitlines() == [text] and "\0" not in text
+
+
+def _line(value: Any) -> Any:
+    if isinstance(value, str) and not is_one_line(value):
+        raise PydanticCustomError("line", "one line of text")
+    return value
+
+
+def _time(value: Any) -> Any:
+    """Checks a time and rejects numbers: YAML reads an unquoted 1:00:00 as 3600, and Slurm counts minutes."""
+    if not isinstance(value, str) or not TIME.fullmatch(value):
+        raise PydanticCustomError("time", f"text in quotes: {TIME_HELP}")
+    return value
+
+
+def _memory(value: Any) -> Any:
+    if not isinstance(value, str) or not MEMORY.fullmatch(value):
+        raise PydanticCustomError("memory", f"{MEMORY_HELP}")
+    return value
+
+
+def _variable(value: Any) -> Any:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise PydanticCustomError("variable", "names of environment variables")
+    return value
+
+
+_Line = Annotated[str, BeforeValidator(_line)]
+_Variable = Annotated[str, BeforeValidator(_variable)]
+
+
+class ClusterProfile(BaseModel):
+    """The settings shared by all job scripts of a cluster. Options of the command override them.
+
+    Attributes:
+        account: The accounting group that is charged for the job.
+        partition: The partition; None leaves it to the cluster.
+        time: The time limit of the job, in Slurm's format.
+        memory: The memory of the job on each node, in Slurm's format.
+        cpus_per_task: The CPU cores per task, which is also the number of threads per operator.
+        modules: The environment modules to load.
+        virtualenv: An existing virtual environment to activate, instead of a new one on the node's own disk;
+            relative to the configuration file.
+        wheels: The folder of wheels that a new virtual environment is installed from; relative to the
+            configuration file.
+        packages: The packages to install from ``wheels``.
+        environment: Environment variables of the job.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    account: _Line | None = None
+    partition: _Line | None = None
+    time: Annotated[str, BeforeValidator(_time)] | None = None
+    memory: Annotated[str, BeforeValidator(_memory)] | None = None
+    cpus_per_task: Annotated[int, Field(ge=1)] | None = None
+    modules: tuple[_Line, ...] = ()
+    virtualenv: Path | None = None
+    wheels: Path | None = None
+    packages: tuple[_Line, ...] = ()
+    environment: dict[_Variable, _Line] = Field(default_factory=dict)
+
+
+def profile_of(name: str, clusters: Mapping[str, ClusterProfile]) -> ClusterProfile:
+    """Returns the profile with a name.
+
+    Raises:
+        ConfigurationError: No profile has this name.
+    """
+    if not clusters:
+        raise ConfigurationError(f'unknown cluster "{name}": the configuration file has no clusters')
+    if name not in clusters:
+        raise ConfigurationError(f'unknown cluster "{name}"; {suggestion(name, clusters)}')
+    return clusters[name]
+
+
+_PLACE = "${SLURM_TMPDIR:-${TMPDIR:-/tmp}/inferometer-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}}"
+"""The folder of a job on a node; the count tells a job that was requeued from its first start."""
+_BACKSLASH = "\\"
+_STRICT = "set -e"
+_THREADS = 'export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job.
+
+    Attributes:
+        name: Its name.
+        command: The words after ``agent``.
+        account: The accounting group; None for the user's default, as for the partition.
+        partition: The partition.
+        time: The longest time of the job, as Slurm takes it.
+        memory: The memory on each node, as Slurm takes it.
+        cpus_per_task: The cores of a task, and the threads of its operators.
+        nodes: The number of nodes; None leaves nodes and tasks to Slurm, which is one of each.
+        tasks_per_node: The tasks on each node.
+        gpu: Whether each task gets a GPU.
+        output: The pattern of the file with what the job prints; None for Slurm's.
+        modules: The environment modules to load.
+        virtualenv: An existing virtual environment; None for a new one on the node's own disk.
+        wheels: The folder of wheels that a new one is installed from.
+        packages: What is installed.
+        environment: Environment variables.
+    """
+
+    name: str
+    command: Sequence[str]
+    account: str | None = None
+    partition: str | None = None
+    time: str
+    memory: str
+    cpus_per_task: int
+    nodes: int | None = None
+    tasks_per_node: int | None = None
+    gpu: bool = False
+    output: str | None = None
+    modules: Sequence[str] = ()
+    virtualenv: Path | None = None
+    wheels: Path = Path("wheels")
+    packages: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> int:
+        """The number of tasks on all nodes."""
+        return (self.nodes or 1) * (self.tasks_per_node or 1)
+
+
+def script_of(job: Job) -> str:
+    """Returns the text of a job script.
+
+    Its last line replaces the shell by Python, or by ``srun`` for several tasks, so that SIGTERM reaches them
+    when the job is cancelled or its time ends.
+
+    Raises:
+        ConfigurationError: A value has a line break, or is empty.
+    """
+    lines = ["#!/bin/bash", *_directives(job), "", _STRICT, ""]
+    if job.modules:
+        lines += [*_modules(job), ""]
+    return "\n".join([*lines, _THREADS, *_variables(job), "", *_environment(job), "", _last(job), ""])
+
+
+def options_of(profile: ClusterProfile) -> list[str]:
+    """Returns the options of sbatch that a profile has, each a word of its own."""
+    return [f"--{name}={value}" for name, value in _resources(profile).items() if value is not None]
+
+
+def setup_of(profile: ClusterProfile) -> list[str]:
+    """Returns the lines of the shell that a profile puts before a command; none if it has nothing for them.
+
+    Operators have as many threads as the task has cores only where the profile says how many it has.
+
+    Raises:
+        ConfigurationError: A value has a line break.
+    """
+    lines = [*_modules(profile), *([_THREADS] if profile.cpus_per_task else []), *_variables(profile)]
+    if profile.virtualenv is not None:
+        lines.append(_activation(profile.virtualenv))
+    return [_STRICT, *lines] if lines else []
+
+
+def _modules(of: Job | ClusterProfile) -> list[str]:
+    return [f"module load {_words(of.modules, '--module')}"] if of.modules else []
+
+
+def _variables(of: Job | ClusterProfile) -> list[str]:
+    return [f"export {name}={_quoted(value, name)}" for name, value in of.environment.items()]
+
+
+def _activation(virtualenv: Path) -> str:
+    return f"source {_quoted(str(virtualenv / 'bin' / 'activate'), '--virtualenv')}"
+
+
+def _resources(of: Job | ClusterProfile) -> dict[str, str | int | None]:
+    """Returns the resources that a job requests, by sbatch option."""
+    return {
+        "account": of.account,
+        "partition": of.partition,
+        "cpus-per-task": of.cpus_per_task,
+        "mem": of.memory,
+        "time": of.time,
+    }
+
+
+def _directives(job: Job) -> Iterator[str]:
+    values = {
+        "job-name": job.name,
+        **_resources(job),
+        "nodes": job.nodes if job.nodes or job.tasks_per_node is None else 1,
+        "tasks-per-node": job.tasks_per_node if job.tasks_per_node or job.nodes is None else 1,
+        "gres": f"gpu:{job.tasks_per_node or 1}" if job.gpu else None,
+        "output": job.output,
+    }
+    for name, value in values.items():
+        if value is not None:
+            quoted = _quoted(str(value), f"--{name.replace('-', '_')}")
+            yield f"#SBATCH --{name}={quoted.replace(_BACKSLASH, _BACKSLASH * 2)}"
+
+
+def _environment(job: Job) -> Iterator[str]:
+    """Yields the lines that activate a virtual environment on each node."""
+    if job.virtualenv is not None:
+        yield _activation(job.virtualenv)
+        return
+    steps = [
+        '[ -n "${SLURM_TMPDIR:-}" ] || mkdir -m 700 "$place"',
+        "if command -v virtualenv > /dev/null; then",
+        '  virtualenv --no-download "$place/env"',
+        "else",
+        '  python3 -m venv "$place/env"',
+        "fi",
+        '"$place/env/bin/pip" install --quiet --disable-pip-version-check --no-index '
+        f"--find-links {_quoted(str(job.wheels), '--wheels')} {_words(job.packages, '--package')}",
+    ]
+    yield "# A new environment on the node's own disk. Without SLURM_TMPDIR, it stays there after the job."
+    yield f'export place="{_PLACE}"'
+    if job.tasks == 1:
+        yield from steps
+    else:
+        yield from ("prepare() {", *(f"  {step}" for step in steps), "}")
+        yield 'srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\'
+        yield '  bash -e -c "$(declare -f prepare); prepare"'
+    yield 'source "$place/env/bin/activate"'
+
+
+def _last(job: Job) -> str:
+    command = f"agent {_words(job.command, 'the command')}"
+    if job.tasks == 1:
+        return f"exec {command}"
+    return f'exec srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" {command}'
+
+
+def _words(words: Sequence[str], what: str) -> str:
+    return " ".join(_quoted(word, what, may_be_empty=True) for word in words)
+
+
+def _quoted(text: str, what: str, *, may_be_empty: bool = False) -> str:
+    if not (is_one_line(text) or (may_be_empty and not text)):
+        problem = "has a line break, which a job script cannot hold" if text else "is empty; leave it out"
+        raise ConfigurationError(f"{what}: {text!r} {problem}" if text else f"{what} {problem}")
+    return shlex.quote(text)

@@ -1,0 +1,387 @@
+"""The Python functions that evaluate models over datasets, measure plug-ins' kinds, score predictions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from inferometer.client.api import results
+from inferometer.client.api.invocation import Invocation, library_invocation
+from inferometer.client.api.requests import dataset_choice, evaluation_request, system_request
+from inferometer.client.api.results import Rows
+from inferometer.client.api.runner import Door, Runner, measured
+from inferometer.client.api.runs import Run, Runs
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs.job import DatasetChoice, EvaluationRequest
+from inferometer.evaluators.jobs.options import MODEL, check_options, needs_system, options_of
+from inferometer.evaluators.jobs.score import ScoredPredictions, ScoreRequest
+from inferometer.evaluators.jobs.score import score as score_job
+from inferometer.evaluators.kinds.batches.job import SweepCell, evaluation_job, sweep_job
+from inferometer.evaluators.kinds.batches.plot import drawing_of
+from inferometer.evaluators.kinds.registry import find_kind, plugged_kinds
+from inferometer.evaluators.reports.scores import COLUMNS, rows_of
+from inferometer.evaluators.tasks.metric import ScoreInterval, TaskResult
+from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, suggestion
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+_Value = TypeVar("_Value")
+OneOrSeveral: TypeAlias = _Value | Sequence[_Value]
+"""A value, or several of them."""
+
+
+def evaluate(
+    model: str | os.PathLike[str] | object = MODEL,
+    *,
+    inputs: NDArray[Any] | None = None,
+    synthetic: bool = False,
+    version: str | None = None,
+    framework: str | None = None,
+    weights: str = "pretrained",
+    seed: int = 0,
+    dataset: str | os.PathLike[str] | None = None,
+    sample_ids: Sequence[str] | None = None,
+    batch_size: int | None = None,
+    gpu: bool = False,
+    threads: int | None = None,
+    precision: str | None = None,
+    cudnn_benchmark: bool | None = None,
+    agent: str | None = None,
+    min_duration_s: float = 0.0,
+    min_batches: int = 0,
+    target_ci_percent: float | None = None,
+    time_budget_s: float | None = None,
+    publish: bool = True,
+) -> Run:
+    """Evaluates a model over a dataset, as ``agent predict dataset`` does, and returns what was measured.
+
+    Ctrl-C ends the evaluation after the current batch, and the measurements up to then are returned; a second
+    Ctrl-C raises KeyboardInterrupt.
+
+    Args:
+        model: The name in its manifest; or a file (.onnx, .pt2, .pt, MXNet's symbol), or an object in memory
+            (``torch.nn.Module``, ``mxnet.gluon.HybridBlock``, ``onnxruntime.InferenceSession``), which need
+            no manifest and run in this process.
+        inputs: An array of samples × the shape of the model's input, instead of a dataset.
+        synthetic: Whether the inputs are random tensors; so are those of a model without manifest and inputs.
+        version: A version or a constraint; None means the highest that has the weights.
+        framework: The framework; None means the first installed one that has the model.
+        weights: ``pretrained``, or ``random`` for speed only.
+        seed: The seed of random weights.
+        dataset: A name, or a path as of ``--dataset_path``; None means the dataset that the model names.
+        sample_ids: The ids of the samples to evaluate; None means all.
+        batch_size: Inputs in a batch; None means 64, fewer for fewer ``inputs``, or what the file fixes.
+        gpu: Whether to run on the GPU.
+        threads: CPU threads of an operator; None means the default.
+        precision: ``float32``, ``float16`` or ``bfloat16``, for a model in code; None means the model's own.
+        cudnn_benchmark: Whether cuDNN times its algorithms; None means the framework's default.
+        agent: The address of a served agent; None means this process.
+        min_duration_s: The minimum duration of the measurement, in seconds.
+        min_batches: The minimum number of full batches to measure.
+        target_ci_percent: The half-width of the interval of p50 to reach, in percent; 5 if none of these
+            three is set.
+        time_budget_s: The time, in seconds, after which the dataset is not repeated even if the targets
+            are not reached.
+        publish: Whether to store the evaluation in the configured database.
+
+    Raises:
+        InferometerError: The model or the dataset cannot be opened, or a value is invalid.
+        EvaluationInterrupted: Ctrl-C before a batch was measured.
+        StoreError: The database cannot be reached, or lost the evaluation; the message names the file that
+            keeps it.
+    """
+    invocation = library_invocation()
+    request = evaluation_request(
+        invocation,
+        model,
+        dataset=dataset_choice(dataset, inputs, sample_ids),
+        length=_length(min_duration_s, min_batches, target_ci_percent, time_budget_s),
+        synthetic=synthetic,
+        batch_size=batch_size,
+        seed=seed,
+        version=version,
+        framework=framework,
+        weights=weights,
+        gpu=gpu,
+        threads=threads,
+        precision=precision,
+        cudnn_benchmark=cudnn_benchmark,
+        agent=agent,
+    )
+    return Run(measured(invocation, evaluation_job(request), publish=publish))
+
+
+def sweep(
+    model: OneOrSeveral[str | os.PathLike[str] | object] = MODEL,
+    *,
+    inputs: NDArray[Any] | None = None,
+    synthetic: bool = False,
+    version: str | None = None,
+    framework: OneOrSeveral[str | None] = None,
+    weights: str = "pretrained",
+    seed: int = 0,
+    dataset: str | os.PathLike[str] | None = None,
+    sample_ids: Sequence[str] | None = None,
+    batch_size: OneOrSeveral[int | None] = None,
+    gpu: OneOrSeveral[bool] = False,
+    threads: OneOrSeveral[int | None] = None,
+    precision: OneOrSeveral[str | None] = None,
+    cudnn_benchmark: bool | None = None,
+    agent: str | None = None,
+    min_duration_s: float = 0.0,
+    min_batches: int = 0,
+    target_ci_percent: float | None = None,
+    time_budget_s: float | None = None,
+    publish: bool = True,
+) -> Runs:
+    """Evaluates every combination of several values, and returns the results as a table.
+
+    The evaluations run sequentially and are published as one group. The row of a failed evaluation holds the
+    reason. Ctrl-C ends the sweep with the results so far; a second Ctrl-C raises KeyboardInterrupt.
+
+    Args:
+        model: A name, a file or an object, or several.
+        inputs: See ``evaluate``.
+        synthetic: See ``evaluate``.
+        version: See ``evaluate``.
+        framework: A framework, or several.
+        weights: See ``evaluate``.
+        seed: See ``evaluate``.
+        dataset: See ``evaluate``.
+        sample_ids: See ``evaluate``.
+        batch_size: Inputs in a batch; one number, or several.
+        gpu: Whether to run on the GPU; ``[False, True]`` compares both.
+        threads: CPU threads of an operator; one number, or several.
+        precision: What a model in code computes with; one name, or several.
+        cudnn_benchmark: See ``evaluate``.
+        agent: See ``evaluate``.
+        min_duration_s: See ``evaluate``; this and the next three hold for each evaluation.
+        min_batches: See ``evaluate``.
+        target_ci_percent: See ``evaluate``.
+        time_budget_s: See ``evaluate``.
+        publish: See ``evaluate``.
+
+    Raises:
+        InferometerError: A value is invalid, or no evaluation succeeded: the error of the first one.
+        EvaluationInterrupted: Ctrl-C before a batch was measured.
+        StoreError: The database cannot be reached, or lost an evaluation, which a file then keeps.
+    """
+    invocation, chosen = library_invocation(), dataset_choice(dataset, inputs, sample_ids)
+    make = partial(
+        evaluation_request,
+        invocation,
+        dataset=chosen,
+        length=_length(min_duration_s, min_batches, target_ci_percent, time_budget_s),
+        synthetic=synthetic,
+        version=version,
+        weights=weights,
+        seed=seed,
+        cudnn_benchmark=cudnn_benchmark,
+        agent=agent,
+    )
+    requests = [
+        make(name, framework=each, gpu=on_gpu, threads=number, precision=kind, batch_size=size)
+        for name, each, on_gpu, number, kind, size in product(
+            _values("model", model),
+            _values("framework", framework),
+            _values("gpu", gpu),
+            _values("threads", threads),
+            _values("precision", precision),
+            _values("batch_size", batch_size),
+        )
+    ]
+    return _swept(invocation, requests, publish=publish)
+
+
+def _length(
+    min_duration_s: float, min_batches: int, target_ci_percent: float | None, time_budget_s: float | None
+) -> dict[str, Any]:
+    """Returns the fields of ``BatchOptions`` that say how long to measure."""
+    return {
+        "min_duration_s": min_duration_s,
+        "min_batches": min_batches,
+        "target_ci_percent": target_ci_percent,
+        "time_budget_s": time_budget_s,
+    }
+
+
+def _swept(invocation: Invocation, requests: Sequence[EvaluationRequest], *, publish: bool) -> Runs:
+    """Runs a sweep. Ctrl-C while a model opens also ends it, unless nothing was measured before."""
+    cells: list[SweepCell] = []
+    runner = Runner(invocation, Door(), publish=publish)
+    try:
+        with closing(runner.run(sweep_job(requests))) as found:
+            for cell in found:
+                if cell.evaluation is None:
+                    runner.say(f"{cell.name} failed: {cell.error}")
+                cells.append(cell)
+    except (EvaluationInterrupted, KeyboardInterrupt) as error:
+        again = isinstance(error, KeyboardInterrupt) and runner.stop()
+        if again or not any(cell.evaluation for cell in cells):
+            raise
+    if not any(cell.evaluation for cell in cells) and cells[0].error is not None:
+        raise cells[0].error
+    return Runs(cells, complete=len(cells) == len(requests))
+
+
+def _values(name: str, given: Any) -> list[Any]:
+    """Returns the values of an argument, each once."""
+    values = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    if not values:
+        raise ConfigurationError(f"{name} is empty; give one value, or several")
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise ConfigurationError(f"{name} names {value} twice; leave out one")
+    return values
+
+
+def measure(
+    kind: str,
+    model: str | os.PathLike[str] | object = MODEL,
+    *,
+    version: str | None = None,
+    framework: str | None = None,
+    weights: str = "pretrained",
+    seed: int = 0,
+    gpu: bool = False,
+    threads: int | None = None,
+    agent: str | None = None,
+    publish: bool = True,
+    **options: Any,
+) -> Evaluation[Any]:
+    """Measures what a plug-in's kind measures, as ``agent measure`` does, and returns the evaluation.
+
+    Args:
+        kind: The name of the kind.
+        model: The name in its manifest, or a file or an object as in ``evaluate``.
+        version: A version or a constraint; None means the highest that has the weights.
+        framework: The framework; None means the first installed one that has the model.
+        weights: ``pretrained``, or ``random`` for speed only.
+        seed: The seed of random weights.
+        gpu: Whether to run on the GPU.
+        threads: CPU threads of an operator; None means the default.
+        agent: The address of a served agent; None means this process.
+        publish: Whether to store the evaluation in the configured database.
+        options: Those that the request of the kind declares.
+
+    Raises:
+        ConfigurationError: There is no such kind or option, or a value is invalid.
+        InferometerError: The model cannot be opened.
+        StoreError: The database lost the evaluation; the message names the file that keeps it.
+    """
+    if kind not in plugged_kinds():
+        raise ConfigurationError(f'unknown kind "{kind}"; {suggestion(kind, plugged_kinds())}')
+    found = find_kind(kind)
+    if found.request is None:
+        raise ConfigurationError(f"kind {kind} has no request, and so no function")
+    known = [each.name for each in options_of(found.request)]
+    for name in options:
+        if name not in known:
+            raise ConfigurationError(f'unknown option "{name}" of {kind}; {suggestion(name, known)}')
+    invocation = library_invocation()
+    if needs_system(found.request):
+        options["system"] = system_request(
+            invocation,
+            model,
+            version=version,
+            framework=framework,
+            weights=weights,
+            seed=seed,
+            gpu=gpu,
+            threads=threads,
+            agent=agent,
+        )
+    request = found.request(**options)
+    check_options(request)
+    return measured(invocation, found.job(request), publish=publish)
+
+
+_Path = str | os.PathLike[str]
+
+
+class Scores(Rows):
+    """The scores of predictions, a row each; in a notebook with their picture.
+
+    Attributes:
+        result: The scores with what defines them.
+        failures: The ids of the samples that could not be scored, each with the reason.
+    """
+
+    def __init__(self, found: ScoredPredictions, name: str) -> None:
+        super().__init__(COLUMNS, rows_of(found.result, len(found.failures), found.dataset.name))
+        self.result: TaskResult = found.result
+        self.failures = {each.input_id: each.message for each in found.failures}
+        self._name = name
+
+    @property
+    def samples(self) -> int:
+        """The number of scored samples."""
+        return self.result.samples
+
+    def value(self, name: str) -> float | None:
+        """Returns a score, such as ``AP50``; None if it is not defined, or there is none of that name."""
+        return self.result.score(name)
+
+    def interval(self, name: str) -> ScoreInterval | None:
+        """Returns the 95 % interval of a score; None if there is none."""
+        return next((each.interval for each in self.result.scores if each.name == name), None)
+
+    def _repr_html_(self) -> str:
+        return results.with_drawing(super()._repr_html_(), drawing_of(self.result, self._name))
+
+
+def score(
+    predictions: _Path,
+    *,
+    task: str,
+    dataset_path: _Path | None = None,
+    dataset_name: str | None = None,
+    data_backend: str | None = None,
+    sample_ids: Sequence[str] | None = None,
+    labels: Sequence[str] = (),
+    score_border: int = 0,
+    score_channels: str = "RGB",
+    fail_on_error: bool = False,
+) -> Scores:
+    """Scores predictions of another tool against a dataset, as ``agent score`` does; runs no model.
+
+    Args:
+        predictions: The file or the folder.
+        task: Such as ``detection``; see ``docs/tasks.md``.
+        dataset_path: The dataset.
+        dataset_name: The dataset, by the name of its manifest.
+        data_backend: The format of ``dataset_path``; None finds it out.
+        sample_ids: The samples that count; None means all of the dataset.
+        labels: The classes in the order that predictions count them; empty takes the dataset's.
+        score_border: The pixels at each edge of an enhanced image that do not count.
+        score_channels: ``RGB``, or ``Y`` for the luma alone.
+        fail_on_error: Whether the first sample that cannot be scored is an error.
+
+    Raises:
+        ConfigurationError: A value is invalid, or no dataset is named.
+        DatasetError: The dataset or the predictions cannot be read, or do not fit each other.
+        EvaluationFailed: A sample failed, and ``fail_on_error`` is set.
+    """
+    invocation = library_invocation()
+    choice = DatasetChoice(
+        name=dataset_name,
+        path=None if dataset_path is None else Path(dataset_path),
+        backend=data_backend,
+        sample_ids=None if sample_ids is None else tuple(map(str, sample_ids)),
+    )
+    request = ScoreRequest(
+        task=task,
+        predictions=Path(predictions),
+        dataset=choice,
+        labels=tuple(labels),
+        parameters={"score_border": score_border, "score_channels": score_channels},
+        fail_on_error=fail_on_error,
+    )
+    return Scores(score_job(request, invocation.catalog, invocation.cache), Path(predictions).name)

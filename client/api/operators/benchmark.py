@@ -1,0 +1,431 @@
+"""The benchmark of one operator in this process, and the names of ``inferometer.operators`` that run it.
+
+A benchmark makes as many runs as are asked for, and returns their mean. The classes and functions of
+``inferometer.operators`` are made from the table when each is first used.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from types import ModuleType
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.operators.checking import draw_inputs
+from inferometer.agent.operators.operator import (
+    Case,
+    NotSupportedHereError,
+    Operator,
+    OperatorCall,
+    OperatorRunner,
+    RunnerOptions,
+    Shape,
+    TensorSpec,
+    element_type,
+    operators,
+)
+from inferometer.client.api.operators.table import BENCHMARKS, Definition, Inputs
+from inferometer.manifests.errors import ConfigurationError, InferometerError
+
+_CONTEXT = re.compile(r"(cpu|gpu|cuda)(?:[:(](\d+)\)?)?")
+_BACKWARD, _DTYPE, _INITIALIZER = "run_backward", "dtype", "initializer"
+_NS_PER_S = 1_000_000_000
+
+
+def normal(shape: Shape, dtype: str = "float32") -> NDArray[Any]:
+    """Returns normal values of one seed.
+
+    As an initializer it stands for the values of the operator table: normal ones, moved to where the operator
+    is defined, such as positive ones for a logarithm.
+    """
+    return np.random.default_rng(0).standard_normal(shape).astype(element_type(dtype))
+
+
+class OperatorBenchmark:
+    """Measures the time of one operator in this process, as the classes of dl-operator-benchmark do.
+
+    A time is the mean of exactly ``runs`` runs after exactly ``warmup``. Each run ends when the device has
+    finished. With ``run_backward`` a run is a forward pass and the computation of the gradients. Nothing is
+    compared with a reference, and other work in the process is in the time: ``agent op run`` measures each
+    operator in a process of its own, checks what it computes, and tells an interval.
+
+    Args:
+        ctx: The device: ``cpu``, ``gpu``, ``gpu(1)`` or ``cuda:1`` as a text, ``mxnet.Context`` or
+            ``torch.device``; None for the CPU.
+        warmup: Runs before those that count; None for the default of the class, mostly 10.
+        runs: Runs that count; None for the default of the class, mostly 50.
+        inputs: What differs from the default inputs, by name. A tensor is given by its shape, or by an array
+            whose values are used. An initializer is called with ``shape`` and ``dtype``, or else with the
+            shape alone, and returns an array of NumPy or of the framework.
+
+    Attributes:
+        ctx: As given.
+        warmup: The runs before those that count.
+        runs: The runs that count.
+        inputs: All inputs: the defaults, with what was given.
+        times_ns: int64; the time of each run that counted; empty before ``run_benchmark``.
+
+    Raises:
+        ValueError: An argument or an input is unknown, or its value is invalid.
+    """
+
+    framework: ClassVar[str]
+    prefix: ClassVar[str]
+    definition: ClassVar[Definition]
+
+    def __init__(
+        self,
+        ctx: object = None,
+        warmup: int | None = None,
+        runs: int | None = None,
+        inputs: Inputs | None = None,
+    ) -> None:
+        defined = self.definition
+        self.ctx = ctx
+        self.warmup = defined.warmup if warmup is None else warmup
+        self.runs = defined.runs if runs is None else runs
+        if self.warmup < 0 or self.runs < 1:
+            raise ValueError(f"{self._who}: warmup is 0 or more, and runs 1 or more")
+        self.inputs = self._merged(inputs or {})
+        self.times_ns: NDArray[np.int64] = np.empty(0, np.int64)
+        self._results: dict[str, float] = {}
+        self._device = _device(ctx)
+        self._dtype = self._checked_dtype()
+        self._case = self._made_case()
+
+    def run_benchmark(self) -> None:
+        """Runs the operator, and replaces the results.
+
+        Raises:
+            ConfigurationError: The framework lacks the operator, its gradient or the element type.
+            FrameworkUnavailableError: The framework is not installed.
+            DeviceError: The device is not available.
+            PredictionError: The framework failed.
+        """
+        backward = bool(self.inputs[_BACKWARD])
+        kind: Any = Registry().find(self.framework).load_operators()
+        try:
+            with kind(RunnerOptions(self._device, dtype=self._dtype)) as runner:
+                run = _run_of(self._prepared(runner, backward), backward)
+                for _ in range(self.warmup):
+                    run()
+                self.times_ns = np.array([_timed(run) for _ in range(self.runs)], np.int64)
+        except NotSupportedHereError as error:
+            hint = "; give run_backward=False" if backward else ""
+            raise ConfigurationError(f"{self._who} in {self.framework}: {error}{hint}") from error
+        passes = "Forward_Backward" if backward else "Forward"
+        result = self.definition.result or self.definition.name
+        gluon = "Gluon_Imperative_" if self._form == "gluon" else ""
+        name = f"{self.prefix}_{gluon}{result}_{passes}_Time"
+        self._results = {name: float(self.times_ns.sum()) / self.runs / _NS_PER_S}
+
+    def print_benchmark_results(self) -> None:
+        """Writes a line such as ``MX_Add_Forward_Backward_Time - 0.015201 seconds`` to stdout."""
+        lines = [f"{name} - {seconds:.6f} seconds" for name, seconds in self._results.items()]
+        lines = lines or [f"{self._who}: no results; call run_benchmark first"]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+    def get_benchmark_results(self) -> dict[str, float]:
+        """Returns the mean time in seconds by the name of the result; empty before ``run_benchmark``."""
+        return dict(self._results)
+
+    @property
+    def _who(self) -> str:
+        return type(self).__name__
+
+    @property
+    def _operator(self) -> Operator:
+        return operators()[self.definition.operator]
+
+    @property
+    def _form(self) -> str:
+        """The form of the framework that runs."""
+        return ""
+
+    @property
+    def _runs_backward(self) -> bool:
+        """Whether a run has a backward pass unless the user says otherwise."""
+        return self.definition.backward
+
+    def _merged(self, given: Inputs) -> dict[str, Any]:
+        defined = self.definition
+        merged = {
+            **defined.tensors,
+            **dict.fromkeys(defined.initializers, normal),
+            **defined.parameters,
+            **defined.fixed,
+            _BACKWARD: self._runs_backward,
+            _DTYPE: "float32",
+        }
+        for name, value in given.items():
+            if name not in merged:
+                allowed = ", ".join(merged)
+                raise ValueError(f'{self._who}: unknown input "{name}"; the inputs are {allowed}')
+            if name in defined.fixed and value != merged[name]:
+                raise ValueError(
+                    f"{self._who}: {name} is {merged[name]!r} and cannot be {value!r} in this benchmark"
+                )
+            merged[name] = value
+        return merged
+
+    def _checked_dtype(self) -> str:
+        given = self.inputs[_DTYPE]
+        if given == "bfloat16":
+            return "bfloat16"
+        try:
+            return str(np.dtype(given).name)
+        except TypeError:
+            raise ValueError(
+                f'{self._who}: unknown dtype "{given}"; give one such as float32, float64 or int32'
+            ) from None
+
+    def _made_case(self) -> Case:
+        defined, operator = self.definition, self._operator
+        shapes = {self._name(name): self._shape(name) for name in defined.tensors}
+        parameters = {self._name(name): self._value(name) for name in defined.parameters}
+        try:
+            case = operator.own_case(
+                {name: shape for name, shape in shapes.items() if name in operator.given}, parameters
+            )
+        except ConfigurationError as error:
+            raise ValueError(f"{self._who}: {error}") from error
+        for spec in operator.tensors(case):
+            if shapes.get(spec.name, spec.shape) != spec.shape:
+                raise ValueError(
+                    f"{self._who}: {spec.name} has the shape {shapes[spec.name]}, and with the other inputs "
+                    f"it must be {spec.shape}"
+                )
+        return case
+
+    def _name(self, name: str) -> str:
+        """The table's name of a tensor or a parameter."""
+        return self.definition.names.get(name, name)
+
+    def _value(self, name: str) -> Any:
+        """The value of a parameter; a list of sizes is a tuple, as the table has them."""
+        value = self.inputs[name]
+        if value is None:
+            value = self.inputs[self.definition.instead_of_none.get(name, name)]
+        return tuple(value) if isinstance(value, list) else value
+
+    def _shape(self, name: str) -> Shape:
+        given = self.inputs[name]
+        try:
+            return tuple(int(size) for size in getattr(given, "shape", given))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{self._who}: {name} is {given!r}; give a shape such as (1024, 1024), or an array"
+            ) from None
+
+    def _prepared(self, runner: OperatorRunner, backward: bool) -> OperatorCall:
+        operator = self._operator
+        if backward and not operator.has_gradient:
+            operator = replace(operator, tensors=_all_differentiable(operator))
+        drawn = draw_inputs(operator, self._case, element_type(self._dtype), seed=0)
+        arrays = {**drawn, **self._given_values(drawn)}
+        return runner.prepare(operator, self._case, arrays, gradient=backward, form=self._form)
+
+    def _given_values(self, drawn: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The tensors that the user gave, or an initializer fills, by the table's name."""
+        found: dict[str, NDArray[Any]] = {}
+        original = {self._name(name): name for name in self.definition.tensors}
+        for own, values in drawn.items():
+            name = original.get(own, own)
+            given = self.inputs.get(name)
+            initializer = self.inputs.get(f"{name}_{_INITIALIZER}", normal)
+            if name in self.definition.tensors:
+                initializer = self.inputs.get(_INITIALIZER, initializer)
+            if hasattr(given, "shape"):
+                found[own] = _array(given).astype(values.dtype)
+            elif initializer is not normal:
+                found[own] = self._filled(initializer, values)
+        return found
+
+    def _filled(self, initializer: Callable[..., Any], like: NDArray[Any]) -> NDArray[Any]:
+        try:
+            try:
+                values = initializer(shape=like.shape, dtype=like.dtype.name)
+            except TypeError:  # such as torch.randn, which names its arguments otherwise
+                values = initializer(like.shape)
+            if values is None:
+                raise ValueError("it returned None")
+            return np.ascontiguousarray(np.broadcast_to(_array(values), like.shape), like.dtype)
+        except Exception as error:
+            raise ValueError(
+                f"{self._who}: the initializer {initializer!r} failed for the shape {like.shape}: {error}"
+            ) from error
+
+
+class MXNetBenchmark(OperatorBenchmark):
+    """An operator of MXNet; see ``OperatorBenchmark``."""
+
+    framework = "MXNet"
+    prefix = "MX"
+
+    @property
+    def _form(self) -> str:
+        return self.definition.form
+
+
+class PyTorchBenchmark(OperatorBenchmark):
+    """An operator of PyTorch; see ``OperatorBenchmark``."""
+
+    framework = "PyTorch"
+    prefix = "PT"
+
+    @property
+    def _runs_backward(self) -> bool:
+        # MXNet computes gradients of zero where the operator has none, and PyTorch refuses
+        return super()._runs_backward and self._operator.has_gradient
+
+
+def _run_of(call: OperatorCall, backward: bool) -> Callable[[], object]:
+    if not backward:
+        return call.forward
+
+    def both() -> None:
+        call.forward_for_gradient()
+        call.backward()
+
+    return both
+
+
+def _timed(run: Callable[[], object]) -> int:
+    start_ns = time.perf_counter_ns()
+    run()
+    return time.perf_counter_ns() - start_ns
+
+
+def _all_differentiable(operator: Operator) -> Callable[[Case], tuple[TensorSpec, ...]]:
+    return lambda case: tuple(replace(spec, differentiable=True) for spec in operator.tensors(case))
+
+
+def _device(ctx: object) -> Device:
+    """The device of a text, or of an object of a framework that is shown as one."""
+    if ctx is None:
+        return CPU
+    found = _CONTEXT.fullmatch(str(ctx).strip().lower())
+    if found is None:
+        raise ValueError(f'unknown ctx "{ctx}"; give cpu, gpu, or one of several such as gpu(1)')
+    index = int(found[2] or 0)
+    return CPU if found[1] == "cpu" else Device(DeviceKind.GPU, index)
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """An array of NumPy; of one of MXNet, PyTorch or NumPy itself, also on a GPU."""
+    if hasattr(values, "asnumpy"):
+        values = values.asnumpy()
+    elif hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values)
+
+
+_Maker: TypeAlias = Callable[[], type[OperatorBenchmark]]
+_ROOT = "inferometer.operators."
+_log = logging.getLogger(__name__)
+
+
+class RunAll(Protocol):
+    """Runs all benchmarks of a group, and prints their results."""
+
+    def __call__(
+        self,
+        ctx: object = None,
+        inputs: Inputs | None = None,
+        warmup: int | None = None,
+        runs: int | None = None,
+    ) -> list[dict[str, float]]:
+        """Runs them in order, and prints a line for each as soon as it ends.
+
+        One that fails is logged as a warning with its reason, and the others go on.
+
+        Args:
+            ctx: The device; None for the CPU.
+            inputs: What differs from the default inputs in all of them, such as ``{"dtype": "float64"}``.
+            warmup: Runs before those that count; None for the default of each class.
+            runs: Runs that count; None for the default of each class.
+
+        Returns:
+            The results of each benchmark in order; empty for one that failed.
+
+        Raises:
+            ValueError: An input is unknown to one of them, or invalid; nothing has run then.
+        """
+        ...
+
+
+def contents(
+    module: str, *parts: ModuleType
+) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
+    """Returns ``__all__``, ``__getattr__`` and ``__dir__`` of a module of ``inferometer.operators``.
+
+    Args:
+        module: Its full name, such as ``inferometer.operators.mxnet.nd``.
+        parts: Modules whose names it has, too.
+    """
+    framework = module.removeprefix(_ROOT).partition(".")[0]
+    base = MXNetBenchmark if framework == "mxnet" else PyTorchBenchmark
+    makers: dict[str, Callable[[], Any]] = {
+        name: partial(getattr, part, name) for part in parts for name in part.__all__
+    }
+    every: list[_Maker] = []
+    for path, rows in BENCHMARKS.items():
+        place, _, function = f"{_ROOT}{path}".rpartition(".")
+        if base is PyTorchBenchmark:
+            place, function = module, function.replace("gluon_", "")
+        made = {row.name: partial(_made, base, row, place) for row in rows}
+        every += made.values()
+        if place == module:
+            makers |= {**made, function: partial(_run_all, made.values())}
+    if module == f"{_ROOT}{framework}":
+        makers[f"run_all_{framework}_operator_benchmarks"] = partial(_run_all, every)
+
+    @cache
+    def attribute(name: str) -> object:
+        if name not in makers:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return makers[name]()
+
+    return sorted(makers), attribute, lambda: sorted({*vars(sys.modules[module]), *makers})
+
+
+@cache
+def _made(base: type[OperatorBenchmark], definition: Definition, module: str) -> type[OperatorBenchmark]:
+    """The class of a row in a framework; the same each time."""
+    own = {"__doc__": definition.summary, "__module__": module, "definition": definition}
+    return type(definition.name, (base,), own)
+
+
+def _run_all(made: Iterable[_Maker]) -> RunAll:
+    """A function that runs all benchmarks of a group."""
+    group = [make() for make in made]
+
+    def run(
+        ctx: object = None,
+        inputs: Inputs | None = None,
+        warmup: int | None = None,
+        runs: int | None = None,
+    ) -> list[dict[str, float]]:
+        found = [benchmark(ctx, warmup, runs, inputs) for benchmark in group]
+        for benchmark in found:
+            try:
+                benchmark.run_benchmark()
+            except InferometerError as error:
+                _log.warning("%s: %s", type(benchmark).__name__, error)
+            else:
+                benchmark.print_benchmark_results()
+        return [benchmark.get_benchmark_results() for benchmark in found]
+
+    names = ", ".join(benchmark.__name__ for benchmark in group)
+    run.__doc__ = f"Runs {names}; see ``RunAll``."
+    return run

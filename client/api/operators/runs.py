@@ -1,0 +1,254 @@
+"""The Python function for benchmarks of single operators, and its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import cached_property
+from typing import TypedDict, overload
+
+from typing_extensions import Unpack
+
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
+from inferometer.agent.operators.operator import NOTHING, ParameterValue, Preset
+from inferometer.client.api import results
+from inferometer.client.api.invocation import library_invocation
+from inferometer.client.api.results import Result, Rows, Tabular
+from inferometer.client.api.runner import Door, Runner
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs import options as ranges
+from inferometer.evaluators.jobs.options import OPERATOR_DTYPES, OPERATOR_VALUES
+from inferometer.evaluators.kinds.operators.job import operators_job
+from inferometer.evaluators.kinds.operators.measurement import (
+    Cache,
+    MachinePeak,
+    Mode,
+    OperatorMeasurement,
+    OperatorOptions,
+)
+from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines
+from inferometer.evaluators.kinds.operators.request import FORMS, known, presets_of
+from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.manifests.errors import ConfigurationError
+
+_RANGES = {
+    "threads": ranges.COUNT,
+    "target_ci": ranges.NOT_NEGATIVE,
+    "time_budget": ranges.POSITIVE,
+    "runs": ranges.COUNT,
+    "warmup": ranges.NOT_NEGATIVE,
+    "processes": ranges.Range(1, 100),
+    "seed": ranges.SEED,
+}
+_FRACTIONS = {"target_ci", "time_budget"}
+
+
+class OperatorArguments(TypedDict, total=False):
+    """Further arguments of ``benchmark_operators``, with the defaults of ``agent op run``.
+
+    Attributes:
+        cache: ``hot``, the default, or ``cold``.
+        target_ci: The half-width of the 95 % interval of p50 to reach, in percent of p50; 0 uses the budget.
+        time_budget: The maximum time per row, in seconds.
+        runs: The exact number of runs to measure instead.
+        warmup: The minimum number of warm-up runs per row.
+        processes: The number of fresh processes that measure each row.
+        values: The values of the inputs: ``table``, the default, ``zeros`` or ``ones``.
+        seed: The seed of the inputs.
+        resume: Whether to resume an interrupted run of the same benchmark.
+    """
+
+    cache: str
+    target_ci: float
+    time_budget: float
+    runs: int | None
+    warmup: int
+    processes: int
+    values: str
+    seed: int
+    resume: bool
+
+
+class OperatorRun(Result[OperatorMeasurement]):
+    """The operators of one framework; in a notebook it displays as a table with the roofline.
+
+    Attributes:
+        evaluation: The complete evaluation, with the raw times and the system.
+    """
+
+    _pictured = OperatorsReport
+
+    @property
+    def framework(self) -> str:
+        """The framework."""
+        return self.evaluation.system.manifest.framework.name
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The rows of ``agent info evaluation operators``, as a table."""
+        return Rows(OperatorsReport.columns, OperatorsReport().rows([self.evaluation]))
+
+    def _figures(self) -> Sequence[tuple[str, str]]:
+        return (*operator_lines(self.evaluation), ("evaluation", self.id))
+
+
+class OperatorRuns(Tabular, Sequence[OperatorRun]):
+    """The operators of several frameworks, and a table of all rows; in a notebook it has the picture."""
+
+    def __init__(self, evaluations: Iterable[Evaluation[OperatorMeasurement]]) -> None:
+        self._runs = tuple(map(OperatorRun, evaluations))
+
+    @property
+    def complete(self) -> bool:
+        """Whether it ran to its end; Ctrl-C ends it with what was measured."""
+        return all(run.complete for run in self._runs)
+
+    @property
+    def peak(self) -> MachinePeak | None:
+        """The peak performance of the machine; None if unknown."""
+        return next((run.evaluation.measurement.peak for run in self._runs), None)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @overload
+    def __getitem__(self, place: int) -> OperatorRun: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[OperatorRun]: ...
+
+    def __getitem__(self, place: int | slice) -> OperatorRun | Sequence[OperatorRun]:
+        return self._runs[place]
+
+    @property
+    def _columns(self) -> Sequence[Column]:
+        return OperatorsReport.columns
+
+    @cached_property
+    def _table(self) -> Sequence[Row]:
+        return tuple(OperatorsReport().rows([run.evaluation for run in self._runs]))
+
+    def _repr_html_(self) -> str:
+        pictured = [run.evaluation for run in self._runs]
+        return results.with_picture(super()._repr_html_(), OperatorsReport(), pictured)
+
+
+def benchmark_operators(
+    *operators: str,
+    categories: str | Iterable[str] = (),
+    everything: bool = False,
+    frameworks: str | Iterable[str] = (),
+    shapes: str | Iterable[str] | None = None,
+    inputs: Mapping[str, Sequence[int]] = NOTHING,
+    parameters: Mapping[str, ParameterValue] = NOTHING,
+    modes: str | Iterable[str] = Mode.FORWARD.value,
+    forms: str | Iterable[str] = (),
+    dtype: str = "float32",
+    gpu: bool = False,
+    threads: int | None = None,
+    publish: bool = True,
+    **more: Unpack[OperatorArguments],
+) -> OperatorRuns:
+    """Measures single operators and checks what they compute, as ``agent op run`` does.
+
+    Ctrl-C ends the run after the current operator, and the measurements up to then are returned.
+
+    Args:
+        operators: Names in the table, such as ``add`` and ``conv2d``.
+        categories: Groups of the table, such as ``gemm``.
+        everything: Whether to measure all operators of the table.
+        frameworks: The frameworks; none for all that are installed.
+        shapes: ``small``, ``normal``, ``large``, ``skewed``, ``huge``, ``all``, or sizes such as
+            ``1024x1024``; None means ``normal``.
+        inputs: Own shapes of inputs, of exactly one operator.
+        parameters: Own parameters, of exactly one operator.
+        modes: What is timed: ``forward``, ``backward``, ``forward_backward``.
+        forms: How it runs, such as ``sym`` or ``compile``; none for the first of each framework.
+        dtype: The element type.
+        gpu: Whether to run on the GPU.
+        threads: CPU threads of an operator; None means the default.
+        publish: Whether to store evaluations in the configured database.
+        more: See ``OperatorArguments``.
+
+    Raises:
+        ConfigurationError: Nothing is asked for, a name is unknown, or a value is invalid.
+        InferometerError: A framework is not installed, or the device is not available.
+        EvaluationInterrupted: Ctrl-C before a row was measured.
+        StoreError: The database lost an evaluation; the message names the file that keeps it.
+    """
+    for name in more:
+        if name not in OperatorArguments.__annotations__:
+            raise TypeError(f"benchmark_operators() got an unexpected keyword argument {name!r}")
+    own = _own(operators, inputs, parameters, several=bool(_names(categories)) or everything)
+    request = OperatorRequest(
+        operators=() if own and shapes is None else operators,
+        categories=_names(categories),
+        everything=everything,
+        presets=presets_of(",".join(_names(shapes or Preset.NORMAL.value))),
+        own=own,
+        frameworks=_names(frameworks),
+        modes=tuple(map(Mode, known(_names(modes), [mode.value for mode in Mode], "mode"))),
+        forms=tuple(known(_names(forms), FORMS, "form")),
+        device=Device(DeviceKind.GPU) if gpu else CPU,
+        threads=threads,
+        options=_options(dtype, threads, more),
+    )
+    invocation = library_invocation()
+    job = operators_job(request, resume=more.get("resume", False))
+    with closing(Runner(invocation, Door(), publish=publish).run(job)) as evaluations:
+        return OperatorRuns(list(evaluations))
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _own(
+    operators: Sequence[str],
+    inputs: Mapping[str, Sequence[int]],
+    parameters: Mapping[str, ParameterValue],
+    *,
+    several: bool,
+) -> tuple[OwnCase, ...]:
+    """Returns the case that the caller's own shapes and parameters define."""
+    if not inputs and not parameters:
+        return ()
+    if several or len(operators) != 1:
+        raise ConfigurationError("inputs and parameters are those of exactly one operator; name it alone")
+    return (
+        OwnCase(
+            operators[0],
+            {name: tuple(shape) for name, shape in inputs.items()},
+            dict(parameters),
+        ),
+    )
+
+
+def _options(dtype: str, threads: int | None, more: OperatorArguments) -> OperatorOptions:
+    """Checks and returns the options."""
+    plain = OperatorOptions()
+    [named] = known([dtype], OPERATOR_DTYPES, "dtype")
+    [values] = known([more.get("values", plain.values)], OPERATOR_VALUES, "values")
+    [cache] = known([more.get("cache", plain.cache.value)], [each.value for each in Cache], "cache")
+    options = OperatorOptions(
+        dtype="float32" if named == "float" else named,
+        cache=Cache(cache),
+        target_percent=more.get("target_ci", plain.target_percent),
+        budget_s=more.get("time_budget", plain.budget_s),
+        runs=more.get("runs"),
+        warmup=more.get("warmup", plain.warmup),
+        seed=more.get("seed", plain.seed),
+        processes=more.get("processes", plain.processes),
+        values=values,
+    )
+    given = {"threads": threads, "target_ci": options.target_percent, "time_budget": options.budget_s}
+    given |= {name: getattr(options, name) for name in ("runs", "warmup", "processes", "seed")}
+    for name, value in given.items():
+        wanted = (int, float) if name in _FRACTIONS else int
+        if value is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
+            kind = "a number" if name in _FRACTIONS else "a whole number"
+            raise ConfigurationError(f"{name} is {value!r}; it must be {kind}")
+        ranges.check_number(name, value, _RANGES[name])
+    return replace(options, target_percent=options.target_percent or None)

@@ -1,0 +1,228 @@
+"""What the library returns: one evaluation, or rows as lists, Arrow, pandas, text and HTML for notebooks.
+
+HTML is tables with pictures; all text is escaped to prevent script injection.
+"""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any, ClassVar, Generic, TypeVar, overload
+
+from inferometer.evaluators.conditions.conditions import Conditions
+from inferometer.evaluators.drawing.charts import Drawing, find_plot
+from inferometer.evaluators.drawing.writer import inline_svg
+from inferometer.evaluators.evaluation import Evaluation, Measurement, Status
+from inferometer.evaluators.kinds.summary import name_width
+from inferometer.evaluators.reports.base import Column, Report, Row, Value
+from inferometer.evaluators.reports.table import cell_text, terminal_table
+from inferometer.manifests.errors import ConfigurationError, printable
+
+MOST_ROWS = 200
+"""The most rows of a table that are shown."""
+_ID_CHARACTERS = 8
+_LEFT = "text-align: left; padding-right: 1em"
+_RIGHT = "text-align: right; padding-right: 1em; font-variant-numeric: tabular-nums"
+
+
+def figures(rows: Iterable[tuple[str, str]]) -> str:
+    """Returns names with their values, one a row; a value without a name belongs to the row above."""
+    return f"<table>{''.join(_line('td', [(name, _LEFT), (value, _LEFT)]) for name, value in rows)}</table>"
+
+
+def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    """Returns a table. Values that all rows share appear above the table, and ids are shortened."""
+    shown = rows[:MOST_ROWS]
+    same = [column for column in columns if len(rows) > 1 and len({row[column.key] for row in rows}) == 1]
+    inside = [column for column in columns if column not in same] or list(columns[:1])
+    above = [
+        f"{column.header}: {cell_text(rows[0][column.key], column)}"
+        for column in same
+        if column not in inside and rows[0][column.key] is not None
+    ]
+    if len(shown) < len(rows):
+        above.append(f"the first {len(shown)} of {len(rows):,} rows")
+    caption = lines([" · ".join(above)] if above else [])
+    head = _line("th", [(column.header, _side(row[column.key] for row in shown)) for column in inside])
+    body = "".join(_line("td", [_cell(row[column.key], column) for column in inside]) for row in shown)
+    return f'<div style="overflow-x: auto">{caption}<table>{head}{body}</table></div>'
+
+
+def lines(texts: Iterable[str]) -> str:
+    """Returns texts below each other."""
+    return "".join(f"<div>{_text(text)}</div>" for text in texts)
+
+
+def with_picture(shown: str, report: Report[Any], evaluations: Sequence[Evaluation]) -> str:
+    """Adds the picture of a report, if Matplotlib is installed and there is anything to draw."""
+    return with_drawing(shown, find_plot(report.name).draw(evaluations, list(report.rows(evaluations))))
+
+
+def with_drawing(shown: str, drawing: Drawing | None) -> str:
+    """Adds a drawing, if there is one and Matplotlib is installed."""
+    picture = None if drawing is None else inline_svg(drawing)
+    return shown if picture is None else f'{shown}<div style="overflow-x: auto">{picture}</div>'
+
+
+def _cell(value: Value, column: Column) -> tuple[str, str]:
+    if value is None:
+        return "", _LEFT
+    text = cell_text(value, column)
+    return text[:_ID_CHARACTERS] if column.is_id else text, _side([value])
+
+
+def _side(values: Iterable[Value]) -> str:
+    """Returns the style of a cell or a column: numbers are right-aligned."""
+    numbers = [
+        isinstance(value, int | float) and not isinstance(value, bool)
+        for value in values
+        if value is not None
+    ]
+    return _RIGHT if numbers and all(numbers) else _LEFT
+
+
+def _line(tag: str, cells: Iterable[tuple[str, str]]) -> str:
+    written = (f'<{tag} style="{style}">{_text(text)}</{tag}>' for text, style in cells)
+    return f"<tr>{''.join(written)}</tr>"
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))
+
+
+class Tabular(ABC):
+    """The base of objects that display as a table and convert it for other programs."""
+
+    @property
+    @abstractmethod
+    def _columns(self) -> Sequence[Column]:
+        """The columns."""
+
+    @property
+    @abstractmethod
+    def _table(self) -> Sequence[Row]:
+        """The rows, each with a value for every column."""
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Returns the values of each column by its key."""
+        return {column.key: [row[column.key] for row in self._table] for column in self._columns}
+
+    def to_arrow(self) -> Any:
+        """Returns a ``pyarrow.Table``.
+
+        Raises:
+            ConfigurationError: pyarrow is not installed.
+        """
+        try:
+            import pyarrow  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        except ImportError as error:
+            raise _missing("pyarrow") from error
+        return pyarrow.table(self.to_dict())
+
+    def to_pandas(self) -> Any:
+        """Returns a ``pandas.DataFrame``.
+
+        Raises:
+            ConfigurationError: pandas is not installed.
+        """
+        try:
+            import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        except ImportError as error:
+            raise _missing("pandas") from error
+        return pandas.DataFrame(self.to_dict())
+
+    def __repr__(self) -> str:
+        """Returns the table, as wide as the terminal."""
+        return "".join(terminal_table(self._columns, self._table, io.StringIO(), header=True)).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return table(self._columns, self._table)
+
+
+class Rows(Tabular, Sequence[Row]):
+    """The rows of a report.
+
+    Args:
+        columns: The columns.
+        rows: The rows, each with a value for every column.
+    """
+
+    def __init__(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
+        self._of_all = tuple(columns)
+        self._rows = tuple(rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+        return self._rows[place]
+
+    @property
+    def _columns(self) -> Sequence[Column]:
+        return self._of_all
+
+    @property
+    def _table(self) -> Sequence[Row]:
+        return self._rows
+
+
+def _missing(package: str) -> ConfigurationError:
+    return ConfigurationError(f"{package} is not installed; pip install {package}, or use to_dict")
+
+
+M = TypeVar("M", bound=Measurement)
+
+
+class Result(ABC, Generic[M]):
+    """One evaluation; in a notebook it displays as a table with its picture.
+
+    Attributes:
+        evaluation: The complete evaluation, with the raw times and the system.
+    """
+
+    _pictured: ClassVar[type[Report[Any]]]
+    """The report whose picture shows it."""
+
+    def __init__(self, evaluation: Evaluation[M]) -> None:
+        self.evaluation = evaluation
+
+    @property
+    def id(self) -> str:
+        """The id, for example for ``agent info evaluation show``."""
+        return self.evaluation.id
+
+    @property
+    def complete(self) -> bool:
+        """Whether it ran to the end without every input failing; Ctrl-C makes it incomplete."""
+        return self.evaluation.status is Status.COMPLETE
+
+    @property
+    def conditions(self) -> Conditions | None:
+        """The disturbances during the measurement, and the verdict on them."""
+        return self.evaluation.conditions
+
+    def __repr__(self) -> str:
+        rows = self._rows()
+        width = name_width(rows)
+        return "\n".join(printable(f"{name:<{width}}{value}") for name, value in rows)
+
+    def _repr_html_(self) -> str:
+        return with_picture(figures(self._rows()), self._pictured(), [self.evaluation])
+
+    def _rows(self) -> Sequence[tuple[str, str]]:
+        system = self.evaluation.system
+        manifest = system.manifest
+        on = f"{manifest.framework.name} {system.framework_version} ({system.device}, {system.agent})"
+        return (("model", f"{manifest.name} {manifest.version} on {on}"), *self._figures())
+
+    @abstractmethod
+    def _figures(self) -> Sequence[tuple[str, str]]:
+        """Returns the summary as names and values; a value without a name continues the previous one."""

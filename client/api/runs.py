@@ -1,0 +1,346 @@
+"""The results of evaluations over datasets, and of benchmarks of training and of data loading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, overload
+
+from inferometer.client.api import results
+from inferometer.client.api.results import Result, Rows, Tabular
+from inferometer.evaluators.kinds.batches import job as sweep
+from inferometer.evaluators.kinds.batches.job import SweepCell
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
+from inferometer.evaluators.kinds.batches.report import DurationReport, LatencyReport, summary_rows
+from inferometer.evaluators.kinds.ingestion.kind import IngestionReport, ingestion_rows
+from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, IngestionSummary
+from inferometer.evaluators.kinds.summary import conditions_rows, trace_rows
+from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
+from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport, training_rows
+from inferometer.evaluators.reports.base import Column, Row, in_ms
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from inferometer.evaluators.intervals import Interval
+    from inferometer.evaluators.kinds.ingestion.measurement import LoadTimes
+
+
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The time of a full batch in milliseconds, from ``LatencySummary``; unknown values are None.
+
+    Attributes:
+        batches: The full batches.
+        mean_ms: The arithmetic mean.
+        p50_ms: The median.
+        p90_ms: The 90th percentile.
+        p99_ms: The 99th percentile.
+        interval_ms: The ends of the 95 % interval of p50.
+        mean_interval_ms: Those of the mean.
+    """
+
+    batches: int
+    mean_ms: float | None
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+    interval_ms: tuple[float, float] | None
+    mean_interval_ms: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopAccuracy:
+    """Accuracy as shares, 0…1, of the inputs with a label and a prediction.
+
+    Attributes:
+        top1: The share whose most probable class is the label.
+        top5: The share whose label is among the five most probable classes.
+        evaluated: The inputs.
+    """
+
+    top1: float
+    top5: float
+    evaluated: int
+
+
+class Run(Result[BatchMeasurement]):
+    """One evaluation over a dataset; in a notebook it displays as a table with its picture.
+
+    Attributes:
+        evaluation: The complete evaluation, with the raw times and the system.
+    """
+
+    _pictured = DurationReport
+
+    @cached_property
+    def latency(self) -> Latency:
+        """The latency of a batch."""
+        found = self._summary
+        return Latency(
+            batches=found.measured_batches,
+            mean_ms=_ms(found.mean_ns),
+            p50_ms=_ms(found.p50_ns),
+            p90_ms=_ms(found.p90_ns),
+            p99_ms=_ms(found.p99_ns),
+            interval_ms=_ends_ms(found.p50_interval_ns),
+            mean_interval_ms=_ends_ms(found.mean_interval_ns),
+        )
+
+    @property
+    def throughput_per_s(self) -> float | None:
+        """The inputs of the full batches over the sum of their predict times; None without a full batch."""
+        return self._summary.throughput_inputs_per_s
+
+    @property
+    def accuracy(self) -> TopAccuracy | None:
+        """The accuracy; None without labels, and of random weights."""
+        found = self.evaluation.measurement.accuracy
+        if found is None or found.top1_share is None or found.top5_share is None:
+            return None
+        return TopAccuracy(found.top1_share, found.top5_share, found.evaluated)
+
+    @property
+    def times_ms(self) -> NDArray[np.float64]:
+        """The predict times of the full batches, in order: float64, n, in milliseconds."""
+        return self.evaluation.measurement.full_ns / _NS_PER_MS
+
+    @cached_property
+    def _summary(self) -> LatencySummary:
+        return LatencySummary.of(self.evaluation.measurement)
+
+    def _figures(self) -> Sequence[tuple[str, str]]:
+        evaluation = self.evaluation
+        rows = (*summary_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
+        return (*rows, ("evaluation", evaluation.id))
+
+
+class Runs(Tabular, Sequence[Run]):
+    """The evaluations of a sweep, in order; it displays as a table, in a notebook with its picture.
+
+    The table also has a row for each evaluation that failed.
+
+    Attributes:
+        failures: Why evaluations failed, by what was asked for, such as ``DigitsCNN on MXNet, batch size 8``.
+        complete: Whether the sweep ran to its end; Ctrl-C ends it with what was measured.
+    """
+
+    def __init__(self, cells: Sequence[SweepCell], *, complete: bool = True) -> None:
+        self._cells = tuple(cells)
+        self._runs = tuple(Run(cell.evaluation) for cell in cells if cell.evaluation is not None)
+        self.failures = {cell.name: cell.error for cell in cells if cell.error is not None}
+        self.complete = complete and all(run.complete for run in self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @overload
+    def __getitem__(self, place: int) -> Run: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Run]: ...
+
+    def __getitem__(self, place: int | slice) -> Run | Sequence[Run]:
+        return self._runs[place]
+
+    @property
+    def _columns(self) -> Sequence[Column]:
+        return sweep.COLUMNS
+
+    @cached_property
+    def _table(self) -> Sequence[Row]:
+        return tuple(sweep.rows_of(self._cells))
+
+    def __repr__(self) -> str:
+        """Returns the table, as wide as the terminal, and why evaluations failed."""
+        failed = (f"{name} failed: {error}" for name, error in self.failures.items())
+        return "\n".join((super().__repr__(), *failed))
+
+    def _repr_html_(self) -> str:
+        pictured = [run.evaluation for run in self._runs if not run.evaluation.profiled]
+        return results.with_picture(super()._repr_html_(), LatencyReport(), pictured)
+
+
+def _ms(duration_ns: float | None) -> float | None:
+    return None if duration_ns is None else duration_ns / _NS_PER_MS
+
+
+def _ends_ms(interval: Interval | None) -> tuple[float, float] | None:
+    return None if interval is None else (interval.low / _NS_PER_MS, interval.high / _NS_PER_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPartTimes:
+    """The mean times of the parts of a step in milliseconds, on the slowest rank; None if not measured.
+
+    Attributes:
+        wait_ms: The wait for data.
+        copy_ms: The copy to the device.
+        compute_ms: Forward, backward, communication and update.
+        forward_ms: The forward pass and the loss, of the steps that were timed in parts.
+        backward_ms: The backward pass, likewise.
+        communicate_ms: The sum of the gradients over devices and ranks, likewise.
+        update_ms: The update of the parameters, likewise.
+    """
+
+    wait_ms: float | None
+    copy_ms: float | None
+    compute_ms: float | None
+    forward_ms: float | None
+    backward_ms: float | None
+    communicate_ms: float | None
+    update_ms: float | None
+
+
+class Training(Result[TrainingMeasurement]):
+    """One training; in a notebook it displays as a table with the picture of its step times and losses.
+
+    Attributes:
+        evaluation: The complete evaluation, with the raw times and the system.
+    """
+
+    _pictured = TrainingStepsReport
+
+    @cached_property
+    def summary(self) -> TrainingSummary:
+        """Every figure, in nanoseconds and samples per second; see ``TrainingSummary``."""
+        return TrainingSummary.of(self.evaluation.measurement)
+
+    @cached_property
+    def latency(self) -> Latency:
+        """The time of a full step, on the slowest rank; its ``batches`` are the full steps."""
+        return _latency(self.summary, len(self.evaluation.measurement.full_ns))
+
+    @property
+    def throughput_per_s(self) -> float | None:
+        """All samples over the sum of the steps' times; None without a step."""
+        return self.summary.throughput_samples_per_s
+
+    @property
+    def throughput_interval_per_s(self) -> tuple[float, float] | None:
+        """The ends of its 95 % interval."""
+        found = self.summary.throughput_interval
+        return None if found is None else (found.low, found.high)
+
+    @cached_property
+    def parts(self) -> StepPartTimes:
+        """The mean times of the parts of a step."""
+        names = StepPartTimes.__dataclass_fields__
+        return StepPartTimes(
+            **{name: in_ms(getattr(self.summary, f"{name.removesuffix('_ms')}_ns")) for name in names}
+        )
+
+    @property
+    def bound(self) -> str | None:
+        """The part that bounds a step: ``loader``, ``copy``, ``compute`` or ``communication``."""
+        return None if self.summary.bound is None else self.summary.bound.value
+
+    @property
+    def accuracy(self) -> TopAccuracy | None:
+        """The accuracy of the trained model over the validation dataset; None without one."""
+        found = self.evaluation.measurement.accuracy
+        if found is None or found.top1_share is None or found.top5_share is None:
+            return None
+        return TopAccuracy(found.top1_share, found.top5_share, found.evaluated)
+
+    @property
+    def losses(self) -> NDArray[np.float64]:
+        """The mean loss of each step, the warm-up included: float64, (ranks, steps)."""
+        return self.evaluation.measurement.losses
+
+    @property
+    def times(self) -> StepTimes:
+        """The raw times of the measured steps of each rank in nanoseconds, as NumPy arrays."""
+        return self.evaluation.measurement.times
+
+    @property
+    def times_ms(self) -> NDArray[np.float64]:
+        """The times of the full steps on the slowest rank, in order: float64, n, in milliseconds."""
+        return self.evaluation.measurement.full_ns / _NS_PER_MS
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The row of ``agent info evaluation training``, as a table."""
+        return Rows(TrainingReport.columns, TrainingReport().rows([self.evaluation]))
+
+    @cached_property
+    def steps(self) -> Rows:
+        """A row for each measured step of each rank, as in ``agent info evaluation training_steps``."""
+        return Rows(TrainingStepsReport.columns, TrainingStepsReport().rows([self.evaluation]))
+
+    def _figures(self) -> Sequence[tuple[str, str]]:
+        evaluation = self.evaluation
+        rows = (*training_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
+        return (*rows, ("evaluation", self.id))
+
+
+class Ingestion(Result[IngestionMeasurement]):
+    """One run of a loader alone; in a notebook it displays as a table with its picture.
+
+    Attributes:
+        evaluation: The complete evaluation, with the raw times and the system.
+    """
+
+    _pictured = IngestionReport
+
+    @cached_property
+    def summary(self) -> IngestionSummary:
+        """Every figure, in nanoseconds and per second; see ``IngestionSummary``."""
+        return IngestionSummary.of(self.evaluation.measurement)
+
+    @cached_property
+    def latency(self) -> Latency:
+        """The wait for a full batch, of a caller who does nothing else."""
+        return _latency(self.summary, len(self.evaluation.measurement.full_ns))
+
+    @property
+    def throughput_per_s(self) -> float | None:
+        """All samples over the sum of the times; None without a batch."""
+        return self.summary.samples_per_s
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """The bytes of encoded samples per second; None if the framework's iterator does not report them."""
+        return self.summary.bytes_per_s
+
+    @property
+    def cached_before(self) -> float | None:
+        """The share of the dataset's bytes that was in the page cache before, 0…1."""
+        return self.summary.cached_before
+
+    @property
+    def times(self) -> LoadTimes:
+        """The raw times of the measured batches in nanoseconds, as NumPy arrays."""
+        return self.evaluation.measurement.times
+
+    @property
+    def times_ms(self) -> NDArray[np.float64]:
+        """The waits for the full batches, in order: float64, n, in milliseconds."""
+        return self.evaluation.measurement.full_ns / _NS_PER_MS
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The row of ``agent info evaluation ingestion``, as a table."""
+        return Rows(IngestionReport.columns, IngestionReport().rows([self.evaluation]))
+
+    def _figures(self) -> Sequence[tuple[str, str]]:
+        evaluation = self.evaluation
+        rows = (*ingestion_rows(evaluation), *conditions_rows(evaluation))
+        return (*rows, ("evaluation", self.id))
+
+
+def _latency(found: TrainingSummary | IngestionSummary, full: int) -> Latency:
+    return Latency(
+        batches=full,
+        mean_ms=in_ms(found.mean_ns),
+        p50_ms=in_ms(found.p50_ns),
+        p90_ms=in_ms(found.p90_ns),
+        p99_ms=in_ms(found.p99_ns),
+        interval_ms=_ends_ms(found.p50_interval_ns),
+        mean_interval_ms=_ends_ms(found.mean_interval_ns),
+    )

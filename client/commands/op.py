@@ -1,0 +1,222 @@
+"""``agent op``: benchmarks single operators, and lists which of them each framework supports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from inferometer.client.cli.command import (
+    COUNT,
+    INPUT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SEED,
+    WHOLE_NUMBER,
+    Command,
+    Group,
+    allocator_option,
+    boolean,
+    database_options,
+    option,
+    options,
+)
+from inferometer.client.cli.completing import categories, operators, several_frameworks
+from inferometer.client.cli.output import OUTPUT_NAMES, output_options
+from inferometer.evaluators.jobs.options import OPERATOR_DTYPES, OPERATOR_VALUES
+
+_Decorator = Callable[[Any], Any]
+
+
+@click.group(cls=Group)
+def op() -> None:
+    """Benchmark single operators in MXNet, PyTorch and ONNX Runtime, on equal inputs.
+
+    \b
+      agent op run add conv2d --framework_name=MXNet,PyTorch,ONNXRuntime --run_backward
+      agent op run --category=gemm --shapes=all -f markdown
+      agent op run conv2d --input data=32,3,224,224 --param kernel=3,3
+      agent op list --category=pooling
+    """  # noqa: D301 - the backspace tells click to leave the lines as they are
+
+
+def _category_option(help_text: str) -> _Decorator:
+    return option(
+        "--category",
+        "categories",
+        multiple=True,
+        metavar="NAME",
+        help=help_text,
+        shell_complete=categories,
+    )
+
+
+def _frameworks_option(help_text: str) -> _Decorator:
+    return option("--framework_name", metavar="NAMES", help=help_text, shell_complete=several_frameworks)
+
+
+_what_options = options(
+    _category_option("The operators of a group; repeat the option for several."),
+    boolean("--all", "everything", help="Every operator of the table."),
+    _frameworks_option("Frameworks, with commas between.  [default: all that are installed]"),
+    option(
+        "--shapes",
+        metavar="NAMES",
+        help="Sizes, with commas between: small, normal, large, skewed, huge (more than 2^31 elements), all "
+        "for the first four, or sizes of all inputs such as 1024x1024.  [default: normal]",
+    ),
+    option(
+        "--input",
+        "inputs",
+        multiple=True,
+        metavar="NAME=SIZES",
+        help="Own sizes of an input of one operator, such as data=32,3,224,224; repeat it for others.",
+    ),
+    option(
+        "--param",
+        "parameters",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A parameter of one operator, such as kernel=3,3; repeat it for several.",
+    ),
+    option(
+        "--cases",
+        type=INPUT,
+        metavar="FILE",
+        help="Also the cases of this YAML file: a list of {operator, inputs: {…}, parameters: {…}}.",
+    ),
+    option(
+        "--from_evaluation",
+        metavar="ID",
+        help="The operators that this traced evaluation ran, in its framework, on its device and with its "
+        "threads.",
+    ),
+)
+_how_options = options(
+    option(
+        "--dtype",
+        type=click.Choice(OPERATOR_DTYPES, case_sensitive=False),
+        default=OPERATOR_DTYPES[0],
+        help="Type of the elements; float is float32.",
+    ),
+    option(
+        "--device",
+        type=click.Choice(["cpu", "gpu"], case_sensitive=False),
+        help="Device.  [default: gpu with --gpu, else cpu]",
+    ),
+    boolean("--gpu", "--use_gpu", help="Run on the GPU; an error if there is none."),
+    option("--gpu_device_id", type=WHOLE_NUMBER, default=0, metavar="N", help="Index of the GPU."),
+    option(
+        "--threads",
+        type=COUNT,
+        metavar="N",
+        help="CPU threads of an operator, equal in all frameworks.  [default: OMP_NUM_THREADS, else "
+        "the cores]",
+    ),
+    allocator_option(),
+    boolean("--run_backward", help="Also time the gradients, alone and together with the forward pass."),
+    option(
+        "--mode",
+        "modes",
+        multiple=True,
+        metavar="NAME",
+        help="What is timed: forward, backward or forward_backward; repeat it for several.  "
+        "[default: forward]",
+    ),
+    option(
+        "--form",
+        "forms",
+        multiple=True,
+        metavar="NAME",
+        help="How it runs: nd, sym or gluon of MXNet, eager or compile of PyTorch, graph of ONNX Runtime, or "
+        "the parts of a fused operator; repeat it for several.  [default: the first of each framework]",
+    ),
+    option(
+        "--cache",
+        type=click.Choice(["hot", "cold"], case_sensitive=False),
+        default="hot",
+        help="cold takes other inputs for each run, which together exceed the last-level cache.",
+    ),
+    option(
+        "--target_ci",
+        type=NOT_NEGATIVE,
+        default=0.5,
+        metavar="PERCENT",
+        help="Measure until the half-width of the 95 % interval of p50 is at most this share of it, or until "
+        "it gets no narrower; 0 for the whole budget.",
+    ),
+    option("--time_budget", type=POSITIVE, default=0.5, metavar="S", help="The most time for a row."),
+    option("--runs", type=COUNT, metavar="N", help="Measure so many runs instead."),
+    option(
+        "--warmup", type=WHOLE_NUMBER, default=3, metavar="N", help="The least runs before, for each row."
+    ),
+    option(
+        "--processes",
+        type=click.IntRange(1, 100),
+        default=1,
+        metavar="N",
+        help="Fresh processes that measure each row, in turn.",
+    ),
+    option(
+        "--values",
+        type=click.Choice(OPERATOR_VALUES, case_sensitive=False),
+        default=OPERATOR_VALUES[0],
+        help="What the inputs hold: random values as the table draws them, zeros or ones.",
+    ),
+    option("--seed", type=SEED, default=0, metavar="N", help="Seed of the inputs."),
+)
+
+
+@op.command(cls=Command)
+@click.argument("operators", nargs=-1, metavar="[OPERATOR]...", shell_complete=operators)
+@_what_options
+@_how_options
+@boolean("--resume", help="Go on with the newest interrupted run of the same, and keep its rows.")
+@boolean("--publish", default=True, help="Publish the evaluations to the database.")
+@boolean(
+    "--require_stable",
+    help="Exit with 9 if the conditions of an evaluation were not stable; it is published all the same.",
+)
+@output_options
+@database_options
+def run(**given: Any) -> None:
+    """Measure operators, and check what they compute.
+
+    Each operator runs in each framework on the same inputs, in processes of its own. Its output is compared
+    with a reference; one that differs is a failed row. A row that a framework lacks has the reason. The exit
+    code is 1 if a row failed or is wrong, and 0 if all are measured or missing with a reason.
+    """
+    # Imported here because the help does not need it.
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.evaluating.operators import run_operators, traced_request
+    from inferometer.evaluators.kinds.operators.request import read_options, read_request
+
+    invocation, evaluation_id = current_invocation(), given.pop("from_evaluation")
+    printing = {name: given.pop(name) for name in OUTPUT_NAMES}
+    kept = {name: given.pop(name) for name in ("publish", "require_stable", "resume")}
+    if evaluation_id is None:
+        request, traced = read_request(given), None
+    else:
+        request, traced = traced_request(invocation, evaluation_id, given, read_options(given))
+    code = run_operators(invocation, request, printing, traced=traced, **kept)
+    click.get_current_context().exit(code)
+
+
+@op.command("list", cls=Command)
+@_category_option("Only this group; repeat the option for several.")
+@_frameworks_option("Only these frameworks, with commas between.  [default: all]")
+@boolean("--uncovered", help="The operators of each framework's own registry that the table has not.")
+@output_options
+def list_operators(
+    categories: tuple[str, ...], framework_name: str | None, uncovered: bool, **printing: Any
+) -> None:
+    """List the operators of the table, and how each framework runs them or why it does not.
+
+    It imports the frameworks that are installed.
+    """
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.evaluating.operators import print_operators, print_uncovered
+
+    show = print_uncovered if uncovered else print_operators
+    show(current_invocation(), categories, framework_name, printing)

@@ -1,0 +1,178 @@
+"""The command ``agent score``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from inferometer.client.cli.command import FILE, INPUT, Command, boolean, option
+from inferometer.client.cli.output import OUTPUT_NAMES, output_options, print_rows
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.drawing.writer import PictureFile
+    from inferometer.evaluators.jobs.score import ScoredPredictions, ScoreRequest
+
+
+_SHOWN_FAILURES = 20
+
+
+@click.command(cls=Command)
+@click.argument("predictions", type=INPUT)
+@option(
+    "--task",
+    required=True,
+    metavar="TASK",
+    help="What was predicted: classification, detection, instance_segmentation, semantic_segmentation, "
+    "image_enhancement, regression, text_classification, question_answering or embedding.",
+)
+@option("--dataset_name", metavar="NAME", help="Dataset, by the name of its manifest.")
+@option("--dataset_path", type=INPUT, metavar="PATH", help="Dataset, in any format that is read here.")
+@option("--dataset_category", metavar="NAME", help="Category of the dataset.  [default: any]")
+@option("--data_backend", metavar="NAME", help="Format of --dataset_path.  [default: found out]")
+@option(
+    "--sample_ids",
+    "--image_ids",
+    metavar="FILE|LIST",
+    help="Only the samples with these ids count: a list with commas, or a file with one a line.  "
+    "[default: all]",
+)
+@option(
+    "--labels",
+    type=INPUT,
+    metavar="FILE",
+    help="The classes in the order that the predictions count them, one a line.  [default: the dataset's]",
+)
+@option(
+    "--score_border",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Pixels at each edge of an enhanced image that do not count.",
+)
+@option(
+    "--score_channels",
+    type=click.Choice(["RGB", "Y"]),
+    default="RGB",
+    help="Channels of enhanced images that count: all, or the luma.",
+)
+@boolean("--fail_on_error", help="Stop at the first sample that cannot be scored.")
+@option(
+    "--plot",
+    type=FILE,
+    metavar="FILE",
+    help="Also draw the scores, with the curve or the confusion matrix of the task: .html, .svg or .png.",
+)
+@output_options
+def score(**given: Any) -> int:
+    """Score PREDICTIONS, which another tool has made, against a dataset; no model runs.
+
+    PREDICTIONS is COCO results JSON for detection and instance_segmentation; a folder of PNG masks, or of
+    images, with the names of the dataset's; and otherwise a .csv, .jsonl or .json with an id and a label, an
+    answer or numbers, or an .npz of vectors. The metrics are those of agent predict dataset.
+
+    All samples of the dataset count: an image that COCO's results do not name has no objects, which is a miss
+    of those in it. Elsewhere, a sample without a prediction is named and counted as failed; the exit code is
+    1 then. Nothing is published.
+    """
+    # Imported here because the help does not need it.
+    from inferometer.client.api.progress import ProgressBar
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.client.cli.output import FAILED_INPUTS, say
+    from inferometer.evaluators.jobs.score import score as scored
+    from inferometer.evaluators.reports.scores import COLUMNS, rows_of
+    from inferometer.evaluators.reports.writer import Format
+
+    printing = {name: given.pop(name) for name in OUTPUT_NAMES}
+    picture = _picture(given["plot"], overwrite=printing["overwrite"])
+    if picture is not None:  # without an output file, --overwrite is for the picture alone
+        printing["overwrite"] = printing["overwrite"] and printing["output"] is not None
+    request, invocation = _request(given), current_invocation()
+    with closing(ProgressBar("scoring")) as bar:
+        found = scored(request, invocation.catalog, invocation.cache, bar)
+    rows = list(rows_of(found.result, len(found.failures), found.dataset.name))
+    chosen = any(printing[name] for name in ("output", "chosen", "order", "no_header"))
+    if printing["format_name"].lower() == Format.TABLE.value and not chosen:
+        _print_summary(found)
+    else:
+        print_rows(COLUMNS, rows, **printing)
+    if picture is not None:
+        _draw(picture, found, rows, given["predictions"])
+    if found.failures:
+        first = found.failures[0]
+        say(f"failed inputs: {len(found.failures)}; the first: {first.input_id}: {first.message}")
+        return FAILED_INPUTS
+    return 0
+
+
+def _picture(path: Path | None, *, overwrite: bool) -> PictureFile | None:
+    if path is None:
+        return None
+    from inferometer.evaluators.drawing.writer import PictureFile
+
+    return PictureFile(path, overwrite=overwrite)
+
+
+def _draw(picture: PictureFile, found: ScoredPredictions, rows: Sequence[Any], predictions: Path) -> None:
+    from inferometer.evaluators.kinds.batches.plot import drawing_of
+    from inferometer.evaluators.reports.scores import COLUMNS
+
+    drawing = drawing_of(found.result, f"{predictions.name}, {found.dataset.name}")
+    if drawing is None:
+        click.echo(f"nothing to draw: {picture} is not written", err=True)
+        return
+    source = f"Scores of {predictions} by inferometer"
+    picture.draw(drawing, COLUMNS, rows, source, datetime.now(timezone.utc))
+    click.echo(f"drawn to {picture}", err=True)
+
+
+def _request(given: dict[str, Any]) -> ScoreRequest:
+    from inferometer.client.evaluating.parsing import take_dataset
+    from inferometer.evaluators.datasets.files import read_class_names
+    from inferometer.evaluators.jobs.score import ScoreRequest
+    from inferometer.manifests.errors import ConfigurationError
+
+    labels: tuple[str, ...] = ()
+    path: Path | None = given["labels"]
+    if path is not None:
+        read = read_class_names(path)
+        if not read:
+            raise ConfigurationError(f"labels {path}: names no classes; give a file with one a line")
+        labels = read
+    return ScoreRequest(
+        task=given["task"],
+        predictions=given["predictions"],
+        dataset=take_dataset(given),
+        labels=labels,
+        parameters={name: given[name] for name in ("score_border", "score_channels")},
+        fail_on_error=given["fail_on_error"],
+    )
+
+
+def _print_summary(found: ScoredPredictions) -> None:
+    from inferometer.evaluators.kinds.batches.report import result_rows
+
+    _print_failures(found)
+    identity = found.dataset
+    rows = (
+        ("dataset", f"{identity.name}, {identity.size} samples"),
+        ("task", found.result.task),
+        *result_rows(found.result),
+        ("failures", str(len(found.failures))),
+    )
+    width = max(len(name) for name, _ in rows) + 2
+    for name, value in rows:
+        click.echo(f"{name:<{width}}{value}")
+
+
+def _print_failures(found: ScoredPredictions) -> None:
+    from inferometer.manifests.errors import printable
+
+    for failure in found.failures[:_SHOWN_FAILURES]:
+        click.echo(printable(f"failed: {failure.input_id}: {failure.message}"))
+    if (rest := len(found.failures) - _SHOWN_FAILURES) > 0:
+        click.echo(f"… and {rest} more failures")

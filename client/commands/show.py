@@ -1,0 +1,256 @@
+"""``agent info evaluation show``: one evaluation, for a person to read, and as the object of ``-f json``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from datetime import timezone
+from typing import Any, TypeAlias
+
+import click
+
+from inferometer.agent.inference.given_models import INFERRED
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.results import SystemDescription
+from inferometer.client.api.stored import find_one, newest, others_of, readable_spans
+from inferometer.client.cli.command import (
+    Command,
+    current_invocation,
+    database_options,
+    evaluations_argument,
+    format_option,
+)
+from inferometer.client.cli.output import echo
+from inferometer.client.commands.evaluation import say_left_out
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.kind import timed_by
+from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.kinds.summary import conditions_rows, name_width
+from inferometer.evaluators.reports.base import (
+    CONDITIONS_COLUMN,
+    EVALUATION_COLUMNS,
+    STABILITY_COLUMN,
+    STATUS_COLUMN,
+    VERDICT_COLUMN,
+    describe,
+)
+from inferometer.evaluators.reports.traces import LayersReport, SpanSource, heaviest
+from inferometer.manifests.errors import printable
+
+HEAVIEST = 10
+_STAGES = ("read", "preprocess", "predict", "postprocess")
+_SOFTWARE = ("operating_system", "kernel", "python_version", "inferometer_version", "governor", "build")
+_TOLD = ("libraries", "settings", "variables")
+_NS_PER_S = 1_000_000_000
+_ASIDE = (STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN, VERDICT_COLUMN)
+_COMMON = {*EVALUATION_COLUMNS, *_ASIDE}
+
+
+def as_document(
+    evaluation: Evaluation, timed: Evaluation, group: Sequence[Evaluation], spans: SpanSource
+) -> dict[str, Any]:
+    """Returns everything that is shown of an evaluation, as JSON values.
+
+    Args:
+        evaluation: What is shown.
+        timed: The evaluation that its latency is taken from: itself, or one of its group without a profiler.
+        group: The others of its group.
+        spans: Gives its spans.
+    """
+    own = kind_of(evaluation).document(evaluation, timed, spans)
+    elapsed_s = evaluation.measurement.elapsed_ns / _NS_PER_S
+    figures = own if "elapsed_s" in own else {"elapsed_s": elapsed_s, **own}
+    return {
+        **describe(evaluation),
+        **system_document(evaluation),
+        "dataset_name": evaluation.dataset.name,
+        "sample_ids": evaluation.dataset.sample_ids,
+        **figures,
+        "conditions": _conditions(evaluation),
+        "trace": _trace_document(evaluation),
+        "group_id": evaluation.group_id,
+        "group": [{"id": each.id, "trace_level": each.trace_level.name} for each in group],
+    }
+
+
+def system_document(evaluation: Evaluation) -> dict[str, Any]:
+    """Returns the model's files, the device, the machine and its software."""
+    system, machine = evaluation.system, evaluation.system.environment
+    return {
+        "seed": system.seed,
+        "cudnn_benchmark": system.cudnn_benchmark,
+        "checksums": dict(system.checksums),
+        "device": str(system.device),
+        "preprocess_threads": system.preprocess_threads,
+        "agent": system.agent,
+        "cpu_model": machine.cpu_model,
+        "usable_cores": machine.usable_cores if machine.is_known else None,
+        "memory_bytes": machine.memory_bytes if machine.is_known else None,
+        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in machine.gpus],
+        **{name: getattr(machine, name) for name in _SOFTWARE},
+        **{name: dict(getattr(machine, name)) for name in _TOLD},
+    }
+
+
+def _conditions(evaluation: Evaluation) -> dict[str, Any] | None:
+    """Returns the verdict as one word and as one line, and the observations."""
+    found = evaluation.conditions
+    return (
+        None if found is None else {**asdict(found), "stability": found.stability.value, "text": str(found)}
+    )
+
+
+def _trace_document(evaluation: Evaluation) -> dict[str, Any] | None:
+    trace = evaluation.trace
+    if trace is None:
+        return None
+    return {
+        "trace_id": trace.trace_id,
+        "spans": trace.span_count,
+        "dropped": trace.dropped,
+        "url": trace.url,
+        "notes": list(trace.notes),
+    }
+
+
+_BYTES_PER_GIB = 1024**3
+_NS_PER_MS = 1_000_000
+_LONGEST_NAME = 40
+_INDENT = 14
+
+Lines: TypeAlias = Iterator[tuple[str, str]]
+"""The left column, empty if it is that of the line above, and the right column."""
+
+
+@click.command(cls=Command)
+@evaluations_argument("evaluation_id", metavar="[ID]", required=False)
+@format_option("text", "json", help="Text, or one JSON object.")
+@database_options
+def show(evaluation_id: str | None, format_name: str) -> None:
+    """Show one evaluation: what ran, on what, the figures, the heaviest layers, and where its trace is.
+
+    A unique prefix of the ID is enough. Without one, it is the newest.
+    """
+    with closing(current_invocation().open_store()) as store:
+        evaluation = newest(store, say_left_out) if evaluation_id is None else find_one(store, evaluation_id)
+        group, spans = others_of(store, evaluation, say_left_out), readable_spans(store, say_left_out)
+        if format_name.lower() == "json":
+            shown = as_document(evaluation, timed_by(evaluation, group), group, spans)
+            click.echo(json.dumps(shown, ensure_ascii=False, indent=2))
+            return
+        for line in lines_of(evaluation, group, spans):
+            echo(line, indent=_INDENT)
+
+
+def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSource) -> Sequence[str]:
+    """Returns the lines that a person reads.
+
+    Args:
+        evaluation: What is shown.
+        group: The others of its group, the shallowest trace first.
+        spans: Gives its spans.
+    """
+    kind = kind_of(evaluation)
+    figures = kind.details(evaluation, [each for each in group if kind_of(each) is kind])
+    lines = itertools.chain(_what(evaluation), _where(evaluation), figures, conditions_rows(evaluation))
+    rest = itertools.chain(_layers(evaluation, spans), _trace_lines(evaluation), _group(group))
+    rows = [*lines, *rest]
+    width = name_width(rows, _INDENT)
+    return [printable(f"{name:<{width}}{text}".rstrip()) for name, text in rows]
+
+
+def _what(evaluation: Evaluation) -> Lines:
+    system = evaluation.system
+    manifest = system.manifest
+    weights = f"random, seed {system.seed}" if system.weights is Weights.RANDOM else system.weights.value
+    yield "evaluation", f"{evaluation.id}  {evaluation.status.value}"
+    begun = evaluation.created_at.astimezone(timezone.utc).isoformat(sep=" ", timespec="seconds")
+    yield "begun", f"{begun}, measured for {evaluation.measurement.elapsed_ns / _NS_PER_S:.3f} s"
+    if kind_of(evaluation).of_a_model:
+        yield "model", f"{manifest.name} {manifest.version}, weights: {weights}"
+    for part, checksum in system.checksums.items():
+        yield "", f"{part} {checksum}"
+    if inferred := manifest.attributes.get(INFERRED):
+        yield "", f"manifest {inferred}"
+    yield "framework", f"{manifest.framework.name} {system.framework_version}"
+    yield from kind_of(evaluation).description(evaluation)
+
+
+def _where(evaluation: Evaluation) -> Lines:
+    system, machine = evaluation.system, evaluation.system.environment
+    threads = f", {system.threads} threads" if system.threads and not system.device.is_gpu else ""
+    yield "device", f"{system.device}{threads}; {system.agent}"
+    if precision := precision_text(system):
+        yield "precision", precision
+    if not machine.is_known:
+        told = ", ".join(f"{name} {version}".rstrip() for name, version in machine.frameworks.items())
+        yield "host", f"not known; the server runs the model in {told}" if told else "not known"
+        return
+    memory = (
+        f"{machine.memory_bytes / _BYTES_PER_GIB:.0f} GiB" if machine.memory_bytes else "memory not known"
+    )
+    yield "host", f"{machine.hostname}: {machine.cpu_model}, {machine.usable_cores} cores, {memory}"
+    programs = f"Python {machine.python_version}, inferometer {machine.inferometer_version}"
+    yield "", f"{machine.operating_system}, {programs}"
+    for gpu in machine.gpus:
+        yield "", f"{gpu.name}, {gpu.memory_bytes / _BYTES_PER_GIB:.0f} GiB"
+    if machine.governor:
+        yield "", f"frequency governor {machine.governor}"
+    if machine.variables:
+        yield "variables", ", ".join(f"{name}={value}" for name, value in machine.variables.items())
+    if machine.build:
+        yield "build", machine.build
+    for heading, texts in (("libraries", machine.libraries), ("settings", machine.settings)):
+        if texts:
+            yield heading, ", ".join(map(" ".join, texts.items()))
+
+
+def precision_text(system: SystemDescription) -> str:
+    """Returns the precision of a model in code and the requested cuDNN setting; empty if neither is set."""
+    found = [] if system.precision is None else [system.precision.value]
+    if system.cudnn_benchmark is not None:
+        found.append(f"cudnn_benchmark={str(system.cudnn_benchmark).lower()}")
+    return ", ".join(found)
+
+
+def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:
+    """Yields the heaviest layers, where they were traced."""
+    rows = list(LayersReport().rows_of(LayersReport().taken([evaluation]), spans))
+    shown = heaviest(rows)
+    names = [str(row["layer_name"]) for row in shown]
+    times_ms = [f"{float(row['duration_us_trimmed_mean'] or 0) / 1000:.3f}" for row in shown]
+    widest = max(map(len, times_ms), default=0)
+    longest = min(_LONGEST_NAME, max(map(len, names), default=0))
+    for place, (row, name, time_ms) in enumerate(zip(shown, names, times_ms, strict=True)):
+        name = name if len(name) <= longest else f"…{name[1 - longest :]}"
+        share = float(row["share_percent"] or 0)
+        shapes = str(row["input_shapes"]).partition(" ")[0]
+        left = f"{share:5.1f} %  {time_ms:>{widest}} ms  {name:<{longest}}"
+        yield ("" if place else "heaviest"), f"{left}  {row['layer_type']} {shapes}"
+    if rows:
+        yield "", f"of {len(rows)} layers; share of all, and trimmed mean under the profiler"
+
+
+def _trace_lines(evaluation: Evaluation) -> Lines:
+    trace = evaluation.trace
+    level = evaluation.trace_level.name
+    if trace is None:
+        yield "trace", f"none ({level})"
+        return
+    dropped = f", {trace.dropped} more were too many" if trace.dropped else ""
+    yield "trace", f"{trace.trace_id}, {level}, {trace.span_count} spans{dropped}"
+    if trace.url:
+        yield "", trace.url
+    yield "", f"agent trace export {evaluation.id}"
+    for note in trace.notes:
+        yield "", note
+
+
+def _group(group: Sequence[Evaluation]) -> Lines:
+    for place, each in enumerate(group):
+        framework = each.system.manifest.framework.name
+        what = each.trace_level.name if kind_of(each).of_a_model else framework
+        yield ("" if place else "group"), f"{each.id}  {what}"

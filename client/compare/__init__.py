@@ -1,1 +1,0 @@
-"""``agent compare``: whether one set of evaluations is worse than another."""

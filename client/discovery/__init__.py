@@ -1,1 +1,0 @@
-"""Finds served agents, and chooses among them."""

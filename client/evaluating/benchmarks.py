@@ -1,0 +1,462 @@
+"""Turns the options of ``agent bench`` into requests, and prints results as DLBS does.
+
+Inference runs a fixed number of batches, of random tensors or a dataset. Training has its length, its
+ranks, and how gradients are summed. Results are lines ``__key__=JSON``, which DLBS's log parser reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
+from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.tracing.recorder import TraceLevel
+from inferometer.client.api.invocation import Invocation
+from inferometer.client.api.requests import named_model
+from inferometer.client.evaluating.parsing import read_precision
+from inferometer.evaluators.datasets.opening import BACKENDS
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs.job import DatasetChoice, EvaluationRequest, SystemRequest
+from inferometer.evaluators.jobs.options import BENCH_BATCHES, MXNET, PYTORCH
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.ingestion.job import OWN, IngestionLength, IngestionRequest
+from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.kinds.training.measurement import TrainingOptions
+from inferometer.evaluators.kinds.training.ranks import RankRequest, read_communication
+from inferometer.evaluators.kinds.training.request import TrainingData, TrainingRequest
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import ConfigurationError, suggestion
+from inferometer.manifests.schema import ModelManifest
+
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """The requested parameters of a benchmark; the output of a failed benchmark contains them too.
+
+    Attributes:
+        model: The model, by the name that the user gave.
+        phase: ``training``, ``inference`` or ``data_ingestion``.
+        replica_batch: Samples per batch and device.
+        num_gpus: The GPUs; 0 on a CPU.
+        num_batches: The measured batches.
+        num_warmup_batches: The warm-up batches, which run first and are not measured.
+        dtype: The precision.
+    """
+
+    model: str
+    phase: str
+    replica_batch: int
+    num_gpus: int
+    num_batches: int
+    num_warmup_batches: int
+    dtype: str
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Returns the values by DLBS's keys."""
+        return {
+            "exp.model": self.model,
+            "exp.phase": self.phase,
+            "exp.replica_batch": self.replica_batch,
+            "exp.num_gpus": self.num_gpus,
+            "exp.device_type": "gpu" if self.num_gpus else "cpu",
+            "exp.num_batches": self.num_batches,
+            "exp.num_warmup_batches": self.num_warmup_batches,
+            "exp.dtype": self.dtype,
+        }
+
+
+def result_lines(experiment: Experiment, evaluation: Evaluation) -> Iterator[str]:
+    """Yields the result lines of a benchmark. Times cover all measured batches and are in milliseconds."""
+    system, kind, measured = evaluation.system, kind_of(evaluation), evaluation.measurement
+    times_ns, samples = kind.batch_times(measured)
+    times_ms, framework = times_ns / _NS_PER_MS, system.manifest.framework.name.casefold()
+    yield from _lines(
+        {
+            **experiment.values,
+            "exp.framework": framework,
+            "exp.framework_ver": system.framework_version,
+            f"{framework}.version": system.framework_version,
+            "exp.model_title": system.manifest.name,
+            "exp.effective_batch": kind.effective_batch(measured, experiment.replica_batch),
+            "exp.id": evaluation.id,
+            "results.time": float(times_ms.mean()),
+            "results.time_std": float(times_ms.std()),
+            "results.throughput": 1000 * samples / float(times_ms.sum()),
+            "results.time_data": times_ms.tolist(),
+            "results.status": "ok" if evaluation.status.value == "complete" else evaluation.status.value,
+        }
+    )
+
+
+def failure_lines(experiment: Experiment, message: str) -> Iterator[str]:
+    """Yields the result lines of a failed benchmark."""
+    failure = {"results.status": "failure", "results.status_msg": message}
+    yield from _lines({**experiment.values, **failure})
+
+
+def _lines(values: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in values.items():
+        yield f"__{key}__={json.dumps(value)}"
+
+
+Values = Mapping[str, Any]
+"""The values of a command's options by name."""
+_MOST_GPUS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSystem:
+    """The model of a benchmark, and the requested devices.
+
+    Attributes:
+        request: The request for the model.
+        framework: The name of its framework, in lower case.
+        devices: The GPUs, or the CPU.
+        notes: One line for each accepted option that has no effect.
+    """
+
+    request: SystemRequest
+    framework: str
+    devices: tuple[Device, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs."""
+        return sum(device.is_gpu for device in self.devices)
+
+
+def read_system(
+    values: Values, catalog: Catalog, find: Callable[[SystemRequest], ModelManifest]
+) -> BenchSystem:
+    """Reads the options that select the model and its device.
+
+    Args:
+        values: The values of the options.
+        catalog: The manifests.
+        find: Returns the manifest of a ``SystemRequest``.
+
+    Raises:
+        ConfigurationError: An option is not supported here, or two contradict each other.
+        UnknownModelError: The catalogue has no such model.
+    """
+    _refuse_unsupported(values)
+    devices = _devices(values)
+    name, version = named_model(catalog, values["model"], values["model_version"])
+    precision = read_precision(values["dtype"]) or Precision.FLOAT32
+    request = SystemRequest(
+        model_name=name,
+        model_version=version,
+        framework_name=values["framework_name"] or ("MXNet" if values.get("kv_store") else None),
+        session=SessionOptions(
+            device=devices[0],
+            threads=values["threads"],
+            weights=Weights(values["weights"].lower()),
+            seed=values["seed"],
+            precision=precision,
+            cudnn_benchmark=values["cudnn_benchmark"],
+        ),
+    )
+    manifest = find(request)
+    framework = manifest.framework.name
+    _check_model_options(values["model_opts"], manifest)
+    notes = tuple(_without_effect(values, framework.casefold(), devices))
+    return BenchSystem(request, framework.casefold(), devices, notes)
+
+
+def take_tracing(values: dict[str, Any], invocation: Invocation) -> None:
+    """Replaces the trace options by the trace level and the address, with defaults from the configuration.
+
+    Raises:
+        ConfigurationError: The trace level is unknown.
+    """
+    tracer = invocation.configuration.tracer
+    name = values["trace_level"] or tracer.level
+    values["trace_level"] = TraceLevel.named(name) if name else TraceLevel.APPLICATION_TRACE
+    values["tracer_address"] = values["tracer_address"] or tracer.address
+    values["trace_url"] = values["trace_url"] or tracer.url
+
+
+def read_data(values: Values) -> TrainingData:
+    """Reads the options that select the data.
+
+    Raises:
+        ConfigurationError: Two options contradict each other.
+    """
+    place = values["data"].partition("/")[2]
+    path = Path(values["data_dir"]).expanduser() if values["data_dir"] else None
+    if place and (path is not None or values["dataset_name"]):
+        raise ConfigurationError(f"data {values['data']} is synthetic; leave out the dataset")
+    backend = values["data_backend"] or None
+    if backend is not None and backend not in BACKENDS:
+        raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
+    workers = values["num_workers"]
+    return TrainingData(
+        path=path,
+        name=values["dataset_name"],
+        backend=backend if path is not None else None,
+        on_device=place in {"device", "gpu"},
+        workers=workers,
+        processes=values["loader"].lower() == "processes" and workers > 0,
+        prefetch=values["prefetch"] if workers else 0,
+        shuffle=values["data_shuffle"],
+        seed=values["seed"],
+        drop_cache=values["drop_cache"],
+    )
+
+
+def read_ingestion(values: Values, system: BenchSystem) -> IngestionRequest:
+    """Reads the options of a benchmark that only loads data.
+
+    Raises:
+        ConfigurationError: No dataset is named, or two options contradict each other.
+    """
+    batches, epochs = read_length(values)
+    return IngestionRequest(
+        system=system.request,
+        data=read_data(values),
+        batch_size=values["batch_size"],
+        length=IngestionLength(
+            num_batches=batches,
+            num_warmup_batches=values["num_warmup_batches"],
+            num_epochs=epochs,
+        ),
+        reader=values.get("reader", OWN).lower(),
+        fail_on_error=values["fail_on_error"],
+    )
+
+
+def experiment_of(values: Values, phase: str, gpus: int) -> Experiment:
+    """Returns the requested parameters under DLBS's names."""
+    return Experiment(
+        model=values["model"],
+        phase=phase,
+        replica_batch=values["batch_size"],
+        num_gpus=gpus,
+        num_batches=values["num_batches"] or BENCH_BATCHES,
+        num_warmup_batches=values["num_warmup_batches"],
+        dtype=values["dtype"],
+    )
+
+
+def _refuse_unsupported(values: Values) -> None:
+    for name in ("input_layout", "model_layout"):
+        if values[name].upper() != "NCHW":
+            raise ConfigurationError(
+                f"{name} {values[name]} is not supported: the networks are NCHW; leave it out"
+            )
+    if values["nvidia_layers"]:
+        raise ConfigurationError(
+            "nvidia_layers needs NVIDIA's build of MXNet; MXNet's own has no such layers"
+        )
+    if values["use_dali"]:
+        raise ConfigurationError("use_dali is not supported; data_backend recordio reads the same files")
+
+
+def _devices(values: Values) -> tuple[Device, ...]:
+    """Returns the GPUs, or the CPU."""
+    device, count, gpus = values["device"], values["num_gpus"], values["gpus"]
+    if count is not None and count > _MOST_GPUS:
+        raise ConfigurationError(f"num_gpus is {count}; at most {_MOST_GPUS}")
+    if count is not None and gpus is not None and count != len(gpus):
+        raise ConfigurationError(f"num_gpus is {count}, but gpus names {len(gpus)}; leave out one of them")
+    wanted = device.lower() if device else "gpu" if count or gpus else "cpu"
+    if wanted == "cpu":
+        return (CPU,)
+    if count == 0 or gpus == ():
+        raise ConfigurationError("device is gpu, and there is to be none; leave out device, or give num_gpus")
+    indices = gpus if gpus else range(count or 1)
+    return tuple(Device(DeviceKind.GPU, index) for index in indices)
+
+
+def _without_effect(values: Values, framework: str, devices: tuple[Device, ...]) -> Iterator[str]:
+    """Yields one line for each option that is accepted and has no effect."""
+    if values["cudnn_fastest"]:
+        yield "cudnn_fastest is a switch of Lua Torch; cudnn_benchmark takes cuDNN's fastest algorithm"
+    if values["data_backend"] and not values["data_dir"]:
+        yield f"data_backend {values['data_backend']} changes nothing: without data_dir the data is synthetic"
+    if values["workspace"] is not None:
+        yield "workspace changes nothing: cuDNN's algorithms take the workspace that they need"
+    if not devices[0].is_gpu and values["num_gpus"]:
+        yield f"num_gpus {values['num_gpus']} changes nothing: the device is the CPU"
+    kind = values["data"].partition("/")[2]
+    if kind in {"pinned", "pageable"}:
+        pinned = "pinned memory" if framework == PYTORCH else "the framework's own memory"
+        where = f"is copied through {pinned}" if devices[0].is_gpu else "is not copied to another device"
+        yield f"data {values['data']} is in host memory and {where}; it is measured as synthetic/host"
+    if kind in {"device", "gpu"} and not devices[0].is_gpu:
+        yield f"data {values['data']} stays in the memory of the device, which is the CPU's"
+
+
+def _check_model_options(given: Mapping[str, Any], manifest: ModelManifest) -> None:
+    """Accepts only the model's own number of classes; the built-in networks have no other options."""
+    classes = len(manifest.output.parameters.labels)
+    for name, value in given.items():
+        if name == "num_classes" and classes and value == classes:
+            continue
+        has = f"; {manifest.name} has {classes} classes" if name == "num_classes" and classes else ""
+        raise ConfigurationError(
+            f"model_opts: {name} cannot be set to {value!r}, as the networks of DLBS's ids are fixed{has}; "
+            "write an architecture of your own in code instead"
+        )
+
+
+def read_length(values: Values) -> tuple[int | None, int | None]:
+    """Returns the number of batches and the number of epochs, one of which ends the run.
+
+    Raises:
+        ConfigurationError: Both are set.
+    """
+    batches, epochs = values["num_batches"], values["num_epochs"]
+    if epochs is not None and batches is not None:
+        raise ConfigurationError("num_epochs and num_batches both end the run; give one of them")
+    return (BENCH_BATCHES, None) if epochs is None and batches is None else (batches, epochs)
+
+
+def inference_notes(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yields one line for each data option that has no effect on inference."""
+    if values["data_shuffle"]:
+        yield "data_shuffle changes nothing: inference takes the samples in their order"
+    if values["data_dir"] and values["loader"].lower() == "processes":
+        yield "loader processes changes nothing: inference reads by threads"
+    if values["data_dir"] and values["drop_cache"]:
+        yield "drop_cache changes nothing in inference; bench training and bench ingestion drop it"
+
+
+def read_inference(
+    values: Mapping[str, Any], system: BenchSystem, given_workers: int | None = None
+) -> EvaluationRequest:
+    """Returns the request: ``num_batches`` full batches, after ``num_warmup_batches``.
+
+    Of a larger dataset, only as many batches are read; a smaller one is repeated.
+
+    Args:
+        values: The values of the options.
+        system: The model and its device.
+        given_workers: The number of threads that read and preprocess; None means the default of
+            ``agent predict dataset``.
+
+    Raises:
+        ConfigurationError: An option does not apply to inference.
+    """
+    if len(system.devices) > 1:
+        raise ConfigurationError(
+            f"inference runs on one GPU, and {len(system.devices)} are named; bench training uses several"
+        )
+    size, batches = values["batch_size"], values["num_batches"] or BENCH_BATCHES
+    warm_up, data = values["num_warmup_batches"], read_data(values)
+    if data.on_device:
+        raise ConfigurationError(
+            f"data {values['data']}: inference is measured from host memory to host memory; use synthetic"
+        )
+    common = {"warmup_num_file_parts": warm_up, "fail_on_error": values["fail_on_error"]}
+    if data.is_synthetic:
+        needed = max(batches, warm_up) * size
+        choice = DatasetChoice(synthetic=needed, seed=values["seed"])
+        options = BatchOptions(size, size, batches, **common)
+    else:
+        choice = DatasetChoice(path=data.path, name=data.name, backend=data.backend)
+        options = BatchOptions(size, size, batches, min_batches=batches, **common)
+    request = system.request
+    if given_workers is not None:
+        request = replace(request, session=replace(request.session, preprocess_threads=given_workers))
+    return EvaluationRequest(
+        system=request,
+        dataset=choice,
+        options=options,
+        measure_enough=False,
+        repeat=values["repeat"],
+        trace_level=values["trace_level"],
+        tracer_address=values["tracer_address"],
+        trace_url=values["trace_url"],
+    )
+
+
+def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest, RankRequest]:
+    """Reads the options of training.
+
+    Raises:
+        ConfigurationError: Two options contradict each other, or a number is out of range.
+    """
+    ranks = _ranks(values, system)
+    per_rank = _devices_of_a_rank(system, ranks)
+    batches, epochs = read_length(values)
+    options = TrainingOptions(
+        batch_size=values["batch_size"],
+        num_batches=batches,
+        num_warmup_batches=values["num_warmup_batches"],
+        num_epochs=epochs,
+        optimizer=values["optimizer"].lower(),
+        learning_rate=values["lr"],
+        momentum=values["momentum"],
+        weight_decay=values["weight_decay"],
+        precision=(system.request.session.precision or Precision.FLOAT32).value,
+        api=_api(values, system),
+        devices=len(per_rank),
+        communication=read_communication(values, system.framework, system.gpus, ranks, len(per_rank)),
+        parts_every=values["parts_every"],
+        cudnn_benchmark=values["cudnn_benchmark"],
+    )
+    request = TrainingRequest(
+        system=system.request,
+        data=read_data(values),
+        options=options,
+        devices=per_rank,
+        validation=values["validation_dataset"],
+        save_path=values["save_weights"],
+        fail_on_error=values["fail_on_error"],
+        trace_level=values["trace_level"],
+        tracer_address=values["tracer_address"],
+        trace_url=values["trace_url"],
+    )
+    return request, ranks
+
+
+def _ranks(values: Values, system: BenchSystem) -> RankRequest:
+    """Returns how many processes train together, and which of them this one is."""
+    count, workers = values["num_ranks"], values["kv_num_workers"]
+    if count is not None and workers is not None and count != workers:
+        raise ConfigurationError(f"num_ranks is {count} and kv_num_workers {workers}; give one of them")
+    count = workers if count is None else count
+    if count is None and system.framework == PYTORCH and system.gpus > 1:
+        count = system.gpus
+    rank = values["rank"]
+    return RankRequest(
+        num_ranks=count,
+        rank=rank,
+        rank_address=values["rank_address"],
+        # torch.distributed.launch passes the local rank as an option, in addition to the environment
+        local_rank=values["local_rank"] if rank is not None else 0,
+        num_servers=values["kv_num_servers"],
+    )
+
+
+def _devices_of_a_rank(system: BenchSystem, ranks: RankRequest) -> tuple[Device, ...]:
+    if system.framework != PYTORCH or system.gpus < 2:
+        return system.devices
+    if [device.index for device in system.devices] != list(range(system.gpus)):
+        raise ConfigurationError(
+            "PyTorch trains with a process for each GPU from 0 on; choose GPUs by CUDA_VISIBLE_DEVICES"
+        )
+    if ranks.rank is None and ranks.num_ranks != system.gpus:
+        raise ConfigurationError(
+            f"num_gpus is {system.gpus} and num_ranks {ranks.num_ranks}; PyTorch has one process for each GPU"
+        )
+    return system.devices[:1]
+
+
+def _api(values: Values, system: BenchSystem) -> str:
+    api = values["api"]
+    if api is None:
+        return ""
+    if system.framework != MXNET:
+        raise ConfigurationError(f"api {api} is one of MXNet's; the framework is {system.framework}")
+    return str(api).lower()

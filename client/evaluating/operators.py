@@ -1,0 +1,261 @@
+"""``agent op``: runs benchmarks of operators, of the table or of a traced model, and lists the operators.
+
+A run prints progress and rows, and has an exit code. ``--from_evaluation`` benchmarks the operators of a
+traced model, and compares their times. A listing tells how each framework runs the operators, and what
+the table lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from inferometer.agent.operators.operator import chosen_operators, operators
+from inferometer.client.api.invocation import Invocation
+from inferometer.client.api.runner import Runner
+from inferometer.client.cli.output import INTERRUPTED, SUCCESS, on_a_page, print_rows, say
+from inferometer.client.evaluating.running import Console, evaluation_code
+from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.kinds.operators.job import BAD_ROWS, operators_job
+from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
+from inferometer.evaluators.kinds.operators.report import OperatorsReport, counts_text, reported_operators
+from inferometer.evaluators.kinds.operators.request import listed
+from inferometer.evaluators.operators.cases import (
+    Coverage,
+    OperatorRequest,
+    coverage_of,
+    frameworks_with_operators,
+)
+from inferometer.evaluators.operators.from_trace import TracedOperators
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.manifests.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+    from inferometer.evaluators.kinds.operators.measurement import OperatorOptions, OperatorRow
+    from inferometer.evaluators.operators.from_trace import LayersWithoutRow
+
+
+_NS_PER_MS = 1_000_000
+_TAKEN = {
+    "operators": "the operators",
+    "everything": "--all",
+    "categories": "--category",
+    "shapes": "--shapes",
+    "inputs": "--input",
+    "parameters": "--param",
+    "cases": "--cases",
+    "framework_name": "--framework_name",
+    "device": "--device",
+    "gpu": "--gpu",
+    "threads": "--threads",
+    "run_backward": "--run_backward",
+    "modes": "--mode",
+    "forms": "--form",
+}
+"""What the evaluation tells, with the option that tells it otherwise."""
+_MOST_REASONS = 8
+
+
+def open_traced(
+    invocation: Invocation, evaluation_id: str
+) -> tuple[Evaluation[BatchMeasurement], TracedOperators]:
+    """Reads a traced evaluation of the database; a unique prefix of its id is enough.
+
+    Raises:
+        UnknownEvaluationError: The evaluation does not exist.
+        ConfigurationError: It measured no batches of inference, or has no layers.
+        StoreError: The database cannot be read.
+    """
+    from inferometer.client.api.stored import find_one
+    from inferometer.evaluators.kinds.batches.kind import inference_of
+    from inferometer.evaluators.operators.from_trace import read_traced_operators
+
+    with closing(invocation.open_store()) as store:
+        evaluation = inference_of(find_one(store, evaluation_id))
+        return evaluation, read_traced_operators(evaluation, partial(store.spans, evaluation.id)())
+
+
+def traced_request(
+    invocation: Invocation, evaluation_id: str, given: Mapping[str, Any], options: OperatorOptions
+) -> tuple[OperatorRequest, TracedOperators]:
+    """Returns the benchmark of the operators of a traced evaluation.
+
+    Args:
+        invocation: Provides the database.
+        evaluation_id: The id of the evaluation, or a unique prefix.
+        given: The options of ``op run``, by their parameters' names.
+        options: How each row is measured; the element type is the evaluation's.
+
+    Raises:
+        ConfigurationError: An option contradicts what is taken from the evaluation, or see ``open_traced``.
+    """
+    from inferometer.evaluators.operators.from_trace import request_of
+    from inferometer.manifests.errors import ConfigurationError
+
+    if beside := next((shown for name, shown in _TAKEN.items() if given.get(name)), None):
+        raise ConfigurationError(f"--from_evaluation takes that from the evaluation; leave out {beside}")
+    evaluation, traced = open_traced(invocation, evaluation_id)
+    return request_of(traced, evaluation, options), traced
+
+
+def traced_lines(traced: TracedOperators) -> Iterator[str]:
+    """Yields the lines printed before the benchmark: what it is going to measure."""
+    layers = sum(each.count for each in traced.cases)
+    without = sum(each.count for each in traced.without_row)
+    yield (
+        f"{layers} of {layers + without} layers of {traced.framework} are {len(traced.cases)} cases of the "
+        f"table: {traced.share_percent:.1f} % of the layers' time"
+    )
+
+
+def explained_lines(traced: TracedOperators, rows: Iterable[OperatorRow]) -> Iterator[str]:
+    """Yields the lines printed after the benchmark: how much of the model's time the rows explain."""
+    from inferometer.evaluators.operators.from_trace import explain
+
+    found = explain(traced, rows)
+    yield f"rows found for {found.share_percent:.1f} % of the layers' time"
+    if found.ratio is not None:
+        yield (
+            f"p50 × count of the rows {found.rows_ns / _NS_PER_MS:.3f} ms; their layers' own times "
+            f"{found.explained_ns / _NS_PER_MS:.3f} ms (ratio {found.ratio:.2f}); all layers "
+            f"{found.layers_ns / _NS_PER_MS:.3f} ms"
+        )
+    for each in found.without_row[:_MOST_REASONS]:
+        yield f"no row: {_described(each, found.layers_ns)}"
+    if further := found.without_row[_MOST_REASONS:]:
+        share = 100 * sum(each.layers_ns for each in further) / found.layers_ns
+        yield f"no row: {len(further)} further types, {share:.2f} %"
+
+
+def _described(each: LayersWithoutRow, whole_ns: float) -> str:
+    times = f" × {each.count}" if each.count > 1 else ""
+    return f"{each.type}{times}, {100 * each.layers_ns / whole_ns:.2f} %: {each.reason}"
+
+
+_FAILED_ROWS = 1
+
+
+def run_operators(
+    invocation: Invocation,
+    request: OperatorRequest,
+    printing: Mapping[str, Any],
+    *,
+    publish: bool,
+    require_stable: bool,
+    resume: bool,
+    traced: TracedOperators | None = None,
+) -> int:
+    """Runs the benchmark, publishes one evaluation per framework, and prints all rows on stdout.
+
+    All other output goes to stderr, including, with ``traced``, how much of a model's time the rows explain.
+    Rows are printed even if an evaluation cannot be published.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InferometerError: A framework is unknown or not installed, or an evaluation cannot be published.
+    """
+    evaluations, worst, console = list[Evaluation[OperatorMeasurement]](), SUCCESS, Console(None, aside=True)
+    runner = Runner(invocation, console, publish=publish)
+    for line in traced_lines(traced) if traced else ():
+        say(line)
+    try:
+        with closing(runner.run(operators_job(request, resume=resume))) as measured:
+            for evaluation in measured:
+                evaluations.append(evaluation)
+                if evaluation.status is not Status.INTERRUPTED:
+                    code = evaluation_code(evaluation, published=publish, require_stable=require_stable)
+                    worst = max(worst, code)
+    finally:
+        if evaluations:
+            report = on_a_page(OperatorsReport(), **printing)
+            print_rows(report.columns, report.rows(evaluations), **printing)
+    console.print_group()
+    if traced:
+        for line in explained_lines(traced, [row for each in evaluations for row in each.measurement.rows]):
+            say(line)
+    return max(worst, _exit_code(evaluations))
+
+
+def _exit_code(evaluations: list[Evaluation[OperatorMeasurement]]) -> int:
+    """Returns the exit code, and prints on stderr the number of rows per outcome."""
+    told = [each.told.status for e in evaluations for each in reported_operators(e.measurement)]
+    say(counts_text(told))
+    if any(each.status is Status.INTERRUPTED for each in evaluations):
+        say("interrupted: agent op run with the same options and --resume goes on")
+        return INTERRUPTED
+    return _FAILED_ROWS if set(BAD_ROWS) & set(told) else SUCCESS
+
+
+_NAMED = (
+    Column("operator", "operator", stays=True),
+    Column("category", "category", stays=True),
+)
+_SUMMARY = Column("summary", "what it computes", detail=2, wraps=True)
+_UNCOVERED = (Column("framework_name", "framework"), Column("operator", "operator"))
+
+
+def print_operators(
+    invocation: Invocation, categories: Sequence[str], frameworks: str | None, printing: Mapping[str, Any]
+) -> None:
+    """Prints a row for each operator, with a column for each framework.
+
+    Raises:
+        ConfigurationError: A category is unknown, or a framework runs no operators.
+        UnknownFrameworkError: The framework is unknown.
+    """
+    groups = tuple(listed(categories))
+    shown = chosen_operators(() if groups else operators(), groups)
+    names = tuple(listed([frameworks or ""]))
+    entries = list(frameworks_with_operators(invocation.registry, names))
+    with invocation.waiting.during("importing frameworks"):
+        found = [coverage_of(entry, shown) for entry in entries]
+    columns = (*_NAMED, *(Column(_key(each), each.framework, wraps=True) for each in found), _SUMMARY)
+    rows: list[Row] = [
+        {
+            "operator": each.name,
+            "category": each.category.value,
+            **{_key(coverage): _forms(coverage, each.name) for coverage in found},
+            "summary": each.summary,
+        }
+        for each in shown
+    ]
+    print_rows(columns, rows, **printing)
+
+
+def _key(coverage: Coverage) -> str:
+    return coverage.framework.lower()
+
+
+def _forms(coverage: Coverage, name: str) -> str:
+    """Returns the forms of an operator, or the reason why there are none."""
+    forms = coverage.forms.get(name, ())
+    return ", ".join(forms) if forms else f"no: {coverage.reasons[name]}"
+
+
+def print_uncovered(
+    invocation: Invocation, categories: Sequence[str], frameworks: str | None, printing: Mapping[str, Any]
+) -> None:
+    """Prints a row for each operator of a framework's own registry that the table does not use.
+
+    Raises:
+        ConfigurationError: A category is given, or a framework runs no operators.
+        UnknownFrameworkError: The framework is unknown.
+    """
+    if categories:
+        raise ConfigurationError("--uncovered lists what has no category; leave out --category")
+    names = tuple(listed([frameworks or ""]))
+    entries = list(frameworks_with_operators(invocation.registry, names))
+    with invocation.waiting.during("importing frameworks"):
+        found = [coverage_of(entry, ()) for entry in entries]
+    print_rows(_UNCOVERED, _uncovered_rows(found), **printing)
+
+
+def _uncovered_rows(found: Sequence[Coverage]) -> Iterator[Row]:
+    for coverage in found:
+        for name in coverage.uncovered:
+            yield {"framework_name": coverage.framework, "operator": name}

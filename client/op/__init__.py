@@ -1,1 +1,0 @@
-"""Benchmarks of single operators: the commands of ``agent op``."""

@@ -1,1 +1,0 @@
-"""gRPC channels of either protocol: addresses, TLS, timeouts, retries and failures."""

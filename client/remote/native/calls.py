@@ -1,0 +1,310 @@
+"""The calls to an agent: their failures, their retries, and the agent's part of their trace.
+
+Failed calls become the program's errors. A call requests the agent's spans, which are shifted to the
+client's clock.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.protocol.conversion import TracePart, read_trace_part
+from inferometer.agent.protocol.status import (
+    ERROR_CLASS_KEY,
+    LAYERS_KEY,
+    LEVEL_KEY,
+    STATUS_CODES,
+    TRACEPARENT_KEY,
+    one_line,
+)
+from inferometer.agent.tracing.calls import client_call, ended
+from inferometer.agent.tracing.recorder import NO_BATCH, Attributes, SpanChunk, SpanKind, TraceScope
+from inferometer.client.remote.address import AgentAddress
+from inferometer.client.remote.connection import Hints, explain
+from inferometer.manifests.errors import AgentError, DeadlineError, InferometerError
+from inferometer.protos.inferometer.v1 import predict_pb2
+
+_Answer = TypeVar("_Answer")
+_FIRST_PAUSE_S = 0.1
+_PAUSE_GROWTH = 4
+_TRIES = 3
+_CLASSES = {kind.__name__: kind for kind in STATUS_CODES}
+_BUSY = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE}
+_HINTS = Hints(
+    refused="is `agent serve` running there?",
+    no_grpc="speaks no gRPC there; is it the port of an agent, and not that of its metrics or a web server?",
+    unauthenticated="requires a secret; give the right one with --secret",
+    unimplemented="does not offer this; is it an inferometer agent, and of this version? ({})",
+    crashed="the agent",
+)
+_OPENED_HINTS = replace(
+    _HINTS, unreached="cannot be reached any more:", refused="was it stopped, or has it crashed?"
+)
+_TOO_LARGE = re.compile(r"message larger than max \((?P<size>\d+) vs\. (?P<limit>\d+)\)")
+
+
+@contextmanager
+def translate_errors(agent: object, *, opened: bool = False) -> Iterator[None]:
+    """Raises what gRPC raises within as an error of the program.
+
+    Args:
+        agent: The agent's address.
+        opened: Whether the agent has opened a model for this client, and so was reached before.
+
+    Raises:
+        AgentError: The agent cannot be reached, was lost, or broke the protocol.
+        InferometerError: Of the class that the agent named.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise translate(error, agent, _OPENED_HINTS if opened else _HINTS) from error
+
+
+def translate(error: grpc.RpcError, agent: object, hints: Hints = _HINTS) -> InferometerError:
+    """Returns the program's error for one that a call of gRPC raised."""
+    details = one_line(error.details() or "")
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:  # both ends notice it together
+        return DeadlineError(f"agent {agent}: did not answer in time")
+    named = _CLASSES.get(_named_class(error))
+    if named is not None:
+        return named(details)
+    if too_large := _TOO_LARGE.search(details):
+        return AgentError(
+            f"agent {agent}: a message of {too_large['size']} bytes is larger than its limit of "
+            f"{too_large['limit']}; use a smaller --batch_size here, or serve it with a larger "
+            "--max_message_mb"
+        )
+    return AgentError(f"agent {agent}: {explain(error.code(), details, agent, hints)}")
+
+
+def busy_with(error: grpc.RpcError, agent: object) -> str | None:
+    """Returns why an agent that has answered a health check may be too busy for another call, or None."""
+    if error.code() not in _BUSY:
+        return None
+    return str(translate(error, agent)).removeprefix(f"agent {agent}: ")
+
+
+def _named_class(error: grpc.RpcError) -> str:
+    metadata: Any = error.trailing_metadata()  # pairs, whatever grpc's types say
+    return str(dict(metadata or ()).get(ERROR_CLASS_KEY, ""))
+
+
+def retried(
+    call: Callable[[float | None], _Answer],
+    timeout_s: float | None,
+    *,
+    tries: int = _TRIES,
+    wait: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> _Answer:
+    """Makes a call, and retries it after a growing pause if the connection was lost.
+
+    Only calls that change nothing are retried: those that list and describe, and ``Predict``. ``Open`` is
+    not, as each call opens a model; nor are streams, whose progress is unknown, nor the queries of a load,
+    which have failed. A refused connection is not retried either, because nobody listens there.
+
+    Args:
+        call: Makes the call, within the seconds that it is given.
+        timeout_s: How long all tries may take together, in seconds; None sets no limit.
+        tries: The most tries.
+        wait: Pauses for seconds.
+        clock: A monotonic clock in seconds.
+
+    Raises:
+        grpc.RpcError: The last try failed. What is raised is why the connection was lost first, which says
+            more than that nobody listens any more.
+    """
+    began_s = clock()
+    pause_s = _FIRST_PAUSE_S
+    left_s = timeout_s
+    first: grpc.RpcError | None = None
+    for left in range(tries - 1, -1, -1):
+        try:
+            return call(left_s)
+        except grpc.RpcError as error:
+            if timeout_s is not None:
+                left_s = timeout_s - (clock() - began_s) - pause_s
+            lost = _connection_lost(error)
+            if not left or not lost or (left_s is not None and left_s <= 0):
+                if first is None or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                raise first from error
+            first = first or error
+        wait(pause_s)
+        pause_s *= _PAUSE_GROWTH
+    raise ValueError(f"{tries} tries are none")
+
+
+def _connection_lost(error: grpc.RpcError) -> bool:
+    """Returns whether an established connection was lost."""
+    if error.code() is not grpc.StatusCode.UNAVAILABLE or _named_class(error):  # the agent has answered
+        return False
+    details = (error.details() or "").casefold()
+    return any(sign in details for sign in ("reset", "closed", "broken pipe", "keepalive"))
+
+
+_ROUND_TRIPS = 8
+_NS_PER_US = 1000
+_SERVICE = predict_pb2.DESCRIPTOR.services_by_name["PredictService"].full_name
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """The offset of an agent's clock from this one.
+
+    Attributes:
+        offset_ns: How far the agent's clock is ahead.
+        uncertainty_ns: The maximum error of the offset.
+    """
+
+    offset_ns: int
+    uncertainty_ns: int
+
+    @property
+    def shift_ns(self) -> int:
+        """The shift to subtract from the agent's times; 0 if the clocks may agree."""
+        return self.offset_ns if abs(self.offset_ns) > self.uncertainty_ns else 0
+
+    def agrees(self, other: ClockOffset) -> bool:
+        """Returns whether the two offsets are consistent within their uncertainties."""
+        return abs(self.offset_ns - other.offset_ns) <= self.uncertainty_ns + other.uncertainty_ns
+
+
+def measure_offset(ask: Callable[[], int], now_ns: Callable[[], int]) -> ClockOffset:
+    """Measures an agent's clock by Cristian's algorithm: it was read in the middle of the shortest call.
+
+    ``ask`` returns the agent's time, and ``now_ns`` the time here, both in nanoseconds since 1970.
+    """
+    found: list[ClockOffset] = []
+    for _ in range(_ROUND_TRIPS):
+        sent_ns = now_ns()
+        theirs_ns = ask()
+        returned_ns = now_ns()
+        found.append(ClockOffset(theirs_ns - (sent_ns + returned_ns) // 2, (returned_ns - sent_ns) // 2 + 1))
+    return min(found, key=lambda each: each.uncertainty_ns)
+
+
+def call_to(address: AgentAddress, method: str) -> SpanKind:
+    """Returns the span of a call of a method of ``PredictService``."""
+    return client_call(f"{_SERVICE}/{method}", address.host, address.port)
+
+
+class RemoteTrace:
+    """The span of one call to an agent, which begins now, and the spans that the agent records of it.
+
+    Args:
+        scope: The parent of the call.
+        agent: The agent's address, for notes.
+        call: What is called; see ``call_to``.
+    """
+
+    def __init__(self, scope: TraceScope, agent: str, call: SpanKind) -> None:
+        self.scope = scope
+        self._agent = agent
+        self._call = call
+        self._call_id = scope.recorder.new_id()
+        self._began_ns = scope.recorder.clock()
+        self.parts: list[TracePart] = []
+        self._shift_ns = 0
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The metadata of the call."""
+        context = replace(self.scope.context, span_id=self._call_id)
+        level = self.scope.recorder.level
+        layers = () if self.scope.layers else ((LAYERS_KEY, "0"),)
+        return ((TRACEPARENT_KEY, context.traceparent), (LEVEL_KEY, level.name), *layers)
+
+    def call_ended(self, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
+        """Records the call, which has just ended with a status."""
+        recorder = self.scope.recorder
+        kind = ended(self._call, code.name)
+        recorder.add(kind, self._began_ns, recorder.clock(), self.scope.parent_id, span_id=self._call_id)
+
+    def measure_clock(self, ask: Callable[[], int], known: ClockOffset | None = None) -> ClockOffset | None:
+        """Measures the agent's clock; a failure is noted in the trace.
+
+        Args:
+            ask: Returns its time, in nanoseconds since 1970.
+            known: The offset found before. It is kept as long as it agrees with the new one, so that calls of
+                one trace are corrected alike, and if the agent does not answer.
+
+        Returns:
+            The offset from now on; None if it is unknown.
+        """
+        recorder = self.scope.recorder
+        try:
+            found = measure_offset(ask, lambda: recorder.clock() + recorder.epoch_offset_ns)
+        except grpc.RpcError as error:
+            if known is None:
+                why = f"agent {self._agent} does not tell the time ({error.code().name})"
+                recorder.note(f"{why}: its spans are on its own clock")
+                return None
+            found = known
+        if known is not None and known.agrees(found):
+            found = known
+        self.set_clock(found)
+        return found
+
+    def set_clock(self, found: ClockOffset) -> None:
+        """Sets the agent's offset; a correction is noted in the trace."""
+        recorder = self.scope.recorder
+        self._shift_ns = found.shift_ns
+        if self._shift_ns:
+            ahead, within = found.offset_ns / _NS_PER_US, found.uncertainty_ns / _NS_PER_US
+            recorder.note(
+                f"the clock of agent {self._agent} was {ahead:.0f} us ahead: its spans were set back, "
+                f"which is right to within {within:.0f} us"
+            )
+
+    def add_message(self, message: predict_pb2.TracePart) -> None:
+        """Adds a part from its message.
+
+        Raises:
+            AgentError: The message is malformed.
+        """
+        try:
+            self.parts.append(read_trace_part(message))
+        except ValueError as error:
+            raise AgentError(f"agent {self._agent}: its spans are malformed: {error}") from error
+
+    def end(self, batches: Sequence[int] = (), *, complete: bool = True) -> None:
+        """Adds the spans to the recorder.
+
+        Args:
+            batches: The numbers here of the batches that the agent has answered.
+            complete: Whether the call was completed; if not, missing spans are noted.
+        """
+        recorder = self.scope.recorder
+        numbers = np.asarray(batches, np.int64)
+        if not complete:
+            recorder.note(f"the call to agent {self._agent} was cancelled: some of its spans are missing")
+        elif not self.parts:
+            recorder.note(f"agent {self._agent} gave no spans; is it of an earlier version?")
+        resource = next((part.resource for part in self.parts if part.resource), ())
+        for part in self.parts:
+            for chunk in part.chunks:
+                recorder.add_chunk(_here(chunk, self._shift_ns, numbers, resource))
+            for note in part.notes:
+                recorder.note(note)
+            recorder.add_dropped(part.dropped)
+        self.parts.clear()
+
+
+def _here(chunk: SpanChunk, shift_ns: int, numbers: NDArray[np.int64], resource: Attributes) -> SpanChunk:
+    """Returns a chunk with the clock and batch numbers of this side, and the resource of the agent."""
+    known = (chunk.batch >= 0) & (chunk.batch < len(numbers))
+    batch = np.where(
+        known, np.append(numbers, NO_BATCH)[np.where(known, chunk.batch, len(numbers))], NO_BATCH
+    )
+    return replace(chunk, start_ns=chunk.start_ns - shift_ns, batch=batch, resource=resource)

@@ -1,1 +1,0 @@
-"""Several agents that share one evaluation."""

@@ -1,1 +1,0 @@
-"""Reports of stored evaluations: the commands of ``agent info evaluation``."""

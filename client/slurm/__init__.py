@@ -1,1 +1,0 @@
-"""``agent slurm``: job scripts for clusters that run Slurm."""

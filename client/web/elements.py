@@ -1,0 +1,160 @@
+"""The elements of the page as JSON values: the cells of its tables, and the charts of its pictures.
+
+Cells are values as in the reports' JSON, with the texts of the printed tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from inferometer.evaluators.drawing.charts import PointChart, Series
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.reports.base import Column, Row, Value
+from inferometer.evaluators.reports.table import cell_text
+from inferometer.evaluators.reports.writer import finite
+
+
+def text_of(value: Value, column: Column) -> str | None:
+    """Returns the text of a cell; None where the value itself is the text, and for none."""
+    return cell_text(value, column) if isinstance(value, bool | float) else None
+
+
+def is_number(value: Value) -> bool:
+    """Returns whether a value is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def sort_key(value: Any) -> tuple[int, Any]:
+    """Returns the sort key of a value: numbers first, by size, then texts, ignoring case."""
+    return (0, value) if isinstance(value, int | float) else (1, str(value).casefold())
+
+
+def columns_of(columns: Iterable[Column], numeric: Iterable[str] = (), first: Sequence[str] = ()) -> Any:
+    """Returns columns, with those of the keys ``first`` before the others, which are details then."""
+    known = {column.key: column for column in columns}
+    order = [*first, *(key for key in known if key not in first)]
+    numbers = set(numeric)
+    return [
+        {
+            "key": key,
+            "header": known[key].header,
+            "numeric": key in numbers,
+            "detail": bool(first) and key not in first,
+        }
+        for key in order
+    ]
+
+
+def table_of(report: str, caption: str, columns: Sequence[Column], rows: Iterable[Row]) -> dict[str, Any]:
+    """Returns a report's rows as a table."""
+    held = list(rows)
+    numeric = [column.key for column in columns if any(is_number(row[column.key]) for row in held)]
+    return {
+        "report": report,
+        "caption": caption,
+        "columns": columns_of(columns, numeric),
+        "rows": [[finite(row[column.key]) for column in columns] for row in held],
+        "texts": [[text_of(row[column.key], column) for column in columns] for row in held],
+    }
+
+
+def figures_of(
+    report: str, columns: Sequence[Column], row: Row, headlines: Sequence[str], first: int = 0
+) -> list[dict[str, Any]]:
+    """Returns the numbers of a report's only row; the ends of an interval belong to their figure.
+
+    Args:
+        report: Its name.
+        columns: Its columns.
+        row: The row.
+        headlines: The keys of the main figures, in their order.
+        first: The place of the first of them among those of all reports.
+    """
+    known = {column.key: column for column in columns}
+    figures = []
+    for key, column in known.items():
+        if key.removesuffix("_low") != key and key.removesuffix("_low") in known:
+            continue
+        if key.removesuffix("_high") != key and key.removesuffix("_high") in known:
+            continue
+        if not is_number(row[key]) and not (row[key] is None and key in headlines):
+            continue
+        figure = {
+            "key": key,
+            "report": report,
+            "label": column.header,
+            "value": finite(row[key]),
+            "text": text_of(row[key], column),
+            "headline": first + headlines.index(key) if key in headlines else None,
+        }
+        for end in ("low", "high"):
+            if (end_key := f"{key}_{end}") in known:
+                figure[end] = finite(row[end_key])
+                figure[f"{end}_text"] = text_of(row[end_key], known[end_key])
+        figures.append(figure)
+    return figures
+
+
+MOST_BATCHES = 20_000
+"""Of more batches, the page shows the shortest and the longest of each stretch."""
+_DIGITS = 6  # of a coordinate, which are more than any screen has points
+
+
+def charts_of(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Returns the pictures of one evaluation; of batches each time, of load each query or probe."""
+    return [
+        chart_document(each.title, chart, each.notes)
+        for each in kind_of(evaluation).drawings(evaluation, MOST_BATCHES)
+        for chart in each.charts
+        if isinstance(chart, PointChart)
+    ]
+
+
+def compared_chart(a: Evaluation, b: Evaluation) -> dict[str, Any] | None:
+    """Returns the times of two evaluations in one picture; None if they have none."""
+    kind = kind_of(a)
+    drawing = kind.compared_drawing(a, b, MOST_BATCHES) if kind is kind_of(b) else None
+    if drawing is None:
+        return None
+    [chart] = drawing.charts
+    return chart_document(drawing.title, chart, ()) if isinstance(chart, PointChart) else None
+
+
+def chart_document(title: str, chart: PointChart, notes: Sequence[str]) -> dict[str, Any]:
+    """Returns a chart; a latency without an end is null, which the page draws as an arrow."""
+    told = "; ".join(series.tooltip.partition(": ")[2] or series.group for series in chart.series)
+    return {
+        "title": title,
+        "label": f"{title}: {told}",
+        "x_axis": chart.x_axis,
+        "y_axis": chart.y_axis,
+        "series": [_series(each) for each in chart.series],
+        "rules": [{"at": rule.at, "text": rule.text, "upright": rule.upright} for rule in chart.rules],
+        "bands": [{"start": band.start, "end": band.end, "text": band.text} for band in chart.bands],
+        "x_logarithmic": chart.x_logarithmic,
+        "y_logarithmic": chart.y_logarithmic,
+        "tall": chart.tall,
+        "notes": list(notes),
+    }
+
+
+def _series(series: Series) -> dict[str, Any]:
+    order = sorted(range(len(series.x)), key=lambda place: series.x[place])
+    return {
+        "name": series.group,
+        "x": [_coordinate(series.x[place]) for place in order],
+        "y": [_coordinate(series.y[place]) for place in order],
+        "line": series.line,
+        "mark": series.mark.value,
+        "size": series.size,
+    }
+
+
+def _coordinate(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{_DIGITS}g}")
+    return int(rounded) if rounded.is_integer() else rounded

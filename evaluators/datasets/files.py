@@ -1,0 +1,202 @@
+"""Reading of the files of datasets: random access, JSON that others wrote, and the names of classes.
+
+A file is read at any place by several threads, and by the processes that it is sent to. JSON, and the
+numbers and names in it, are read with the program's own messages. The names of classes stand in a text
+file, one a line, in the order of their indices.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from inferometer.manifests.errors import DatasetError, one_line, printable
+
+
+class RandomAccessFile:
+    """A file that is read at offsets, without a position. Thread-safe; it is not mapped into memory.
+
+    A file that shrinks while it is mapped ends the process at the next access, while ``read`` returns less.
+    A pickled one has the path and the size; the process that it is sent to opens the file when it reads.
+
+    Attributes:
+        path: The file.
+        size: Its size in bytes when it was first opened.
+
+    Raises:
+        DatasetError: The file cannot be opened, or is not a regular file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = Lock()
+        self._number: int | None = None
+        self._closing: weakref.finalize[[int], RandomAccessFile] | None = None
+        try:
+            self.size = os.fstat(self._open()).st_size
+        except OSError as error:
+            raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Returns the bytes from an offset on: fewer than ``size`` where the file ends before.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        number = self._number
+        content = os.pread(self._open() if number is None else number, size, offset)
+        if len(content) == size or offset + len(content) >= self.size:
+            return content
+        parts = [content]
+        while content and (missing := size - sum(map(len, parts))) > 0:  # one call reads 2 GiB at most
+            content = os.pread(self._open(), missing, offset + size - missing)
+            parts.append(content)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Closes the file, which no thread may be reading. A later read opens it again."""
+        with self._lock:
+            if self._closing is not None:
+                self._closing()
+            self._number = self._closing = None
+
+    def _open(self) -> int:
+        with self._lock:
+            if self._number is None:
+                number = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                self._closing = weakref.finalize(self, os.close, number)
+                self._number = number
+            return self._number
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "size": self.size}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.path, self.size = state["path"], state["size"]
+        self._lock, self._number, self._closing = Lock(), None, None
+
+
+_SHOWN_CHARACTERS = 60
+
+
+def parse_json(content: str | bytes) -> Any:
+    """Returns the content of a JSON text; bytes are UTF-8, with or without a byte order mark.
+
+    Raises:
+        ValueError: It is not JSON, or an object has a name twice. The message has the place, and follows the
+            name of the file.
+    """
+    try:
+        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        return json.loads(text, object_pairs_hook=_object)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if "\n" in error.doc.strip() else ""
+        raise ValueError(f"is no JSON at {line}column {error.colno}") from error
+    except RecursionError as error:
+        raise ValueError("is no JSON that can be read: it is nested too deeply") from error
+    except _RepeatedNameError:
+        raise
+    except ValueError as error:  # the interpreter's limit
+        raise ValueError("is no JSON that can be read: a number has too many digits") from error
+
+
+class _RepeatedNameError(ValueError):
+    """An object has a name twice."""
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _RepeatedNameError(f'has "{printable(name[:_SHOWN_CHARACTERS])}" twice in one object')
+        found[name] = value
+    return found
+
+
+def shown(value: object) -> str:
+    """Returns a value of JSON for a message, in a few words."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return printable(one_line(json.dumps(value, ensure_ascii=False), _SHOWN_CHARACTERS))
+
+
+def number(value: object, name: str) -> float:
+    """Returns a number of JSON.
+
+    Raises:
+        ValueError: It is not a number, or not finite in float64; the message begins with ``name``.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is {shown(value)}, and no number")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise ValueError(f"{name} is {found}")
+    return found
+
+
+def numbers(value: object, name: str) -> list[float]:
+    """Returns a list of numbers; raises ValueError as ``number`` does, or if it is not a list."""
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is {shown(value)}, and no list of numbers")
+    return [number(each, f"a number of {name}") for each in value]
+
+
+def key(value: object, name: str) -> int | str:
+    """Returns an id: a whole number, which may be written as ``1.0``, or a text.
+
+    Raises:
+        ValueError: It is neither of the two; the message begins with ``name``.
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{name} is {shown(value)}, and neither a whole number nor a text")
+    return value
+
+
+MAX_NAMES_BYTES = 64 * 1024 * 1024
+
+
+def read_class_names(path: Path) -> tuple[str, ...] | None:
+    """Returns the names; None without the file.
+
+    Raises:
+        DatasetError: It cannot be read, is not UTF-8, or has no name, an empty or a repeated one.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_NAMES_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > MAX_NAMES_BYTES:
+        raise DatasetError(f"{path}: is larger than {MAX_NAMES_BYTES} bytes")
+    try:
+        names = tuple(line.strip() for line in content.decode("utf-8").rstrip().split("\n"))
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{path}: is not UTF-8 at byte {error.start}") from error
+    for row, name in enumerate(names):
+        if not name:
+            raise DatasetError(f"{path}: line {row + 1} is empty; accepted: the name of a class in each line")
+    if len(set(names)) < len(names):
+        repeated = next(name for name, times in Counter(names).items() if times > 1)
+        raise DatasetError(f"{path}: has the class {repeated} twice")
+    return names
+
+
+def write_class_names(path: Path, names: tuple[str, ...]) -> None:
+    """Writes the names; raises OSError if they cannot be written."""
+    path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")

@@ -1,0 +1,372 @@
+"""Datasets of pairs: an image in one folder, and its ground truth in a file of the same name in another.
+
+That of image enhancement has two images in a pair. Those of segmentation have an image and its class map,
+in folders of images and masks or in PASCAL VOC's.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from inferometer.agent.preprocessing.image_decoder import FORMATS, PILLOW_ERRORS, in_mode, open_image
+from inferometer.evaluators.datasets.base import (
+    IGNORED_CLASS,
+    ClassMap,
+    Dataset,
+    DatasetIdentity,
+    Sample,
+    TargetImage,
+    Truth,
+    UnreadClassMap,
+)
+from inferometer.evaluators.datasets.files import read_class_names
+from inferometer.evaluators.datasets.folder import is_image, printable, read_image
+from inferometer.manifests.errors import DatasetError, InputError, one_line
+
+INPUTS, TARGETS = "inputs", "targets"
+_GREY_MODES = ("1", "L", "LA", "I", "F")
+
+
+class Pair(NamedTuple):
+    """The files of one sample.
+
+    Attributes:
+        name: The name of the sample: the image's path in its folder.
+        image: The image.
+        truth: The ground truth.
+    """
+
+    name: str
+    image: Path
+    truth: Path
+
+
+class PairsDataset(Dataset):
+    """Images with their ground truth in another file. Both are read later, on demand.
+
+    Args:
+        identity: The identity of the dataset.
+        pairs: The files, in order.
+    """
+
+    def __init__(self, identity: DatasetIdentity, pairs: Sequence[Pair]) -> None:
+        super().__init__(identity)
+        self._pairs = pairs
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self.sample, range(len(self)))
+
+    def sample(self, index: int) -> Sample:
+        """Returns a sample, which is read later."""
+        pair = self._pairs[index]
+        return Sample(printable(pair.name), partial(read_image, pair.image), truth=self.truth(pair.truth))
+
+    @abstractmethod
+    def truth(self, path: Path) -> Callable[[], Truth]:
+        """Returns what reads the truth in a file, and raises DatasetError if it cannot be read."""
+
+    def files(self) -> Iterator[Path]:
+        """Returns the files of the images and of their ground truth."""
+        return (path for pair in self._pairs for path in (pair.image, pair.truth))
+
+
+class PairedFolderDataset(PairsDataset):
+    """A folder with ``inputs`` and ``targets``: images of the same path up to the suffix.
+
+    A target is grey or in colour, as its file is; 16 bits become 8, and transparency is dropped. Its size is
+    that of the model's output, such as twice the input's.
+
+    The arguments are those of ``MaskFolderDataset``.
+
+    Raises:
+        DatasetError: An input has no target, or a target no input.
+    """
+
+    backend = "paired_folder"
+
+    def __init__(
+        self,
+        root: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        pairs = paired(root, INPUTS, TARGETS)
+        super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(pairs)), pairs)
+
+    def truth(self, path: Path) -> Callable[[], Truth]:
+        """Returns the function that reads a target."""
+        return partial(read_target, path)
+
+
+def paired(root: Path, images: str, truths: str) -> list[Pair]:
+    """Returns the pairs of two folders, in the order of the names; hidden files are ignored.
+
+    Args:
+        root: The dataset.
+        images: The folder of the images in it.
+        truths: The folder with a file of the same path, up to the suffix, for each of them.
+
+    Raises:
+        DatasetError: A folder cannot be read, an image has no partner, or a name stands for two files.
+    """
+    firsts, seconds = _by_stem(root / images, is_image), _by_stem(root / truths, _is_shown)
+    if not firsts:
+        raise DatasetError(f"{root / images}: holds no images")
+    for stem, path in firsts.items():
+        if stem not in seconds:
+            raise DatasetError(
+                f"{path}: there is no {truths}/{printable(stem)}.*; each image requires what is true of it"
+            )
+    if alone := sorted(seconds.keys() - firsts.keys()):
+        raise DatasetError(f"{seconds[alone[0]]}: there is no image {images}/{printable(alone[0])}.*")
+    return [
+        Pair(path.relative_to(root / images).as_posix(), path, seconds[stem])
+        for stem, path in sorted(firsts.items())
+    ]
+
+
+def _by_stem(folder: Path, accepted: Callable[[str], bool]) -> dict[str, Path]:
+    """Returns the files of a folder by their path without the suffix."""
+
+    def refuse(error: OSError) -> None:
+        raise DatasetError(
+            f"{error.filename or folder}: cannot be read: {error.strerror or error}"
+        ) from error
+
+    found: dict[str, Path] = {}
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        folders.sort()
+        for path in _accepted(folder, Path(place), sorted(names), accepted):
+            stem = path.relative_to(folder).with_suffix("").as_posix()
+            if stem in found:
+                raise DatasetError(
+                    f"{path}: has the name of {found[stem].name}; one file for each name is allowed"
+                )
+            found[stem] = path
+    return found
+
+
+def _accepted(
+    root: Path, place: Path, names: Iterable[str], accepted: Callable[[str], bool]
+) -> Iterator[Path]:
+    paths = (place / name for name in names)
+    return (path for path in paths if accepted(path.relative_to(root).as_posix()))
+
+
+def _is_shown(path: str) -> bool:
+    return not any(part.startswith(".") for part in path.split("/"))
+
+
+def read_target(path: Path) -> TargetImage:
+    """Reads the image that a model should make.
+
+    Raises:
+        DatasetError: The file cannot be read, or is not an image.
+    """
+    try:
+        image = open_image(read_image(path).content, FORMATS)
+        image.load()
+        grey = image.mode in _GREY_MODES or image.mode.startswith("I;16")
+        pixels = np.array(in_mode(image, "L" if grey else "RGB"))
+    except OSError as error:
+        raise DatasetError(f"target {path}: cannot be read: {error.strerror or error}") from error
+    except (InputError, Image.DecompressionBombError, *PILLOW_ERRORS) as error:
+        raise DatasetError(f"target {path}: {one_line(error)}") from error
+    return TargetImage(pixels[..., np.newaxis] if grey else pixels)
+
+
+IMAGES, MASKS = "images", "masks"
+VOC_IMAGES, VOC_MASKS = "JPEGImages", "SegmentationClass"
+VOC_LISTS = Path("ImageSets", "Segmentation")
+VOC_CLASSES = (
+    "background",
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
+_IGNORED = 255
+_IGNORED_OF_16_BITS = 65535
+_BITS_OFFSET = 24
+"""Where the bits of a pixel stand in a PNG file, before its kind of colour."""
+_MOST_BYTE_CLASSES = 255
+
+
+class _ClassMapsDataset(PairsDataset):
+    """Images with the class map of each, of classes that may have names."""
+
+    _classes: tuple[str, ...]
+
+    def truth(self, path: Path) -> Callable[[], Truth]:
+        """Returns the function that reads a mask."""
+        return UnreadClassMap(partial(read_mask, path, self._classes), self._classes)
+
+
+class MaskFolderDataset(_ClassMapsDataset):
+    """A folder with ``images`` and ``masks``: of each image, a mask of the same path up to the suffix.
+
+    A mask is a PNG as large as the image, whose pixels are the numbers of classes: grey, of up to 16 bits, or
+    with a palette, of which the places count and not the colours. 255 is ignored, and in 16 bits 65535 too.
+    A ``classes.txt`` names the classes, one a line; with more than 255 of them, 255 is a class.
+
+    ``root`` is the folder; the other arguments are those of ``ArchiveDataset``.
+
+    Raises:
+        DatasetError: An image has no mask or a mask no image, or the names of the classes are damaged.
+    """
+
+    backend = "mask_folder"
+
+    def __init__(
+        self,
+        root: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        self._classes = read_class_names(root / "classes.txt") or ()
+        pairs = paired(root, IMAGES, MASKS)
+        super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(pairs)), pairs)
+
+
+class VocSegmentationDataset(_ClassMapsDataset):
+    """PASCAL VOC's images of semantic segmentation: ``JPEGImages`` and ``SegmentationClass``.
+
+    The path is the folder, such as ``VOC2012``, or a list of images in its ``ImageSets/Segmentation``. Of the
+    folder, the images in ``val.txt`` are meant; without lists, all that have a mask. The classes are VOC's 20
+    and the background, or those of a ``classes.txt`` in the folder. 255, the border of objects, is ignored.
+
+    The arguments are those of ``MaskFolderDataset``.
+
+    Raises:
+        DatasetError: An image of the list is missing, or its mask is.
+    """
+
+    backend = "voc_segmentation"
+
+    def __init__(
+        self,
+        root: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        folder = root if root.is_dir() else root.parents[len(VOC_LISTS.parts)]
+        listed = root / VOC_LISTS / "val.txt" if root.is_dir() else root
+        self._classes = read_class_names(folder / "classes.txt") or VOC_CLASSES
+        pairs = [_voc_pair(folder, stem, listed) for stem in _voc_names(folder, listed)]
+        super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(pairs)), pairs)
+
+
+def is_voc_list(path: Path) -> bool:
+    """Returns whether a path is a list of images in a folder of VOC."""
+    return (
+        path.suffix == ".txt"
+        and path.parent.parts[-len(VOC_LISTS.parts) :] == VOC_LISTS.parts
+        and (path.parents[len(VOC_LISTS.parts)] / VOC_MASKS).is_dir()
+    )
+
+
+def _voc_names(folder: Path, listed: Path) -> list[str]:
+    try:
+        if listed.exists():
+            names = listed.read_text(encoding="utf-8").split()
+        else:
+            names = sorted(path.stem for path in (folder / VOC_MASKS).glob("*.png"))
+    except OSError as error:
+        raise DatasetError(f"{listed}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{listed}: is not UTF-8 at byte {error.start}") from error
+    if not names:
+        raise DatasetError(f"{listed if listed.exists() else folder / VOC_MASKS}: names no images")
+    return names
+
+
+def _voc_pair(folder: Path, stem: str, listed: Path) -> Pair:
+    if "/" in stem or stem.startswith("."):
+        raise DatasetError(f"{listed}: {printable(stem)} is no name of an image")
+    pair = Pair(f"{stem}.jpg", folder / VOC_IMAGES / f"{stem}.jpg", folder / VOC_MASKS / f"{stem}.png")
+    for path in pair[1:]:
+        if not path.exists():
+            raise DatasetError(f"{path}: does not exist; {listed} names it")
+    return pair
+
+
+def read_mask(path: Path, classes: tuple[str, ...] = ()) -> ClassMap:
+    """Reads a PNG whose pixels are the numbers of classes.
+
+    Args:
+        path: The file.
+        classes: The names of the classes; empty if unknown.
+
+    Raises:
+        DatasetError: The file cannot be read, is neither a grey PNG nor one with a palette, or has a number
+            that is not a class.
+    """
+    try:
+        content = read_image(path).content
+        image = open_image(content, ("PNG",))
+        image.load()
+    except OSError as error:
+        raise DatasetError(f"mask {path}: cannot be read: {error.strerror or error}") from error
+    except (InputError, Image.DecompressionBombError, *PILLOW_ERRORS) as error:
+        raise DatasetError(f"mask {path}: {one_line(error)}") from error
+    numbers = _numbers(path, image, content)
+    ignored = numbers == _IGNORED if len(classes) <= _MOST_BYTE_CLASSES else np.zeros(numbers.shape, bool)
+    if image.mode.startswith("I"):
+        ignored |= numbers == _IGNORED_OF_16_BITS
+    numbers[ignored] = IGNORED_CLASS
+    if classes and numbers.max() >= len(classes):
+        raise DatasetError(
+            f"mask {path}: has the class {numbers.max()}; the dataset has {len(classes)} classes, "
+            f"0 to {len(classes) - 1}"
+        )
+    return ClassMap(numbers, classes)
+
+
+def _numbers(path: Path, image: Image.Image, content: bytes) -> NDArray[np.int32]:
+    """Returns the pixels as they stand in the file."""
+    if image.mode not in {"1", "L", "P", "I"} and not image.mode.startswith("I;16"):
+        raise DatasetError(
+            f"mask {path}: is an image in colour ({image.mode}); a mask's pixels are numbers of classes, "
+            "grey or with a palette"
+        )
+    numbers = np.array(image, np.int32)
+    (bits,) = struct.unpack_from("B", content, _BITS_OFFSET)
+    if image.mode == "L" and bits in {2, 4}:
+        # Pillow stretches grey of few bits to 0…255
+        numbers //= _IGNORED // (2**bits - 1)
+    return numbers

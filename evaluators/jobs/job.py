@@ -1,0 +1,419 @@
+"""The job: a frozen request in, resources from its caller, evaluations out.
+
+Requests are checked when they are made. Messages name an option as the command line does, without its
+dashes: ``duration`` is ``duration_s`` here. Resources give access to systems and datasets, and callbacks.
+Every front end runs a job in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from inferometer.agent.artifacts.files import ArtifactCache
+from inferometer.agent.inference.given_models import GivenModel
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
+from inferometer.agent.training.trainer import CompanionsOf, Trainer, TrainerOptions
+from inferometer.evaluators.datasets.opening import DatasetChoice as DatasetChoice
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs import options as defaults
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.system import SystemUnderTest, TensorSystem
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import ConfigurationError, NotFoundError
+from inferometer.manifests.schema import ModelManifest, TensorSpec
+
+SYNTHETIC_INPUTS = 64
+"""The least number of random tensors of an evaluation batch by batch."""
+_DISTURBING = (TraceLevel.MODEL_TRACE, TraceLevel.FRAMEWORK_TRACE, TraceLevel.SYSTEM_LIBRARY_TRACE)
+"""Levels of which each takes times that those below it would change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemRequest:
+    """A model and where it runs.
+
+    Attributes:
+        model_name: The model.
+        model_version: A version or a constraint; None means the highest that has the weights.
+        framework_name: The framework; None means the first installed one that has the model.
+        agents: The addresses of the agents that run the model; empty for this process.
+        session: What the model is opened with.
+        open_timeout_s: How long an agent may take to open the model, with its downloads.
+        answer_timeout_s: How long an agent may take to answer one batch.
+        shared_memory: Whether tensors travel through shared memory, to a server of the Open Inference
+            Protocol.
+        given: A file or an object in memory that is the model, instead of one of a manifest; it runs in this
+            process.
+
+    Raises:
+        ConfigurationError: A given model is to run on an agent.
+    """
+
+    model_name: str = defaults.MODEL
+    model_version: str | None = None
+    framework_name: str | None = None
+    agents: tuple[str, ...] = ()
+    session: SessionOptions = SessionOptions()  # noqa: RUF009 - frozen
+    open_timeout_s: float = defaults.OPEN_TIMEOUT_S
+    answer_timeout_s: float = defaults.ANSWER_TIMEOUT_S
+    shared_memory: defaults.SharedMemoryUse = defaults.SharedMemoryUse.AUTO
+    given: GivenModel | None = None
+
+    def __post_init__(self) -> None:
+        if self.given is not None and self.agents:
+            raise ConfigurationError(
+                f"model {self.given.manifest.name} has no manifest and runs in this process; an agent runs "
+                "the models of its manifests, which agent manifest init writes"
+            )
+
+    def check_batches(self, batch_size: int) -> None:
+        """Raises ConfigurationError if a given model takes no batches of this size."""
+        fixed = self.given and self.given.fixed_batch
+        if self.given and fixed and fixed != batch_size:
+            raise ConfigurationError(
+                f"model {self.given.manifest.name} takes batches of {fixed} only; found {batch_size}"
+            )
+
+
+def default_batch_size(system: SystemRequest, dataset: DatasetChoice, catalog: Catalog) -> int:
+    """Returns the batch size where none is given.
+
+    That is the only one of a given model, 1 for a model of images of any size, or what inputs can fill.
+    """
+    if system.given is not None and system.given.fixed_batch is not None:
+        return system.given.fixed_batch
+    if any(tensor.same_size for tensor in _tensors_of(system, catalog)):
+        return 1
+    samples = defaults.BATCH_SIZE if dataset.samples is None else dataset.samples
+    return max(1, min(defaults.BATCH_SIZE, samples))
+
+
+def _tensors_of(system: SystemRequest, catalog: Catalog) -> tuple[TensorSpec, ...]:
+    """Returns the tensors of the model if a manifest here has them; an agent may have its own."""
+    if system.given is not None:
+        return system.given.manifest.tensors
+    try:
+        named = catalog.find_models(system.model_name, system.model_version)
+    except NotFoundError:  # it is reported when the model is opened
+        return ()
+    wanted = (system.framework_name or "").casefold()
+    return next((m.tensors for m in named if wanted in {"", m.framework.name.casefold()}), ())
+
+
+def inputs_for(
+    system: SystemRequest,
+    dataset: DatasetChoice,
+    *,
+    synthetic: bool,
+    batch_size: int,
+    seed: int,
+    least: int = 0,
+) -> DatasetChoice:
+    """Returns the inputs of an evaluation batch by batch.
+
+    They are random tensors if these are requested, or if a model without a manifest has no other inputs:
+    ``least`` or more, of which every batch is full.
+
+    Raises:
+        ConfigurationError: A dataset is named too.
+    """
+    none_given = system.given is not None and not dataset.is_named and dataset.array is None
+    if not (synthetic or none_given):
+        return dataset
+    count = -(-max(SYNTHETIC_INPUTS, least) // batch_size) * batch_size
+    return replace(dataset, synthetic=count, seed=seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRequest:
+    """A model over a dataset, batch by batch.
+
+    Attributes:
+        system: The model.
+        dataset: The dataset.
+        options: The amount of data, the batches, and the number of classes to keep of each prediction.
+        trace_level: The depth of the trace.
+        leveled: Whether to evaluate also at each shallower level that a deeper one would disturb.
+        repeat: The number of repetitions, each in a fresh process; 1 runs in this process.
+        measure_enough: Whether to repeat the whole dataset until the interval of p50 reaches
+            ``TARGET_CI_PERCENT``, if the options set neither an amount nor a duration. URLs, which load the
+            servers of others, and traces deeper than APPLICATION_TRACE, which would grow, are measured once.
+        keep_predictions: Whether the evaluation holds each input's prediction.
+        keep_most: The maximum number of predictions to keep, from the first input on; None means all.
+        tracer_address: Where spans are sent; None sends none.
+        trace_url: The URL under which users find the trace: that of a Jaeger server, or one with
+            ``{trace_id}``; None derives it from the address.
+
+    Raises:
+        ConfigurationError: Only one level is left of a leveled evaluation, or nothing is repeated that a time
+            budget could end; the model does not support the batch size; or it is in memory, where fresh
+            processes cannot read it.
+    """
+
+    system: SystemRequest = SystemRequest()
+    dataset: DatasetChoice = DatasetChoice()  # noqa: RUF009 - frozen
+    options: BatchOptions = BatchOptions(defaults.BATCH_SIZE, defaults.BATCH_SIZE)  # noqa: RUF009 - frozen
+    trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE
+    leveled: bool = False
+    repeat: int = 1
+    measure_enough: bool = True
+    keep_predictions: bool = False
+    keep_most: int | None = None
+    tracer_address: str | None = None
+    trace_url: str | None = None
+
+    def __post_init__(self) -> None:
+        self.system.check_batches(self.options.batch_size)
+        if self.repeat > 1 and self.system.given is not None and self.system.given.in_memory is not None:
+            raise ConfigurationError(
+                "repeat starts fresh processes, and a model in memory is in this one only; save it to a file"
+            )
+        if self.leveled and self.trace_level < TraceLevel.FRAMEWORK_TRACE:
+            raise ConfigurationError(
+                f"leveled down to {self.trace_level.name} is one level only; "
+                "name FRAMEWORK_TRACE or a deeper trace_level, or leave it out"
+            )
+        options = self.options
+        if options.time_budget_s is not None and not self.options_at(self.trace_level).repeats:
+            raise ConfigurationError(
+                "time_budget limits how long the dataset is repeated, and here it is gone through once; "
+                "give target_ci, min_batches or min_duration too"
+            )
+
+    def options_at(self, level: TraceLevel) -> BatchOptions:
+        """Returns the options of the evaluation at a trace level, which sets its default length."""
+        options = self.options
+        chosen = not self.measure_enough or options.repeats or options.num_file_parts > 0
+        if chosen or self.dataset.urls_path is not None or level > TraceLevel.APPLICATION_TRACE:
+            return options
+        return replace(options, target_ci_percent=defaults.TARGET_CI_PERCENT)
+
+    @property
+    def trace_levels(self) -> Sequence[TraceLevel]:
+        """The trace level of each evaluation in order, the shallowest first in each repetition."""
+        deepest = self.trace_level
+        shallower = (level for level in _DISTURBING if level < deepest) if self.leveled else ()
+        return (*shallower, deepest) * self.repeat
+
+
+Notify = Callable[[str], None]
+"""Receives one line of text for the user."""
+
+
+class JobResources(Protocol):
+    """Opens what a request names. ``client.api.systems.Systems`` implements it."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog of manifests."""
+        ...
+
+    @property
+    def cache(self) -> ArtifactCache | None:
+        """The cache that downloads files from URLs; None if all files are on this machine."""
+        ...
+
+    @property
+    def registry(self) -> Registry:
+        """The registry of frameworks."""
+        ...
+
+    @property
+    def data_directory(self) -> Path:
+        """The folder in which LoadGen's logs and unpublished evaluations are kept."""
+        ...
+
+    def open_system(
+        self, request: SystemRequest, *, warm_up: bool, notify: Notify, trace: TraceScope | None
+    ) -> SystemUnderTest:
+        """Opens a model in this process, on an agent, or on several agents that share the batches.
+
+        Args:
+            request: The model, and where it runs.
+            warm_up: Whether the first run only warms up.
+            notify: Called for each agent that is left out, and why.
+            trace: The parent of the spans of opening; None records none.
+
+        Raises:
+            InferometerError: The model cannot be opened.
+        """
+        ...
+
+    def find_model(self, request: SystemRequest) -> ModelManifest:
+        """Returns the manifest of the model that a request names, with the labels that are on this machine.
+
+        Raises:
+            InferometerError: There is none, or no installed framework runs it.
+        """
+        ...
+
+    def check_system(self, request: SystemRequest) -> ModelManifest | None:
+        """Checks everything that needs no model file, such as the device, before anything is downloaded.
+
+        Returns:
+            The manifest of a model in this process, by which its dataset can be opened; None if the model
+            is elsewhere.
+
+        Raises:
+            InferometerError: The model cannot run here as the request asks for.
+        """
+        ...
+
+    def check_trainer(self, manifest: ModelManifest, options: TrainerOptions) -> None:
+        """Checks what a training needs beside the data and the model's files, such as its devices.
+
+        Raises:
+            InferometerError: The model cannot be trained here.
+        """
+        ...
+
+    def describe(
+        self, request: SystemRequest, *, preprocess_threads: int, overlap: bool
+    ) -> SystemDescription:
+        """Describes the model that a request names, and this machine; loads nothing.
+
+        Args:
+            request: The model.
+            preprocess_threads: How many workers read and preprocess its inputs.
+            overlap: Whether they do so ahead.
+
+        Raises:
+            InferometerError: There is no such model, or it is not supported.
+        """
+        ...
+
+    def open_trainer(
+        self, manifest: ModelManifest, options: TrainerOptions
+    ) -> tuple[Trainer, SystemDescription]:
+        """Opens a model in this process, to train it; the caller closes the trainer.
+
+        Raises:
+            InferometerError: The model cannot be trained here.
+        """
+        ...
+
+    def companions(self, request: SystemRequest, communication: str) -> CompanionsOf | None:
+        """Returns the factory of the companion processes that ranks of a model need; None if they need none.
+
+        Raises:
+            InferometerError: There is no such model, or its framework has no such communication.
+        """
+        ...
+
+    def open_loadable(self, request: SystemRequest, *, notify: Notify) -> TensorSystem:
+        """Opens a model in this process or on one agent, to be put under load.
+
+        Raises:
+            InferometerError: The model cannot be opened.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobPart:
+    """One evaluation of a job, which may have several.
+
+    Attributes:
+        number: Counted from 1.
+        count: The evaluations of the job.
+        trace_level: Its trace level; None under load and in a sweep.
+        name: The name that distinguishes it from the others of a sweep; empty for other jobs.
+    """
+
+    number: int
+    count: int
+    trace_level: TraceLevel | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStart:
+    """The start of a measurement: the system is open and the inputs are ready.
+
+    Attributes:
+        system: The model and what it runs on.
+        inputs: The dataset's name, or another source of inputs.
+        input_count: The number of inputs.
+        work: The load in one line; empty for an evaluation batch by batch.
+    """
+
+    system: SystemDescription
+    inputs: str
+    input_count: int
+    work: str = ""
+
+
+_Progress = TypeVar("_Progress")
+
+
+@dataclass(frozen=True, slots=True)
+class JobCallbacks(Generic[_Progress]):
+    """Functions that a job calls from the thread that runs it.
+
+    Attributes:
+        on_part: Called before each evaluation.
+        on_start: Called before the warm-up. What raises here ends the job.
+        on_progress: Called after each batch, or four times a second under load.
+        on_warning: Called with one line that the user should know and that the evaluation does not keep.
+        stop_requested: Called after each batch, or four times a second. Once it returns True, the job ends
+            with an evaluation of what was measured, whose status is interrupted.
+        agreed: Whether the same call of ``stop_requested`` returns True first in all processes that work in
+            step.
+    """
+
+    on_part: Callable[[JobPart], None] = lambda _: None
+    on_start: Callable[[JobStart], None] = lambda _: None
+    on_progress: Callable[[_Progress], None] = lambda _: None
+    on_warning: Notify = lambda _: None
+    stop_requested: Callable[[], bool] = lambda: False
+    agreed: bool = False
+
+
+class Shown(Enum):
+    """The way in which a job shows its progress."""
+
+    BAR = auto()
+    LOAD = auto()
+    """A line for one run under load after the other."""
+    PROBES = auto()
+    """The same for the probes of a search, which are numbered."""
+
+
+class Found(Protocol):
+    """A result of a job that is not itself an evaluation, such as a cell of a sweep."""
+
+    @property
+    def evaluation(self) -> Evaluation[Any] | None:
+        """The evaluation; None if it failed."""
+        ...
+
+
+F_co = TypeVar("F_co", bound="Evaluation[Any] | Found", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Generic[F_co]):
+    """Requested work that is ready to run.
+
+    Attributes:
+        run: Yields each evaluation as soon as it is complete. Closing the iterator ends the work early.
+        title: The title of its progress.
+        opening: The activity before the first progress; empty if fresh processes report it themselves.
+        stops: What still finishes after a stop request.
+        shown: How it shows its progress.
+        starts_at_once: Whether it accepts a stop request before it reports what it measures.
+    """
+
+    run: Callable[[JobResources, JobCallbacks[Any]], Generator[F_co, None, None]]
+    title: str
+    opening: str = ""
+    stops: str = "stopping after this batch"
+    shown: Shown = Shown.BAR
+    starts_at_once: bool = False

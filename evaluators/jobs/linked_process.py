@@ -1,0 +1,457 @@
+"""Fresh Python processes: the link to each, their supervision, and evaluations in them.
+
+The link brings the messages of a process here (progress, warnings and errors) and ends it with this
+process. The supervision has one stop for all, and finds the first cause of a failure.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from multiprocessing.connection import Connection, wait
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from inferometer.agent.hardware.allocator import use_allocator_of_environment
+from inferometer.agent.tracing.recorder import TraceLevel
+from inferometer.evaluators.evaluation import Evaluation, M, Status
+from inferometer.evaluators.jobs.job import JobCallbacks, JobPart
+from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.loading.child_process import GOVERNED, start_process
+from inferometer.manifests.errors import (
+    EvaluationFailed,
+    EvaluationInterrupted,
+    InferometerError,
+    RankLostError,
+)
+
+_PROGRESS_EVERY_S = 0.25
+_MOST_EXIT_S = 5.0
+_POLL_S = 0.05
+_Found = TypeVar("_Found")
+
+
+class Sent(Enum):
+    """The messages of a linked process."""
+
+    STARTED = auto()
+    PROGRESS = auto()
+    WARNING = auto()
+    EVALUATED = auto()
+    COUNTED = auto()
+    FAILED = auto()
+    ENDED = auto()
+
+
+class CountedProgress(Protocol):
+    """Progress towards a known total."""
+
+    @property
+    def done(self) -> int:
+        """The amount of work that is done."""
+        ...
+
+    @property
+    def total(self) -> int:
+        """The total amount of work."""
+        ...
+
+
+LinkedWork: TypeAlias = Callable[[JobCallbacks[Any]], Iterable[_Found]]
+"""Yields results. It must be picklable, so it is a module-level function with its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedTask(Generic[_Found]):
+    """The task of a linked process.
+
+    Attributes:
+        name: The name of the process in messages, such as ``rank 1 of 2``.
+        work: The work that it runs.
+        tells: Whether it sends its progress, warnings and results, and not only its errors.
+        stops: Whether it takes part in the agreement on where to stop.
+    """
+
+    name: str
+    work: LinkedWork[_Found]
+    tells: bool = True
+    stops: bool = True
+
+
+class LinkedProcess:
+    """This end of a fresh Python process, which starts at once.
+
+    The process leads a process group, so that its child processes end with it. It ignores SIGINT and SIGTERM:
+    ``ask`` stops it and ``end`` kills it. When the parent process ends, even by SIGKILL, it ends itself.
+    """
+
+    def __init__(self, task: LinkedTask[Any]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.task = task
+        self.connection, theirs = context.Pipe()
+        # A daemon could start no processes, such as those of a loader; its end is ``end``'s concern.
+        self._process = context.Process(target=_live, args=(task, theirs), daemon=False)
+        try:
+            start_process(self._process)
+        except BaseException:
+            self.connection.close()
+            raise
+        finally:
+            theirs.close()
+        atexit.register(self.end)  # runs before multiprocessing waits for the process
+
+    def __str__(self) -> str:
+        return self.task.name
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended; messages may still be in the link."""
+        return self._process.exitcode is not None
+
+    def ask(self, stop_at: int | None) -> None:
+        """Tells the process at which check to stop; with None, asks how many checks it has made."""
+        with suppress(OSError):  # it has ended, which the next look at the connection shows
+            self.connection.send(stop_at)
+
+    def join(self, timeout_s: float) -> None:
+        """Waits until the process has ended, or for ``timeout_s``."""
+        deadline_s = time.monotonic() + timeout_s
+        while not self.has_ended and (left_s := deadline_s - time.monotonic()) > 0:
+            wait([self._process.sentinel], min(left_s, _POLL_S))  # what it started holds the sentinel open
+
+    def early_end(self) -> tuple[int, str]:
+        """Waits for the end of a process whose link is closed; returns its exit code and the message."""
+        self.join(_MOST_EXIT_S)
+        self.end()
+        code = self._process.exitcode or 0
+        if code >= 0:
+            return code, f"{self} ended with code {code} before it was complete"
+        name = signal.Signals(-code).name
+        cause = "; the kernel does that where memory runs out" if -code == signal.SIGKILL else ""
+        return code, f"{self} was ended by {name} before it was complete{cause}"
+
+    def end(self) -> None:
+        """Kills the process and its child processes if they still run; calling it again does nothing."""
+        atexit.unregister(self.end)
+        pid = self._process.pid
+        if not self.connection.closed and pid is not None:
+            self.connection.close()
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # also what a process that has ended left behind
+            if not self.has_ended:
+                self._process.kill()  # one that did not yet lead its group
+        self._process.join()
+
+
+def _live(task: LinkedTask[Any], connection: Connection) -> None:
+    """Runs the task in the fresh process, from its start to its end."""
+    for number in GOVERNED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GOVERNED)
+    with suppress(OSError):
+        os.setpgid(0, 0)
+    link = _Link(connection)
+    try:
+        use_allocator_of_environment()
+        for found in task.work(link.callbacks(task.tells)):
+            if task.tells:
+                link.send(Sent.EVALUATED, found)
+    except InferometerError as error:
+        link.send(Sent.FAILED, error)
+    else:
+        link.send(Sent.ENDED, None)
+
+
+class _Link:
+    """The end of the connection in the fresh process, which exits at once if the other end closes.
+
+    A thread listens, because work may hang in a framework that waits for a lost process.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()
+        self._calls = 0
+        self._held = False
+        self._stop_at: int | None = None
+        self._next_s = 0.0
+        threading.Thread(target=self._listen, name="link", daemon=True).start()
+
+    def callbacks(self, tells: bool) -> JobCallbacks[Any]:
+        if not tells:
+            return JobCallbacks(stop_requested=self.stop_requested, agreed=True)
+        return JobCallbacks(
+            on_start=lambda start: self.send(Sent.STARTED, start),
+            on_progress=self.on_progress,
+            on_warning=lambda line: self.send(Sent.WARNING, line),
+            stop_requested=self.stop_requested,
+            agreed=True,
+        )
+
+    def send(self, kind: Sent, value: Any) -> None:
+        try:
+            with self._sending:
+                self._connection.send((kind, value))
+        except OSError:
+            _end_group()
+
+    def on_progress(self, progress: CountedProgress) -> None:
+        """Sends some of the progress: waking the other process for each batch would disturb the next one."""
+        if time.monotonic() >= self._next_s or progress.done >= progress.total:
+            self._next_s = time.monotonic() + _PROGRESS_EVERY_S
+            self.send(Sent.PROGRESS, progress)
+
+    def stop_requested(self) -> bool:
+        """Returns whether to stop at this check; blocks while the processes agree at which check to stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held)
+            self._calls += 1
+            return self._stop_at is not None and self._calls >= self._stop_at
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                stop_at = self._connection.recv()
+            except (EOFError, OSError):
+                _end_group()
+            with self._changed:
+                self._held = stop_at is None
+                self._stop_at = stop_at
+                self._changed.notify_all()
+                calls = self._calls
+            if stop_at is None:
+                self.send(Sent.COUNTED, calls)
+
+
+def _end_group() -> None:
+    """Kills this process and its child processes."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)
+
+
+_MESSAGE_POLL_S = 0.2
+_CAUSE_S = 5.0
+"""How long to wait for the cause after a process has failed because it lost another one."""
+_MOST_END_S = 20.0
+_MOST_START_S = 120.0
+
+
+def in_processes(
+    tasks: Sequence[LinkedTask[_Found]],
+    callbacks: JobCallbacks[Any],
+    lost: type[InferometerError],
+    beside: Sequence[LinkedTask[Any]] = (),
+    most_silent_s: float = math.inf,
+) -> Generator[_Found, None, None]:
+    """Runs each task in a fresh Python process, and yields its results, such as evaluations, as they arrive.
+
+    Once ``callbacks.stop_requested`` returns True, all tasks get True from the same call, counted from the
+    start of each, so that tasks that work in step stop at the same step. Closing the iterator ends the
+    processes at once, with their child processes; so does the end of this process.
+
+    Args:
+        tasks: What to run.
+        callbacks: Called in this thread.
+        lost: Raised for a process that was killed or ended early.
+        beside: Companion tasks that the tasks need. They may end before or after them, but must not fail.
+        most_silent_s: The time without a message after which the tasks count as lost. Until the first message
+            it is at least two minutes, because a fresh process has imports to do.
+
+    Raises:
+        InferometerError: The error that a task raised. Of several, a ``RankLostError`` has the lowest
+            priority.
+    """
+    with ExitStack() as started:
+        processes = [_started(task, started) for task in (*beside, *tasks)]
+        working, others = processes[len(beside) :], processes[: len(beside)]
+        yield from _Supervision[_Found](working, others, callbacks, lost).found(most_silent_s)
+        deadline_s = time.monotonic() + _MOST_END_S
+        for process in processes:
+            process.join(max(0.0, deadline_s - time.monotonic()))
+
+
+def _started(task: LinkedTask[Any], started: ExitStack) -> LinkedProcess:
+    process = LinkedProcess(task)
+    started.callback(process.end)
+    return process
+
+
+class _Supervision(Generic[_Found]):
+    """The supervision of processes, until all that work are complete or one has failed."""
+
+    def __init__(
+        self,
+        working: list[LinkedProcess],
+        others: list[LinkedProcess],
+        callbacks: JobCallbacks[Any],
+        lost: type[InferometerError],
+    ) -> None:
+        self._working = working
+        self._others = others
+        self._callbacks = callbacks
+        self._lost = lost
+        self._stop = _StopAgreement([process for process in working if process.task.stops])
+        self._failure: InferometerError | None = None
+        self._first_out: LinkedProcess | None = None
+        self._deadline_s = float("inf")
+
+    def found(self, most_silent_s: float) -> Generator[_Found, None, None]:
+        tell: dict[Sent, Callable[[Any], None]] = {
+            Sent.STARTED: self._callbacks.on_start,
+            Sent.PROGRESS: self._callbacks.on_progress,
+            Sent.WARNING: self._callbacks.on_warning,
+        }
+        heard_s, limit_s = time.monotonic(), max(most_silent_s, _MOST_START_S)
+        while self._working:
+            if not self._stop.asked and self._callbacks.stop_requested():
+                self._stop.ask()
+            messages = list(self._messages())
+            if not messages and time.monotonic() - heard_s >= limit_s:
+                raise self._lost(f"{self._working[0]}: no answer within {limit_s:g} s")
+            if not messages and time.monotonic() >= self._deadline_s:
+                break
+            for process, kind, value in messages:
+                if kind in tell:
+                    tell[kind](value)
+                elif kind is Sent.EVALUATED:
+                    yield value
+                elif kind is Sent.COUNTED:
+                    self._stop.counted(process, value)
+                else:
+                    self._ended(process, kind, value)
+                heard_s, limit_s = time.monotonic(), most_silent_s
+        if self._failure is not None:
+            raise self._failure
+        if self._working:
+            raise self._lost(f"{self._first_out} ended before {self._working[0]} was complete")
+
+    def _messages(self) -> Iterator[tuple[LinkedProcess, Sent | None, Any]]:
+        """Yields the pending messages, with kind None for a process that ended without a final message."""
+        running = [*self._working, *self._others]
+        ready = wait([process.connection for process in running], _MESSAGE_POLL_S)
+        for process in running:
+            if process.connection in ready:
+                try:
+                    kind, value = process.connection.recv()
+                except (EOFError, OSError):  # also in the middle of a message
+                    kind, value = None, None
+                yield process, kind, value
+            elif process.has_ended and not process.connection.poll():  # what it started holds the link open
+                yield process, None, None
+
+    def _ended(self, process: LinkedProcess, kind: Sent | None, error: InferometerError | None) -> None:
+        """Handles the final message of a process."""
+        beside = process in self._others
+        (self._others if beside else self._working).remove(process)
+        self._stop.left(process)
+        if kind is Sent.ENDED:
+            if beside and self._working:  # it was told to end, and then those that told it end as well
+                self._first_out = self._first_out or process
+                self._end_in(_MOST_END_S)
+            return
+        consequence = isinstance(error, RankLostError)
+        if error is None:
+            code, line = process.early_end()
+            error, consequence = self._lost(line), code == -signal.SIGABRT
+        if not consequence:
+            raise error
+        self._failure = self._failure or error  # unless its cause shows in time
+        self._end_in(_CAUSE_S)
+
+    def _end_in(self, seconds: float) -> None:
+        self._deadline_s = min(self._deadline_s, time.monotonic() + seconds)
+
+
+class _StopAgreement:
+    """The agreement of processes on the check of ``stop_requested`` at which all of them stop.
+
+    Each process reports how many checks it has made, and blocks at the next one. No process has passed the
+    highest count, so all stop at the check after it: processes that wait for the others within a step still
+    have to reach that check.
+    """
+
+    def __init__(self, processes: list[LinkedProcess]) -> None:
+        self.asked = False
+        self._processes = processes
+        self._counts: dict[LinkedProcess, int] = {}
+
+    def ask(self) -> None:
+        self.asked = True
+        for process in self._processes:
+            process.ask(None)
+
+    def counted(self, process: LinkedProcess, calls: int) -> None:
+        self._counts[process] = calls
+        self._tell()
+
+    def left(self, process: LinkedProcess) -> None:
+        if process in self._processes:
+            self._processes.remove(process)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.asked and self._counts and all(process in self._counts for process in self._processes):
+            stop_at = max(self._counts.values()) + 1
+            for process in self._processes:
+                process.ask(stop_at)
+
+
+Work: TypeAlias = Callable[[JobCallbacks[Progress]], Generator[Evaluation[M], None, None]]
+"""Runs the evaluation. It must be picklable, so it is a module-level function with its arguments."""
+
+
+def in_fresh_process(
+    work: Callable[[JobCallbacks[Progress]], Iterable[Evaluation[M]]], callbacks: JobCallbacks[Progress]
+) -> Generator[Evaluation[M], None, None]:
+    """Runs ``work`` in a fresh Python process, and yields its evaluations as soon as each is complete.
+
+    The process ignores SIGINT and SIGTERM: ``callbacks.stop_requested`` is passed on to it. Closing the
+    iterator ends the process at once.
+
+    Raises:
+        EvaluationFailed: The process was killed, or ended early.
+        InferometerError: What ``work`` raised.
+    """
+    task = LinkedTask("the process of the evaluation", work)
+    return in_processes([task], callbacks, EvaluationFailed)
+
+
+def in_turn(
+    works: Sequence[tuple[Work[M], TraceLevel | None]], callbacks: JobCallbacks[Progress], *, fresh: bool
+) -> Generator[Evaluation[M], None, None]:
+    """Runs one work after the other, and yields each evaluation as soon as it is complete.
+
+    No evaluation follows an interrupted one. Close the iterator to end early.
+
+    Args:
+        works: Functions that yield one evaluation each, or none in a rank other than 0, with their trace
+            levels for ``JobPart``.
+        callbacks: Called in this thread.
+        fresh: Whether each runs in a fresh process.
+
+    Raises:
+        EvaluationInterrupted: A stop was requested between two evaluations.
+        InferometerError: What a work raised, or a fresh process was killed.
+    """
+    for number, (work, level) in enumerate(works, start=1):
+        callbacks.on_part(JobPart(number, len(works), level))
+        status, stopped = Status.COMPLETE, False
+        with closing(in_fresh_process(work, callbacks) if fresh else work(callbacks)) as evaluations:
+            for evaluation in evaluations:
+                status = evaluation.status
+                stopped = callbacks.stop_requested()  # in the last batch, which leaves nothing to interrupt
+                yield evaluation
+        if status is Status.INTERRUPTED:
+            return
+        if stopped and number < len(works):
+            raise EvaluationInterrupted(f"stopped after {number} of {len(works)} evaluations")

@@ -1,0 +1,205 @@
+"""The job behind ``agent score``: a task's metric over the predictions of another tool."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from inferometer.agent.artifacts.files import ArtifactCache
+from inferometer.agent.tasks.predictions import Predictions
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample, Subset
+from inferometer.evaluators.jobs.job import DatasetChoice
+from inferometer.evaluators.jobs.prediction_files import PredictionFile
+from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.tasks.metric import METRICS, ScoringFailure, TaskMetric, TaskResult
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    DatasetError,
+    EvaluationFailed,
+    PredictionError,
+    one_line,
+    suggestion,
+)
+from inferometer.manifests.fields import OUTPUT_TYPES
+from inferometer.manifests.schema import ModelManifest
+
+_HERE = "inferometer.evaluators.jobs"
+_FILES: Mapping[str, str] = {
+    "classification": f"{_HERE}.table_files:LabelsFile",
+    "object_detection": f"{_HERE}.prediction_files:ObjectsFile",
+    "instance_segmentation": f"{_HERE}.prediction_files:MasksOfObjectsFile",
+    "semantic_segmentation": f"{_HERE}.prediction_files:MaskFiles",
+    "image_enhancement": f"{_HERE}.prediction_files:EnhancedFiles",
+    "regression": f"{_HERE}.table_files:NumbersFile",
+    "text_classification": f"{_HERE}.table_files:TextLabelsFile",
+    "question_answering": f"{_HERE}.table_files:AnswersFile",
+    "embedding": f"{_HERE}.table_files:NumbersFile",
+}
+TASKS = tuple(_FILES)
+"""The tasks whose predictions can be read."""
+_SHORT = {
+    "detection": "object_detection",
+    "segmentation": "semantic_segmentation",
+    "enhancement": "image_enhancement",
+    "image_classification": "classification",
+    "qa": "question_answering",
+    "embeddings": "embedding",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest:
+    """The predictions to score, and the dataset with the truths.
+
+    Attributes:
+        task: The name of a task, or a shorter or older one; see ``task_named``.
+        predictions: The file, or the folder, of the predictions.
+        dataset: The dataset. All of its samples count, or those of ``sample_ids``.
+        labels: The names of the classes in the order that predictions count them; empty takes the
+            dataset's.
+        parameters: More of the manifest's ``output.parameters``, such as ``score_border``.
+        fail_on_error: Whether the first sample that cannot be scored fails all.
+    """
+
+    task: str
+    predictions: Path
+    dataset: DatasetChoice
+    labels: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] | None = None
+    fail_on_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPredictions:
+    """The scores of predictions.
+
+    Attributes:
+        result: The scores.
+        dataset: The samples that count, of which some may have failed.
+        failures: The samples that could not be scored, or have no prediction; they are not in the scores.
+    """
+
+    result: TaskResult
+    dataset: DatasetIdentity
+    failures: Sequence[ScoringFailure]
+
+
+def task_named(name: str) -> str:
+    """Returns the ``output.type`` of a name: its own, MLModelScope's, or a short one such as ``detection``.
+
+    Raises:
+        ConfigurationError: There is no such task, or its predictions cannot be read.
+    """
+    folded = name.strip().casefold().replace("-", "_")
+    found = _SHORT.get(folded) or OUTPUT_TYPES.get(folded, folded)
+    if found not in _FILES or found not in METRICS:
+        known = [task for task in (*TASKS, *_SHORT) if _SHORT.get(task, task) in METRICS]
+        raise ConfigurationError(f'unknown task "{name}"; {suggestion(folded, known)}')
+    return found
+
+
+def score(
+    request: ScoreRequest,
+    catalog: Catalog,
+    cache: ArtifactCache | None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> ScoredPredictions:
+    """Scores predictions against the truths of a dataset, by the metric of their task; runs no model.
+
+    Every sample of the dataset counts: one without a prediction is a failure, except in COCO's results, where
+    it has no objects, which misses those of the truth.
+
+    Raises:
+        ConfigurationError: There is no such task, or a parameter is invalid.
+        DatasetError: The dataset or the predictions cannot be read, or do not fit each other.
+        EvaluationFailed: A sample failed, and the request stops on failures.
+    """
+    task = task_named(request.task)
+    if not request.predictions.exists():
+        raise DatasetError(f"{request.predictions}: cannot be read: No such file or folder")
+    opened = replace(request.dataset, sample_ids=None).open(catalog, cache)
+    if opened is None:
+        raise ConfigurationError("no dataset is named; give dataset_path or dataset_name")
+    with closing(opened) as whole:
+        file = _reader(task)(request.predictions, whole, request.labels)
+        file.check(whole)
+        ids = request.dataset.sample_ids
+        chosen = whole if ids is None else Subset(whole, ids)
+        metric = METRICS.find(task)(_manifest(task, file.labels, request.parameters or {}))
+        failures = []
+        for failure in _add_all(metric, file, chosen, on_progress):
+            if request.fail_on_error:
+                raise EvaluationFailed(
+                    f"{failure.input_id}: {failure.message}; stopped because of fail_on_error"
+                )
+            failures.append(failure)
+        result = metric.result()
+        if result is None or not result.samples:
+            raise DatasetError(_nothing(request.predictions, chosen, failures))
+        return ScoredPredictions(_told(result, file), chosen.identity, tuple(failures))
+
+
+def _reader(task: str) -> type[PredictionFile]:
+    module, _, name = _FILES[task].partition(":")
+    found: type[PredictionFile] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _add_all(
+    metric: TaskMetric, file: PredictionFile, dataset: Dataset, on_progress: Callable[[Progress], None]
+) -> Iterator[ScoringFailure]:
+    """Takes every sample, and yields those that cannot be scored."""
+    for sample in dataset:
+        metric.check(sample)
+    for place, sample in enumerate(dataset, start=1):
+        try:
+            metric.add(sample, _prediction(file, sample))
+        except (DatasetError, PredictionError) as error:
+            yield ScoringFailure(sample.id, str(error))
+        on_progress(Progress(place, len(dataset)))
+
+
+def _prediction(file: PredictionFile, sample: Sample) -> Predictions:
+    found = file.read(sample)
+    if found is None:
+        raise PredictionError("has no prediction")
+    return found
+
+
+def _nothing(path: Path, dataset: Dataset, failures: Sequence[ScoringFailure]) -> str:
+    if failures:
+        return f"{path}: no prediction could be scored; {failures[0].input_id}: {failures[0].message}"
+    return f"{path}: dataset {dataset.identity.name} has no truth for this task"
+
+
+def _told(result: TaskResult, file: PredictionFile) -> TaskResult:
+    """Returns the result with only the scores that the predictions determine."""
+    if file.scores is None:
+        return result
+    kept = [each for each in result.scores if each.name in file.scores]
+    return replace(result, scores=kept, definition=result.definition.partition(";")[0], details={})
+
+
+def _manifest(task: str, labels: Sequence[str], parameters: Mapping[str, Any]) -> ModelManifest:
+    """Returns a model that would predict so, for the metric."""
+    try:
+        return ModelManifest.model_validate(
+            {
+                "name": "predictions",
+                "framework": {"name": "none"},
+                "inputs": [{"type": "tensor", "parameters": {"dimensions": [1]}}],
+                "output": {"type": task, "parameters": {**parameters, "labels": list(labels)}},
+                "model": {"graph_path": "none"},
+            }
+        )
+    except ValidationError as error:
+        found = error.errors()[0]
+        field = str(found["loc"][-1]) if found["loc"] else "parameters"
+        raise ConfigurationError(f"{field}: {one_line(found['msg'])}; found {found['input']!r}") from error

@@ -1,1 +1,0 @@
-"""Scoring of predictions that another tool made, without running a model."""

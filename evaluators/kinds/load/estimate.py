@@ -1,0 +1,431 @@
+"""The estimate, from the probes so far, of the highest rate that keeps the bound.
+
+Where the single-server model fits, it gives the estimate. Else the fraction of late queries against the
+rate is estimated without a model of the system.
+
+Late queries are bursty, so their number varies by more than chance would make it. It is counted in slices
+of time, longer than most bursts, and a logistic curve of the share against ln(rate) is fitted to the counts
+(quasi-binomial regression by iteratively reweighted least squares, McCullagh and Nelder 1989). The rate is
+where the curve crosses the allowed share; its error is that of the curve, brought to the rate by the delta
+method: the larger of what the slices' overdispersion gives, one for all, and of the sandwich, which lets
+slices at high rates vary more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.evaluators.intervals import t_quantile_95
+from inferometer.evaluators.kinds.load.measurement import NEAR, Method, Probe
+from inferometer.evaluators.kinds.load.single_server import (
+    ServedQueries,
+    SingleServer,
+    SolvedRate,
+    served_queries,
+)
+from inferometer.evaluators.load.arrivals import ArrivalProcess
+from inferometer.evaluators.load.queries import Outcome
+
+_MOST_SLICES = 8
+_SLICE_BOUNDS = 10
+_LEAST_SLOPE = 1.0
+# what is held of the slope where the probes hardly tell: queues that serve one by one have 5…20 at p99
+_USUAL_SLOPE = 12.0
+_USUAL_SLOPE_SD = 12.0
+_ROUNDS = 60
+_CLOSE = 1e-9
+_FARTHEST_LOG = math.log(1.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Late queries in slices of time.
+
+    Attributes:
+        rate_qps: float64, one per slice; the requested rate.
+        queries: float64; the queries due in it, above 0.
+        late: float64; those later than the bound, or without a right answer.
+    """
+
+    rate_qps: NDArray[np.float64]
+    queries: NDArray[np.float64]
+    late: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, probe: Probe, bound_ns: int) -> Counts:
+        """Counts the judged queries of a probe in equal slices of ten bounds or more, at most eight."""
+        judged = probe.judged(bound_ns)
+        if not len(judged):
+            return cls(np.empty(0), np.empty(0), np.empty(0))
+        first, last = int(judged.scheduled_ns.min()), int(judged.scheduled_ns.max()) + 1
+        slices = min(max((last - first) // (_SLICE_BOUNDS * bound_ns), 1), _MOST_SLICES)
+        place = (judged.scheduled_ns - first) * slices // (last - first)
+        queries = np.bincount(place, minlength=slices).astype(np.float64)
+        late = np.bincount(place, judged.latency_ns > bound_ns, slices).astype(np.float64)
+        some = queries > 0
+        return cls(np.full(int(some.sum()), probe.rate_qps), queries[some], late[some])
+
+    @classmethod
+    def joined(cls, several: Sequence[Counts]) -> Counts:
+        """Returns the slices of several as one; of none, no slice."""
+        none = np.empty(0)
+        return cls(*(np.concatenate([none, *(getattr(c, name) for c in several)]) for name in cls.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class LateFractionRoot:
+    """The rate at which the fraction of late queries is the allowed one, and the standard error of its log.
+
+    ``slope`` is the growth of the log of the odds with the log of the rate. A 95 % interval reaches
+    ``t_quantile`` standard errors to either side.
+    """
+
+    rate_qps: float
+    log_error: float
+    slope: float
+    t_quantile: float
+
+    @property
+    def low_qps(self) -> float:
+        """The lower end of the 95 % interval."""
+        return self.rate_qps * math.exp(-self.t_quantile * self.log_error)
+
+    @property
+    def high_qps(self) -> float:
+        """The upper end."""
+        return self.rate_qps * math.exp(min(self.t_quantile * self.log_error, 50.0))
+
+
+def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot | None:
+    """Fits the curve and returns the rate at which it crosses a share.
+
+    Args:
+        counts: Of probes near that rate.
+        late_fraction: Above 0 and below 1.
+
+    Returns:
+        The root. None if the counts do not determine it: too few slices, none late or all, or a crossing far
+            outside them.
+    """
+    slices = len(counts.queries)
+    if slices < 3 or not 0 < counts.late.sum() < counts.queries.sum():
+        return None
+    centre = math.exp(float(np.average(np.log(counts.rate_qps), weights=counts.queries)))
+    x = np.column_stack([np.ones(slices), np.log(counts.rate_qps / centre)])
+    beta, curvature = _fitted(x, counts)
+    share = _shares(x @ beta)
+    scores = (counts.late - counts.queries * share)[:, None] * x
+    inverse = np.linalg.inv(curvature)
+    sandwich = inverse @ (scores.T @ scores) @ inverse * slices / (slices - 2)
+    overdispersed = inverse * _spread(counts, share)
+    intercept, slope = float(beta[0]), float(beta[1])
+    wanted = math.log(late_fraction / (1 - late_fraction))
+    at = (wanted - intercept) / slope
+    if not abs(at) <= _FARTHEST_LOG + float(np.ptp(x[:, 1])) / 2:
+        return None
+    gradient = np.array([-1 / slope, -at / slope])
+    variance = max(float(gradient @ covariance @ gradient) for covariance in (sandwich, overdispersed))
+    return LateFractionRoot(
+        rate_qps=centre * math.exp(at),
+        log_error=math.sqrt(variance),
+        slope=slope,
+        t_quantile=t_quantile_95(slices - 2),
+    )
+
+
+def _fitted(x: NDArray[np.float64], counts: Counts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns the coefficients, the slope at least ``_LEAST_SLOPE``, and the curvature at them (2 × 2)."""
+    overall = float(counts.late.sum() / counts.queries.sum())
+    beta = np.array([math.log(overall / (1 - overall)), _USUAL_SLOPE])
+    spread = _spread(counts, np.full(len(counts.late), overall))
+    for _ in range(_ROUNDS):
+        share = _shares(x @ beta)
+        weight = counts.queries * share * (1 - share)
+        spread = min(spread, _spread(counts, share))
+        prior = np.array([0.0, spread / _USUAL_SLOPE_SD**2])
+        curvature = x.T @ (weight[:, None] * x) + np.diag(prior)
+        gradient = x.T @ (counts.late - counts.queries * share) - prior * (beta - [0.0, _USUAL_SLOPE])
+        step = np.linalg.solve(curvature, gradient)
+        step *= min(1.0, 2.0 / max(abs(step[0]), abs(step[1]) / 5, 1e-12))
+        beta = beta + step
+        beta[1] = max(beta[1], _LEAST_SLOPE)
+        if np.abs(step).max() < _CLOSE:
+            break
+    return beta, curvature
+
+
+def _shares(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    shares: NDArray[np.float64] = 1 / (1 + np.exp(-np.clip(logits, -30, 30)))
+    return shares
+
+
+def _spread(counts: Counts, share: NDArray[np.float64]) -> float:
+    """Returns Pearson's overdispersion: the variance of the counts relative to that of single queries."""
+    expected = counts.queries * share
+    squares = (counts.late - expected) ** 2 / np.maximum(expected * (1 - share), 1e-9)
+    return max(1.0, float(squares.sum()) / (len(squares) - 2))
+
+
+def monotone_shares(queries: NDArray[np.float64], late: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns late fractions that do not fall from one rate to the next, by pooling those that do.
+
+    This is isotonic regression by pooling adjacent violators (Ayer et al. 1955).
+
+    Args:
+        queries: float64, n, by ascending rate; above 0.
+        late: float64, n.
+    """
+    pools: list[tuple[float, float, int]] = []
+    for total, bad in zip(queries.tolist(), late.tolist(), strict=True):
+        pool = (total, bad, 1)
+        while pools and pools[-1][1] * pool[0] > pool[1] * pools[-1][0]:
+            before = pools.pop()
+            pool = (before[0] + pool[0], before[1] + pool[1], before[2] + pool[2])
+        pools.append(pool)
+    return np.concatenate([np.full(count, bad / total) for total, bad, count in pools])
+
+
+_NEARER = 1.1
+_ENOUGH_NEARER = 4
+_ENOUGH_NEAR_QUERIES = 1000
+_DISAGREEMENT_ERRORS = 3.0
+_FAILED_SHARE = 0.1
+_LEAST_UNQUEUED = 10
+_SURE_LATE = 10
+"""A probe in which so many queries may be late keeps no bound by chance at a rate that is far too high."""
+CERTAIN = 0.001
+"""The probability below which an event is not attributed to chance."""
+
+
+class Evidence:
+    """A valid probe and the figures that a search takes from it.
+
+    ``counts`` are from when queries were due, ``from_sending`` from when they were sent. A ``confirming``
+    probe was a long one, near the answer. The queries of an ``alone`` probe were spaced out, which says
+    nothing about lateness at a rate.
+    """
+
+    def __init__(self, probe: Probe, bound_ns: int, confirming: bool, alone: bool = False) -> None:
+        self.rate_qps = probe.rate_qps
+        self.confirming = confirming
+        self.alone = alone
+        self.counts = Counts.joined([]) if alone else Counts.of(probe, bound_ns)
+        self.from_sending = self.counts if alone else Counts.of(probe.from_sending(), bound_ns)
+        self.queries = float(self.counts.queries.sum())
+        self.late = float(self.counts.late.sum())
+        self.served: ServedQueries = served_queries(probe.queries)
+        outcome = probe.queries.outcome
+        self.sent = int(np.count_nonzero(outcome != Outcome.UNSENT))
+        unanswered = [Outcome.FAILED, Outcome.TIMED_OUT, *([] if probe.stopped else [Outcome.WAITING])]
+        self.unanswered = int(np.isin(outcome, unanswered).sum())
+        unqueued = probe.queries.chosen(probe.queries.unqueued & (outcome != Outcome.UNSENT))
+        unqueued = unqueued.chosen(unqueued.outcome != Outcome.WAITING) if probe.stopped else unqueued
+        self.unqueued = len(unqueued)
+        # from when they were sent: the harness's lag is not the system's
+        served_ns = unqueued.done_ns - unqueued.sent_ns
+        unanswered_alone = unqueued.outcome != Outcome.ANSWERED
+        self.unqueued_late = int(np.count_nonzero((served_ns > bound_ns) | unanswered_alone))
+        self.unqueued_s = float(served_ns[~unanswered_alone].max(initial=0)) / 1e9
+
+    def near(self, rate_qps: float, factor: float = NEAR) -> bool:
+        """Returns whether its rate is within a factor of another."""
+        return rate_qps / factor <= self.rate_qps <= rate_qps * factor
+
+
+class Bracket(NamedTuple):
+    """The highest rate that kept the bound and the lowest that did not, by monotone late fractions."""
+
+    kept_qps: float | None
+    broken_qps: float | None
+
+    @classmethod
+    def of(cls, seen: Sequence[Evidence], late_fraction: float) -> Bracket:
+        """Returns the bracket of some probes."""
+        judged = [e for e in seen if e.queries]
+        rates = np.unique([e.rate_qps for e in judged])
+        if not len(rates):
+            return cls(None, None)
+        place = np.searchsorted(rates, [e.rate_qps for e in judged])
+        queries = np.bincount(place, [e.queries for e in judged]).astype(np.float64)
+        late = np.bincount(place, [e.late for e in judged]).astype(np.float64)
+        kept = monotone_shares(queries, late) <= late_fraction
+        return cls(
+            kept_qps=float(rates[kept][-1]) if kept.any() else None,
+            broken_qps=float(rates[~kept][0]) if not kept.all() else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """An estimate of the highest rate that keeps the bound.
+
+    Attributes:
+        rate_qps: The rate.
+        low_qps: The lower end of its 95 % interval.
+        high_qps: The upper end.
+        method: Its basis.
+        slope: By how much the log of the late fraction grows with the log of the rate; 0 if not needed.
+        reason: Why it has this basis, in one line.
+    """
+
+    rate_qps: float
+    low_qps: float
+    high_qps: float
+    method: Method
+    slope: float = 0.0
+    reason: str = ""
+
+    @property
+    def tolerance(self) -> float:
+        """Half the width of the interval, as a share of the rate."""
+        return (self.high_qps - self.low_qps) / 2 / self.rate_qps
+
+
+class Estimator:
+    """The estimator of the rate from probes; ``seed`` is that of the simulation of a single server."""
+
+    def __init__(self, process: ArrivalProcess, bound_s: float, late_fraction: float, seed: int) -> None:
+        self._process = process
+        self._bound_s = bound_s
+        self._late_fraction = late_fraction
+        self._seed = seed
+
+    def estimate(self, seen: Sequence[Evidence], near_qps: float | None, simulated: int) -> Estimate | None:
+        """Returns the estimate from the probes; None if they do not determine a rate yet.
+
+        Args:
+            seen: The valid probes so far.
+            near_qps: The previous estimate.
+            simulated: How many queries are simulated.
+        """
+        solved = self._single_server(seen, near_qps, simulated)
+        if solved is None:
+            reason = "the system does not behave like one server that serves query after query"
+            return self._by_late_fraction(seen, reason)
+        sure = [e for e in seen if e.queries * self._late_fraction >= _SURE_LATE]
+        kept_qps = Bracket.of(sure, self._late_fraction).kept_qps
+        below_kept = kept_qps is not None and solved.rate_qps * NEAR < kept_qps
+        if below_kept or self._refuted(solved, seen):
+            reason = (
+                f"the single-server model says {solved.rate_qps:.4g} queries/s, "
+                "which the late queries do not bear out"
+            )
+            found = self._by_late_fraction(seen, reason)
+            if below_kept or found:
+                return found
+        return Estimate(solved.rate_qps, solved.low_qps, solved.high_qps, Method.SINGLE_SERVER)
+
+    def disagreement_qps(self, seen: Sequence[Evidence], found: Estimate, simulated: int) -> float:
+        """Returns half of the difference between the rates by the earlier and by the later probes near it.
+
+        Both are by the method of the estimate; 0 if one of them does not determine a rate.
+        """
+        near = [e for e in seen if e.near(found.rate_qps) and e.queries]
+        middle = len(near) // 2
+        halves = [self._rate_of(half, found, simulated) for half in (near[:middle], near[middle:])]
+        rates = [rate for rate in halves if rate is not None]
+        return abs(rates[0] - rates[1]) / 2 if len(rates) == 2 else 0.0
+
+    def _rate_of(self, seen: Sequence[Evidence], found: Estimate, simulated: int) -> float | None:
+        solved = (
+            self._single_server(seen, found.rate_qps, simulated)
+            if found.method is Method.SINGLE_SERVER
+            else late_fraction_root(Counts.joined([e.counts for e in seen]), self._late_fraction)
+        )
+        return solved.rate_qps if solved else None
+
+    def _single_server(
+        self, seen: Sequence[Evidence], near_qps: float | None, simulated: int
+    ) -> SolvedRate | None:
+        chosen = [e for e in seen if near_qps is not None and e.near(near_qps)]
+        if sum(len(e.served) for e in chosen) < _ENOUGH_NEAR_QUERIES:
+            chosen = [e for e in seen if len(e.served)]
+        if not chosen:
+            return None
+        unanswered = sum(e.unanswered for e in chosen)
+        if unanswered > _FAILED_SHARE * self._late_fraction * sum(e.sent for e in chosen):
+            return None
+        model = SingleServer.fitted([e.served for e in chosen], self._process, self._seed, simulated)
+        return model.solve(self._bound_s, self._late_fraction, near_qps) if model else None
+
+    def _refuted(self, solved: SolvedRate, seen: Sequence[Evidence]) -> bool:
+        """Returns whether more or fewer queries were late near the rate than the model and chance explain.
+
+        The square roots of the counts are compared, as their variance hardly depends on the expectation.
+        """
+        confirming = [e for e in seen if e.confirming and e.near(solved.rate_qps, _NEARER)]
+        if len(confirming) < _ENOUGH_NEARER:
+            return False
+        queries = sum(e.queries for e in confirming)
+        expected = sum(
+            e.queries * self._late_fraction * (e.rate_qps / solved.rate_qps) ** solved.slope
+            for e in confirming
+        )
+        counted = (sum(e.late for e in confirming), sum(float(e.from_sending.late.sum()) for e in confirming))
+        errors = math.hypot(
+            solved.spread / math.sqrt(queries), solved.error_qps / solved.rate_qps * solved.slope
+        )
+        difference = min(abs(math.sqrt(late / expected) - 1) for late in counted)
+        return 2 * difference > _DISAGREEMENT_ERRORS * errors
+
+    def _by_late_fraction(self, seen: Sequence[Evidence], reason: str) -> Estimate | None:
+        """Returns the estimate from the curve of late fractions; its interval spans both ways to count."""
+        kept, broken = Bracket.of(seen, self._late_fraction)
+        if kept is None or broken is None or broken > kept * NEAR:
+            return None
+        centre_qps = math.sqrt(kept * broken)
+        nearer = [e for e in seen if e.near(centre_qps, _NEARER)]
+        enough = sum(e.confirming for e in nearer) >= _ENOUGH_NEARER
+        chosen = nearer if enough else [e for e in seen if e.near(centre_qps)]
+        as_due, as_sent = (
+            late_fraction_root(Counts.joined(counts), self._late_fraction)
+            for counts in ([e.counts for e in chosen], [e.from_sending for e in chosen])
+        )
+        if as_due is None:
+            return None
+        return Estimate(
+            rate_qps=as_due.rate_qps,
+            low_qps=as_due.low_qps,
+            high_qps=max(as_due.high_qps, as_sent.high_qps if as_sent else 0.0),
+            method=Method.LATE_FRACTION,
+            slope=as_due.slope,
+            reason=reason,
+        )
+
+
+def unqueued_late(seen: Sequence[Evidence], late_fraction: float) -> str | None:
+    """Returns a sentence if queries are late too often even without a queue before them; None otherwise.
+
+    This requires ten such queries in one probe, and in all probes together so many late ones that the allowed
+    fraction would explain them once in a thousand times.
+    """
+    chosen = [e for e in seen if e.unqueued >= _LEAST_UNQUEUED]
+    queries, late = sum(e.unqueued for e in chosen), sum(e.unqueued_late for e in chosen)
+    if (
+        not chosen
+        or late <= late_fraction * queries
+        or _binomial_tail(late, queries, late_fraction) > CERTAIN
+    ):
+        return None
+    return f"{late} of {queries} queries were late that had none before them"
+
+
+def _binomial_tail(least: int, count: int, share: float) -> float:
+    """Returns the probability of at least ``least`` of ``count`` events of probability ``share``."""
+    if least <= 0:
+        return 1.0
+    log_odds = math.log(share / (1 - share))
+    log_term = count * math.log1p(-share)
+    terms = []
+    for k in range(count + 1):
+        if k >= least:
+            terms.append(math.exp(log_term))
+        if k < count:
+            log_term += math.log((count - k) / (k + 1)) + log_odds
+    return math.fsum(terms)

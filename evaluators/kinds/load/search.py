@@ -1,0 +1,368 @@
+"""The search for the highest rate at which a percentile of the latencies keeps a bound.
+
+It brackets the rate with short probes that go up and down by a factor of 2, jumps to the single-server
+model's estimate as soon as that model fits, and confirms with long probes around the estimate until its
+interval is narrow enough or the time is used up. It knows neither clocks nor threads: a ``Prober`` has both.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from inferometer.evaluators.kinds.load.estimate import (
+    CERTAIN,
+    Bracket,
+    Estimate,
+    Estimator,
+    Evidence,
+    unqueued_late,
+)
+from inferometer.evaluators.kinds.load.measurement import NEAR, MaxQps, Method, Probe, Prober
+from inferometer.evaluators.kinds.load.single_server import SIMULATED_QUERIES
+from inferometer.evaluators.load.arrivals import (
+    ArrivalProcess,
+    ConstantArrivals,
+    Extent,
+    PoissonArrivals,
+    RampArrivals,
+    Schedule,
+)
+from inferometer.evaluators.load.queries import bound_ns_of
+from inferometer.manifests.errors import ConfigurationError
+
+_LEAST_PROBES = 4
+_ROUNDING = 1 + 1e-9  # 4 × 0.3 is more than 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class MaxQpsOptions:
+    """The options of a search; those that are not listed are as in ``LoadOptions``.
+
+    Attributes:
+        initial_qps: The first rate.
+        min_duration_s: The minimum duration of a probe.
+        min_queries: The minimum number of queries of a confirming probe.
+        process: The arrival process.
+        seed: The seed from which each schedule's own seed follows.
+        max_rate_qps: The highest rate that the harness can issue; None if it is unknown.
+
+    Raises:
+        ConfigurationError: A number is out of range, or the process has no steady rate.
+    """
+
+    latency_bound_ms: float
+    initial_qps: float = 10.0
+    percentile: float = 99.0
+    tolerance: float = 0.01
+    time_budget_s: float = 600.0
+    min_duration_s: float = 5.0
+    min_queries: int = 100
+    process: ArrivalProcess = field(default_factory=PoissonArrivals)
+    seed: int = 0
+    max_rate_qps: float | None = None
+
+    def __post_init__(self) -> None:
+        ranges = (
+            ("latency_bound", self.latency_bound_ms, 0.001, 3_600_000, "ms"),
+            ("initial_qps", self.initial_qps, 1e-6, 1e9, "queries/s"),
+            ("percentile", self.percentile, 1, 99.999, "%"),
+            ("tolerance", self.tolerance, 1e-4, 1, "as a share of the rate"),
+            ("min_duration", self.min_duration_s, 0.01, 86_400, "s"),
+            ("time_budget", self.time_budget_s, 0.01, 7 * 86_400, "s"),
+            ("min_queries", self.min_queries, 1, 100_000_000, "queries"),
+        )
+        for name, value, least, most, unit in ranges:
+            if not least <= value <= most:
+                raise ConfigurationError(f"{name} is {value:g}; allowed: {least:g}…{most:g} {unit}")
+        if self.seed < 0:
+            raise ConfigurationError(f"seed is {self.seed}; it must be 0 or more")
+        if self.max_rate_qps is not None and not self.max_rate_qps > 0:
+            raise ConfigurationError(f"max_rate is {self.max_rate_qps:g} queries/s; it must be above 0")
+        if isinstance(self.process, RampArrivals):
+            raise ConfigurationError("arrival ramp has no steady rate to search for; use poisson or gamma")
+        probe_s = self.min_duration_s + 2 * self.latency_bound_ms / 1e3
+        if _LEAST_PROBES * probe_s > self.time_budget_s * _ROUNDING:
+            raise ConfigurationError(
+                f"time_budget is {self.time_budget_s:g} s; with this min_duration and latency_bound "
+                f"it must be at least {_LEAST_PROBES * probe_s:g} s"
+            )
+        if self.initial_qps * self.time_budget_s < _LEAST_PROBES:
+            raise ConfigurationError(
+                f"initial_qps is {self.initial_qps:g}: a time_budget of {self.time_budget_s:g} s has fewer "
+                f"than {_LEAST_PROBES} queries then; raise one of the two"
+            )
+
+    @property
+    def latency_bound_ns(self) -> int:
+        """The bound in nanoseconds."""
+        return bound_ns_of(self.latency_bound_ms)
+
+    @property
+    def late_fraction(self) -> float:
+        """The share of queries that may be later than the bound."""
+        return 1 - self.percentile / 100
+
+
+_SIMULATED_MEANWHILE = 40_000
+_CONFIRMING = 4
+_NEW_FACTOR = 1.5
+_CONFIRMING_SHARE = 0.05
+_CONFIRMING_BOUNDS = 50
+"""The duration of a confirming probe in bounds: it begins with an empty queue, which takes time to fill."""
+_STEPS = (0.0, -1.0, 1.0)
+_STEP = 0.03
+_STEP_ODDS = 0.7
+_STEPS_ALLOWED = (0.01, 0.08)
+_UNLOADED_BOUNDS = 10
+_UNLOADED_QUERIES = 20
+_ALONE_QUERIES = 12
+_ALONE_GAP = 1.25
+_ALONE_PROBES = 3
+_LEAST_LATE = 20
+_LATE_FACTOR = 5
+_LATE_OF_CONFIRMING = 0.25
+_INVALID_IN_A_ROW = 3
+_LIMIT_AFTER_INVALID = 0.75
+_NS_PER_S = 1_000_000_000
+
+
+def search_max_qps(options: MaxQpsOptions, prober: Prober) -> MaxQps:
+    """Searches for the highest rate that keeps the bound.
+
+    The answer is the same for the same options and the same behaviour of the system. No probe is started
+    whose schedule would end after the time budget.
+    """
+    return _Search(options, prober).answer()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The next probe: its rate and duration, and whether it is a long one near the answer (``confirming``).
+
+    The queries of an ``alone`` probe come at equal distance, so that none has another before it; how many of
+    them are late says nothing about a rate.
+    """
+
+    rate_qps: float
+    duration_s: float
+    confirming: bool = False
+    alone: bool = False
+
+
+class _Search:
+    def __init__(self, options: MaxQpsOptions, prober: Prober) -> None:
+        self._options = options
+        self._prober = prober
+        self._bound_ns = options.latency_bound_ns
+        self._bound_s = options.latency_bound_ms / 1e3
+        self._limit_qps = options.max_rate_qps or math.inf
+        self._unloaded_qps = 1 / (_UNLOADED_BOUNDS * self._bound_s)
+        self._estimator = Estimator(options.process, self._bound_s, options.late_fraction, self._seed(0))
+        self._probes: list[Probe] = []
+        self._seen: list[Evidence] = []
+        self._invalid_in_a_row = 0
+        self._estimated_sent = 0
+
+    def answer(self) -> MaxQps:
+        """Probes until the answer is known or the time is used up."""
+        estimate: Estimate | None = None
+        while True:
+            if self._much_is_new(estimate):
+                estimate = self._estimate(estimate, _SIMULATED_MEANWHILE)
+                if found := self._settled(estimate):
+                    return found
+            plan = self._confirmation(estimate) if estimate else self._step()
+            if not self._run(plan):
+                return self._final(self._estimate(estimate, SIMULATED_QUERIES), "the time budget was used up")
+
+    def _estimate(self, before: Estimate | None, simulated: int) -> Estimate | None:
+        return self._estimator.estimate(self._seen, before.rate_qps if before else None, simulated)
+
+    def _much_is_new(self, estimate: Estimate | None) -> bool:
+        """Returns whether enough was seen since the last estimate to change it."""
+        sent = sum(e.sent for e in self._seen)
+        if estimate and estimate.method is Method.SINGLE_SERVER and sent < _NEW_FACTOR * self._estimated_sent:
+            return False
+        self._estimated_sent = sent
+        return True
+
+    def _settled(self, estimate: Estimate | None) -> MaxQps | None:
+        bracket, tolerance = self._bracket(), self._options.tolerance
+        if bracket.kept_qps is None and (late := unqueued_late(self._seen, self._options.late_fraction)):
+            return self._made(Method.NONE, None, None, None, late)
+        at_limit = any(e.confirming and e.rate_qps >= self._limit_qps for e in self._seen)
+        kept_there = (bracket.broken_qps or math.inf) > self._limit_qps
+        if at_limit and kept_there and (not estimate or estimate.rate_qps >= self._limit_qps):
+            return self._final(self._estimate(estimate, SIMULATED_QUERIES), "")
+        if not estimate or self._confirmed(estimate) < _CONFIRMING:
+            return None
+        if estimate.method is Method.SINGLE_SERVER:
+            # as much narrower as the interval gets at best, were all of its width from the simulation
+            tolerance *= math.sqrt(SIMULATED_QUERIES / _SIMULATED_MEANWHILE)
+        if estimate.tolerance > tolerance:
+            return None
+        final = self._estimate(estimate, SIMULATED_QUERIES)
+        return self._final(final, "") if final and final.tolerance <= self._options.tolerance else None
+
+    def _confirmed(self, estimate: Estimate) -> int:
+        return sum(e.confirming and e.near(estimate.rate_qps) for e in self._seen)
+
+    def _bracket(self) -> Bracket:
+        return Bracket.of(self._seen, self._options.late_fraction)
+
+    def _step(self) -> _Plan:
+        """Returns the next probe, up or down in rate, without an estimate."""
+        kept, broken = self._bracket()
+        if not kept and broken:
+            return self._step_down(broken)
+        if kept:
+            rate_qps = math.sqrt(kept * broken) if broken else 2 * kept
+            confirming = kept >= self._limit_qps or (broken or math.inf) <= kept * NEAR
+        else:
+            rate_qps, confirming = self._options.initial_qps, False
+        rate_qps = min(rate_qps, self._limit_qps)
+        duration_s = self._confirming_s(rate_qps) if confirming else self._options.min_duration_s
+        return _Plan(rate_qps, duration_s, confirming)
+
+    def _step_down(self, broken_qps: float) -> _Plan:
+        """Plans spaced-out queries if even queries without a queue were late, or else halves the rate.
+
+        If queries rarely queue and are late for other reasons, a lower rate does not help: ever longer probes
+        follow.
+        """
+        if alone := self._alone():
+            return alone
+        duration_s = self._options.min_duration_s
+        if broken_qps > self._unloaded_qps:
+            return _Plan(max(broken_qps / 2, self._unloaded_qps), duration_s)
+        lowest = [e for e in self._seen if e.rate_qps == broken_qps and e.queries]
+        if 2 * sum(e.unqueued_late for e in lowest) < sum(e.late for e in lowest):
+            return _Plan(broken_qps / 2, max(duration_s, 2 * _UNLOADED_QUERIES / broken_qps))
+        sent = sum(e.sent for e in self._seen if e.rate_qps <= broken_qps)
+        return _Plan(broken_qps, max(duration_s, max(sent, _UNLOADED_QUERIES) / broken_qps))
+
+    def _alone(self) -> _Plan | None:
+        """Plans spaced-out queries if most queries without a queue were late: is any rate possible?
+
+        A query is due somewhat after the slowest of them would have been done. That takes a fraction of the
+        time in which the requested arrivals leave so many queries alone.
+        """
+        share = self._options.late_fraction
+        unqueued, late = sum(e.unqueued for e in self._seen), sum(e.unqueued_late for e in self._seen)
+        slowest_s = max((e.unqueued_s for e in self._seen), default=0.0)
+        tried = sum(e.alone for e in self._seen)
+        if tried == _ALONE_PROBES or not slowest_s or late <= (1 + share) / 2 * unqueued:
+            return None
+        queries = max(_ALONE_QUERIES, math.ceil(2 * math.log(CERTAIN) / math.log(share)))
+        gap_s = _ALONE_GAP * slowest_s
+        return _Plan(1 / gap_s, queries * gap_s, alone=True)
+
+    def _confirmation(self, estimate: Estimate) -> _Plan:
+        """Plans a probe at an estimate or to either side of it; the first one is short."""
+        centre_qps, step = estimate.rate_qps, _STEP
+        if estimate.method is Method.LATE_FRACTION:
+            step = float(np.clip(_STEP_ODDS / estimate.slope, *_STEPS_ALLOWED))
+            kept, broken = self._bracket()
+            # a curve through few late queries may cross the share where no probe was near
+            if kept and broken:
+                ends = kept * math.exp(-step), broken * math.exp(step)
+                centre_qps = float(np.clip(centre_qps, *ends))
+        confirmed = self._confirmed(estimate)
+        rate_qps = min(centre_qps, self._limit_qps)
+        if not any(e.near(rate_qps) for e in self._seen):
+            return _Plan(rate_qps, self._options.min_duration_s)
+        rate_qps = min(centre_qps * math.exp(_STEPS[confirmed % len(_STEPS)] * step), self._limit_qps)
+        return _Plan(rate_qps, self._confirming_s(rate_qps, _CONFIRMING - confirmed), confirming=True)
+
+    def _confirming_s(self, rate_qps: float, missing: int = _CONFIRMING) -> float:
+        options = self._options
+        filled_s = _CONFIRMING_BOUNDS * self._bound_s
+        least_s = max(options.min_duration_s, options.min_queries / rate_qps, filled_s)
+        wanted_s = max(least_s, _CONFIRMING_SHARE * options.time_budget_s)
+        left_s = self._left_s()
+        if missing > 0:
+            return max(min(wanted_s, left_s / missing), options.min_duration_s)
+        return left_s if left_s < wanted_s + least_s else wanted_s
+
+    def _left_s(self) -> float:
+        """Returns what is left of the budget, less what the last answers of a probe may take."""
+        return self._options.time_budget_s - self._prober.elapsed_s - 2 * self._bound_s
+
+    def _run(self, plan: _Plan) -> bool:
+        """Runs a probe; False if it does not fit into the time that is left."""
+        options = self._options
+        number = len(self._probes) + 1
+        left_s = self._left_s()
+        if left_s < options.min_duration_s:
+            return False
+        # one hiccup of the machine is the p99 of a short probe; in a longer one it may not be
+        duration_s = min(plan.duration_s * 2**self._invalid_in_a_row, left_s)
+        extent = Extent(0.0, 1 + int(plan.rate_qps * duration_s))
+        process = ConstantArrivals() if plan.alone else options.process
+        schedule = Schedule.drawn(process, plan.rate_qps, extent, self._seed(number))
+        if schedule.duration_ns / _NS_PER_S > left_s:
+            within = schedule.offsets_ns <= left_s * _NS_PER_S
+            if not within.any():
+                return False
+            schedule = Schedule(
+                schedule.offsets_ns[within], schedule.source, schedule.rate_qps, schedule.seed
+            )
+        if plan.confirming:
+            self._prober.reconnect()
+        probe = self._prober.probe(schedule, self._max_late(len(schedule), plan), self._bound_ns)
+        self._probes.append(probe)
+        if not probe.lag_reason(self._bound_ns, options.late_fraction):
+            self._invalid_in_a_row = 0
+            confirming = plan.confirming and not probe.stopped
+            self._seen.append(Evidence(probe, self._bound_ns, confirming, plan.alone))
+        else:
+            self._invalid_in_a_row += 1
+            if self._invalid_in_a_row == _INVALID_IN_A_ROW:
+                self._invalid_in_a_row = 0
+                kept_qps = self._bracket().kept_qps or 0.0
+                self._limit_qps = max(_LIMIT_AFTER_INVALID * plan.rate_qps, kept_qps)
+        return True
+
+    def _max_late(self, queries: int, plan: _Plan) -> int:
+        """Returns how many late queries show that a probe is hopeless."""
+        share = self._options.late_fraction
+        hopeless = min(_LATE_FACTOR * share, (1 + share) / 2)
+        if plan.confirming:
+            hopeless = max(hopeless, _LATE_OF_CONFIRMING)
+        return max(_LEAST_LATE, math.ceil(hopeless * queries))
+
+    def _seed(self, number: int) -> int:
+        return int(np.random.SeedSequence((self._options.seed, number)).generate_state(1)[0])
+
+    def _final(self, estimate: Estimate | None, reason: str) -> MaxQps:
+        """Returns the answer once no more is probed."""
+        if estimate:
+            # what the machine or a connection changes between probes is no error of the queries of one
+            between_qps = self._estimator.disagreement_qps(self._seen, estimate, _SIMULATED_MEANWHILE)
+            rate_qps, high_qps = estimate.rate_qps, estimate.high_qps + between_qps
+            low_qps = max(estimate.low_qps - between_qps, 0.0)
+            if rate_qps < self._limit_qps:
+                wide = reason if estimate.tolerance > self._options.tolerance else ""
+                reason = "; ".join(filter(None, [estimate.reason, wide]))
+                return self._made(estimate.method, rate_qps, low_qps, high_qps, reason)
+            least_qps = min(low_qps, self._limit_qps)
+            return self._made(Method.AT_LEAST, least_qps, least_qps, None, self._limit())
+        kept, broken = self._bracket()
+        if kept and kept >= self._limit_qps:
+            reason = self._limit()
+        if kept and not broken:
+            return self._made(Method.AT_LEAST, kept, kept, None, reason)
+        if not self._seen and self._probes:
+            reason = "no probe was valid"
+        return self._made(Method.BRACKET, kept, kept, broken, reason)
+
+    def _limit(self) -> str:
+        return f"no more than {self._limit_qps:.4g} queries/s could be sent on time"
+
+    def _made(
+        self, method: Method, rate: float | None, low: float | None, high: float | None, reason: str
+    ) -> MaxQps:
+        return MaxQps(rate, low, high, method, reason, tuple(self._probes))

@@ -1,0 +1,300 @@
+"""The options of ``agent op run`` as a request, which is checked before a framework is imported.
+
+A YAML file may hold the cases: a list whose entries name an operator, and some of its sizes.
+
+::
+
+    - operator: conv2d
+      inputs: {data: [32, 3, 224, 224]}
+      parameters: {kernel: [3, 3]}
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
+from inferometer.agent.operators.operator import Operator, ParameterValue, Preset, Shape, chosen_operators
+from inferometer.evaluators.kinds.operators.measurement import Cache, Mode, OperatorOptions
+from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
+from inferometer.manifests.errors import ConfigurationError, suggestion
+from inferometer.manifests.loader import parse_yaml
+
+_FIELDS = ("operator", "inputs", "parameters")
+_MOST_BYTES = 4 * 1024 * 1024
+
+
+def read_cases(path: Path) -> tuple[OwnCase, ...]:
+    """Returns the cases of a file, in order.
+
+    Raises:
+        ConfigurationError: It cannot be read, is no list of cases, or one does not fit its operator. The
+            message names the file and the line or the entry, counted from 1.
+    """
+    content = _content(path)
+    if not isinstance(content, list) or not content:
+        raise ConfigurationError(f"{path}: is no list of cases, each with operator, inputs and parameters")
+    cases = []
+    for number, entry in enumerate(content, 1):
+        try:
+            cases.append(_case(entry))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: entry {number}: {error}") from error
+    return tuple(cases)
+
+
+def _content(path: Path) -> Any:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
+            raise ConfigurationError(f"{path}: is no file")
+        if status.st_size > _MOST_BYTES:
+            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, which no list of cases is")
+        return parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # invalid YAML, or invalid UTF-8
+        raise ConfigurationError(f"{path}: cannot be read as YAML: {error}") from error
+
+
+def _case(entry: Any) -> OwnCase:
+    if not isinstance(entry, dict):
+        raise ConfigurationError(f"is {_shown(entry)}, and no mapping with operator, inputs and parameters")
+    for name in entry:
+        if name not in _FIELDS:
+            raise ConfigurationError(f'unknown field "{name}"; {suggestion(str(name), _FIELDS)}')
+    name = entry.get("operator")
+    if not isinstance(name, str):
+        raise ConfigurationError("names no operator; give one as in operator: conv2d")
+    [operator] = chosen_operators([name])
+    shapes = _each(entry, "inputs", lambda _, value: _shape(value))
+    parameters = _each(entry, "parameters", lambda name, value: _yaml_parameter(operator, name, value))
+    operator.own_case(shapes, parameters)
+    return OwnCase(operator.name, shapes, parameters)
+
+
+def _each(entry: Mapping[str, Any], field: str, read: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Returns the values of a field that is a mapping, or left out."""
+    given = entry.get(field, {})
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"{field} is {_shown(given)}, and no mapping of names to values")
+    found = {}
+    for name, value in given.items():
+        try:
+            found[str(name)] = read(str(name), value)
+        except ValueError as error:
+            raise ConfigurationError(f"{field}: {name} is {_shown(value)}; {error}") from error
+    return found
+
+
+def _shape(value: Any) -> Shape:
+    if not isinstance(value, list) or not value or not all(_is_whole(size) and size > 0 for size in value):
+        raise ValueError("write a list of sizes of 1 or more, such as [32, 3, 224, 224]")
+    return tuple(value)
+
+
+def _yaml_parameter(operator: Operator, name: str, value: Any) -> ParameterValue:
+    """Returns the value, if it has the type of the parameter's default."""
+    default = operator.parameters.get(name)
+    if default is None:
+        return str(value)  # own_case names the nearest parameter
+    if isinstance(default, tuple):
+        if isinstance(value, list) and all(map(_is_whole, value)):
+            return tuple(value)
+        raise ValueError(f"write whole numbers, such as {list(default)}")
+    if isinstance(default, float) and _is_whole(value):
+        return float(value)
+    if type(value) is not type(default):
+        raise ValueError(f"write a value such as {str(default).lower()}")
+    found: ParameterValue = value
+    return found
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return f'"{text[:60]}"' if text else "empty"
+
+
+FORMS = ("nd", "sym", "gluon", "eager", "compile", "graph", "parts")
+"""The ways in which frameworks run an operator; ``OperatorRunner.forms`` says which has which."""
+SHAPES = (*(preset.value for preset in Preset), "all")
+_OF_ALL = (Preset.SMALL, Preset.NORMAL, Preset.LARGE, Preset.SKEWED)
+
+
+def read_request(given: Mapping[str, Any]) -> OperatorRequest:
+    """Returns the request that the options of ``agent op run`` describe, given by name.
+
+    Raises:
+        ConfigurationError: Nothing is requested, a name is unknown, or sizes do not fit an operator.
+    """
+    names, categories = given["operators"], tuple(listed(given["categories"]))
+    own, shapes = _own_case(given), given["shapes"]
+    if own and shapes is None:
+        names = ()
+    cases = () if given["cases"] is None else read_cases(given["cases"])
+    return OperatorRequest(
+        operators=names,
+        categories=categories,
+        everything=given["everything"],
+        presets=presets_of(shapes or Preset.NORMAL.value),
+        own=(*own, *cases),
+        frameworks=tuple(listed([given["framework_name"] or ""])),
+        modes=_modes(given["modes"], run_backward=given["run_backward"]),
+        forms=tuple(known(listed(given["forms"]), FORMS, "form")),
+        device=_device(given),
+        threads=given["threads"],
+        options=read_options(given),
+    )
+
+
+def listed(texts: Iterable[str]) -> Iterator[str]:
+    """Yields the distinct names in comma-separated texts."""
+    parts = (part.strip() for text in texts for part in text.split(","))
+    yield from dict.fromkeys(part for part in parts if part)
+
+
+def known(names: Iterable[str], every: Sequence[str], what: str) -> Iterator[str]:
+    """Yields names in lower case.
+
+    Raises:
+        ConfigurationError: A name is not one of ``every``.
+    """
+    for name in names:
+        if name.lower() not in every:
+            raise ConfigurationError(f'unknown {what} "{name}"; {suggestion(name, every)}')
+        yield name.lower()
+
+
+def presets_of(text: str) -> tuple[str, ...]:
+    """Returns the presets and sizes in a text; ``all`` stands for those that every operator has.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    found: list[str] = []
+    for name in listed([text]):
+        found += [each.value for each in _OF_ALL] if name.lower() == "all" else [name.lower()]
+    if not found:
+        raise ConfigurationError(
+            f"shapes names none; give some of {', '.join(SHAPES)}, or sizes such as 1024x1024"
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def _modes(texts: Iterable[str], *, run_backward: bool) -> tuple[Mode, ...]:
+    """Returns the modes; by default forward alone, with ``run_backward`` all."""
+    every = tuple(mode.value for mode in Mode)
+    named = [Mode(name) for name in known(listed(texts), every, "mode")] or [Mode.FORWARD]
+    return tuple(dict.fromkeys([*named, *(Mode if run_backward else ())]))
+
+
+def _device(given: Mapping[str, Any]) -> Device:
+    if given["gpu"] and given["device"] == DeviceKind.CPU.value:
+        raise ConfigurationError("--gpu and --device=cpu contradict each other; leave out one")
+    is_gpu = given["gpu"] or given["device"] == DeviceKind.GPU.value
+    return Device(DeviceKind.GPU, given["gpu_device_id"]) if is_gpu else CPU
+
+
+def read_options(given: Mapping[str, Any]) -> OperatorOptions:
+    """Returns how each row is measured."""
+    dtype = given["dtype"].lower()
+    return OperatorOptions(
+        dtype="float32" if dtype == "float" else dtype,
+        cache=Cache(given["cache"].lower()),
+        target_percent=given["target_ci"] or None,
+        budget_s=given["time_budget"],
+        runs=given["runs"],
+        warmup=given["warmup"],
+        seed=given["seed"],
+        processes=given["processes"],
+        values=given["values"].lower(),
+    )
+
+
+def _own_case(given: Mapping[str, Any]) -> tuple[OwnCase, ...]:
+    """Returns the case of ``--input`` and ``--param``; none without them."""
+    inputs, parameters = given["inputs"], given["parameters"]
+    if not inputs and not parameters:
+        return ()
+    option = "--input" if inputs else "--param"
+    if len(given["operators"]) != 1 or given["categories"] or given["everything"]:
+        raise ConfigurationError(
+            f"{option} is for exactly one operator, named as in: agent op run conv2d --input "
+            "data=32,3,224,224; cases of several are what --cases=FILE.yaml gives"
+        )
+    [operator] = chosen_operators(given["operators"])
+    shapes = {name: parse_shape(text, f"--input {name}={text}") for name, text in _pairs(inputs, "--input")}
+    chosen = {name: _text_parameter(operator, name, text) for name, text in _pairs(parameters, "--param")}
+    operator.own_case(shapes, chosen)
+    return (OwnCase(operator.name, shapes, chosen),)
+
+
+def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
+    """Yields names and values, each name once."""
+    seen = set()
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or not name or not value.strip():
+            example = "data=32,3,224,224" if option == "--input" else "kernel=3,3"
+            raise ConfigurationError(f'{option} "{text}" is no NAME=VALUE, such as {example}')
+        if name in seen:
+            raise ConfigurationError(f"{option} gives {name} twice; leave out one")
+        seen.add(name)
+        yield name, value.strip()
+
+
+def parse_shape(text: str, where: str) -> Shape:
+    """Returns the shape in a text of sizes that are separated by commas or an x.
+
+    Raises:
+        ConfigurationError: The text is not a shape; the message begins with ``where``.
+    """
+    parts = text.replace("x", ",").split(",")
+    if not all(part.strip().isascii() and part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise ConfigurationError(f"{where}: is no shape; write sizes of 1 or more, such as 32,3,224,224")
+    return tuple(map(int, parts))
+
+
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def _text_parameter(operator: Operator, name: str, text: str) -> ParameterValue:
+    """Returns the value of a text, of the type of the parameter's default."""
+    if name not in operator.parameters:
+        operator.own_case({}, {name: text})  # which raises, with the nearest name
+    default, where = operator.parameters[name], f"--param {name}={text}"
+    try:
+        if isinstance(default, bool):
+            return _TRUTHS[text.lower()]
+        if isinstance(default, int):
+            return int(text)
+        if isinstance(default, float):
+            return float(text)
+        if isinstance(default, tuple):
+            return tuple(int(part) for part in text.replace("x", ",").split(","))
+    except (ValueError, KeyError) as error:
+        raise ConfigurationError(
+            f"{where}: operator {operator.name} has {kind_of(default)} there, such as {written(default)}"
+        ) from error
+    return text
+
+
+def kind_of(value: ParameterValue) -> str:
+    """Returns what a parameter's value is, in words."""
+    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    return kinds.get(type(value), "whole numbers")
+
+
+def written(value: ParameterValue) -> str:
+    """Returns a parameter's value as an option has it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,1 +1,0 @@
-"""A search for the highest rate that keeps a latency bound."""

@@ -1,0 +1,517 @@
+"""The training loop: batches from a loader through a trainer, with the time of each part of every step.
+
+It records the spans of the steps, their parts and the layers of both directions, and exchanges losses and
+failures between the ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
+from inferometer.agent.tracing.recorder import (
+    AttributeValue,
+    PredictWindow,
+    Profiler,
+    SpanKind,
+    SpanRecorder,
+    TraceLevel,
+    TraceScope,
+    traced,
+)
+from inferometer.agent.training.trainer import PlacedBatch, StepParts, Trainer, TrainingBatch
+from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.kinds.batches.run import MEASURE, Progress
+from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingOptions
+from inferometer.evaluators.loading.loader import DataOptions, LoadedBatch, Loader
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    EvaluationFailed,
+    EvaluationInterrupted,
+    InferometerError,
+    one_line,
+)
+from inferometer.manifests.schema import Loss
+
+_WAIT = SpanKind("wait", TraceLevel.APPLICATION_TRACE)
+_COPY = SpanKind("copy", TraceLevel.APPLICATION_TRACE)
+_PARTS = ("forward", "backward", "communicate", "update")
+
+
+class StepTracing:
+    """The recorder of the steps of a run; the loop calls it outside the time of a step's parts.
+
+    For each step it records ``train_step`` with ``wait`` and ``copy``, and from MODEL_TRACE on ``train``
+    (exactly the timed region) with its parts, one after the other. The layers of a profiler are below
+    ``train``. The profiler is not closed here.
+
+    Args:
+        scope: The parent of the steps; one without layers discards those of its steps.
+        profiler: Records the layers; None for none.
+        attributes: Attributes of every ``train_step`` and ``train``.
+    """
+
+    def __init__(
+        self, scope: TraceScope, profiler: Profiler | None, attributes: Mapping[str, AttributeValue]
+    ) -> None:
+        self._scope = scope
+        self._recorder = scope.recorder
+        self._profiler = profiler
+        self._attributes = attributes
+        self._profiled = 0
+
+    @property
+    def profiles(self) -> bool:
+        """Whether a profiler slows the steps down, and takes time between them."""
+        return self._profiler is not None
+
+    @property
+    def times_parts(self) -> bool:
+        """Whether each step is to be timed in parts."""
+        return self._recorder.wants(TraceLevel.MODEL_TRACE)
+
+    def before_step(self) -> None:
+        """Starts the profiler; called before a step is timed."""
+        if self._profiler is not None and not self._profiled:
+            self._profiler.start()
+
+    def after_step(
+        self,
+        step: int,
+        samples: int,
+        times_ns: tuple[int, int, int, int, int],
+        parts: StepParts | None,
+    ) -> None:
+        """Records a step.
+
+        Args:
+            step: Its number, from 0.
+            samples: Its samples on this rank.
+            times_ns: On the recorder's clock: when its batch was asked for, had arrived, and was on the
+                devices, and when the timed region began and ended.
+            parts: The times of its parts.
+        """
+        asked_ns, loaded_ns, placed_ns, begun_ns, ended_ns = times_ns
+        given = {**self._attributes, "batch_size": samples}
+        whole = SpanKind.of("train_step", TraceLevel.APPLICATION_TRACE, **given)
+        step_scope = self._scope.add(whole, asked_ns, ended_ns, batch=step)
+        step_scope.add(_WAIT, asked_ns, loaded_ns, batch=step)
+        step_scope.add(_COPY, loaded_ns, placed_ns, batch=step)
+        if not self.times_parts:
+            return
+        train = SpanKind.of("train", TraceLevel.MODEL_TRACE, **given)
+        inner = step_scope.add(train, begun_ns, ended_ns, batch=step)
+        part_ns = begun_ns
+        for name in _PARTS if parts is not None else ():
+            duration_ns: int = getattr(parts, f"{name}_ns")
+            inner.add(SpanKind(name, TraceLevel.MODEL_TRACE), part_ns, part_ns + duration_ns, batch=step)
+            part_ns += duration_ns
+        if self._profiler is not None:
+            self._profiled += 1
+            self._profiler.predicted(PredictWindow(inner.parent_id, begun_ns, ended_ns, step))
+            if self._profiled >= self._profiler.round_batches:
+                self.collect()
+
+    def collect(self) -> None:
+        """Collects the layers of the last steps; called when the run ends.
+
+        If that fails, as on a full disk, the trace lacks layers: the times of the steps are complete.
+        """
+        if self._profiler is None or not self._profiled:
+            return
+        lost, self._profiled = self._profiled, 0
+        recorder = self._recorder
+        if not self._scope.layers:  # one that keeps nothing, on the same clock
+            recorder = SpanRecorder(recorder.context, recorder.level, limit=0, clock=recorder.clock)
+        try:
+            self._profiler.collect(recorder)
+        except (InferometerError, OSError) as error:
+            self._recorder.note(f"no layers of {lost} steps: {one_line(error)}")
+            self._profiler.close()
+
+
+_MOST_FAILURES = 10_000
+"""The maximum number of failures that a rank sends to the others."""
+
+
+def gathered_losses(trainer: Trainer, losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns float64, (ranks, steps): the losses of every rank, bit for bit."""
+    gathered: NDArray[np.float64] = np.ascontiguousarray(trainer.gather(losses.view(np.int64))).view(
+        np.float64
+    )
+    return gathered
+
+
+def gathered_failures(trainer: Trainer, failures: Sequence[InputFailure]) -> tuple[InputFailure, ...]:
+    """Returns the failures of every rank, those of rank 0 first, and each input once."""
+    if trainer.options.rank.count == 1:
+        return tuple(failures)
+    told = [(each.input_id, each.stage.value, each.message) for each in failures[:_MOST_FAILURES]]
+    mine = np.frombuffer(json.dumps(told).encode(), np.uint8).astype(np.int64)
+    longest = int(trainer.gather(np.array([len(mine)], np.int64)).max())
+    padded = np.full(longest, ord(" "), np.int64)
+    padded[: len(mine)] = mine
+    found: dict[str, InputFailure] = {}
+    for row in trainer.gather(padded):
+        for input_id, stage, message in json.loads(row.astype(np.uint8).tobytes()):
+            found.setdefault(input_id, InputFailure(input_id, Stage(stage), message))
+    return tuple(found.values())
+
+
+STOP_EVERY = 10
+"""Ranks that have no launcher here agree every so many steps, as each may learn of a stop at another one."""
+_ON_DEVICE = "device"
+_TIMES = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedSystem:
+    """The model that is trained, as the watch over the machine sees it.
+
+    Attributes:
+        description: The model and what it runs on.
+        in_process: True: a trainer is in this process.
+    """
+
+    description: SystemDescription
+    in_process: bool = True
+
+
+class TrainingRun:
+    """One run of a trainer over the epochs of a loader.
+
+    A step lasts from the end of the one before to its own end: the wait for its batch, the copy to the
+    devices, and the step itself, synchronised. The sum of the steps is the elapsed time. Warm-up steps train
+    and are not measured; their losses are kept.
+
+    ``num_batches`` continues over epochs. ``num_epochs`` ends the run otherwise. Data that is resident on the
+    device is placed once, before the first step.
+
+    Several ranks run this at once, each on its own samples; rank 0 has the times of all. From MODEL_TRACE on,
+    all of them time each step in parts. What a profiler takes between two steps is in none of them.
+
+    Args:
+        trainer: The loaded trainer.
+        system: The model and what it runs on.
+        loader: The batches of this rank.
+        dataset: The identity of what it loads.
+        options: How long the run is, and what the evaluation keeps of how the model is trained.
+        data: How the batches are loaded.
+        fail_on_error: Whether the first failed sample stops the run.
+        on_progress: Called after every step.
+        stop_requested: Called after every step; the run ends as interrupted once it returns True.
+        agreed_stop: Whether ``stop_requested`` returns True at the same call on every rank.
+        on_measure: Called after the warm-up, before the measured part.
+        trace_level: The trace level, which is the same on every rank.
+        trace: The scope of the spans of the warm-up and of the measured part; None records none.
+        clock: A monotonic clock in nanoseconds; that of the scope's recorder, where there is a scope.
+
+    Raises:
+        ConfigurationError: Neither ``num_batches`` nor ``num_epochs`` ends the run, or the warm-up is all.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        system: SystemDescription,
+        loader: Loader,
+        dataset: DatasetIdentity,
+        options: TrainingOptions,
+        data: DataOptions,
+        *,
+        fail_on_error: bool = False,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+        stop_requested: Callable[[], bool] = lambda: False,
+        agreed_stop: bool = False,
+        on_measure: Callable[[], None] = lambda: None,
+        trace_level: TraceLevel = TraceLevel.NO_TRACE,
+        trace: TraceScope | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._trainer = trainer
+        self._system = system
+        self._loader = loader
+        self._dataset = dataset
+        self._options = options
+        self._data = data
+        self._fail_on_error = fail_on_error
+        self._on_progress = on_progress
+        self._stop_requested = stop_requested
+        self._agreed_stop = agreed_stop or trainer.options.rank.count == 1
+        self._on_measure = on_measure
+        self._trace_level = trace_level
+        self._trace = trace
+        self._clock = clock
+        self._ranks = trainer.options.rank.count
+        self._record = _Record()
+        self._total = _steps(options, loader.batches)
+
+    def run(self) -> Evaluation[TrainingMeasurement] | None:
+        """Trains the model.
+
+        Returns:
+            The evaluation; a stopped one has the status interrupted and contains the finished steps. None on
+            ranks other than 0.
+
+        Raises:
+            EvaluationFailed: A sample failed, and ``fail_on_error`` is set; or no sample of an epoch could be
+                used.
+            EvaluationInterrupted: The run was stopped before a step was measured.
+            TrainingError: The framework failed.
+        """
+        created_at, record = utc_now(), self._record
+        warm_up = self._options.num_warmup_batches
+        going = True
+        with closing(self._batches()) as batches, self._open_profiler() as profiler:
+            if warm_up:
+                with self._traced("warm_up", warm_up, profiler) as tracing:
+                    going = self._run_steps(batches, range(warm_up), tracing)
+            if going:
+                self._on_measure()
+                with self._traced(MEASURE, self._total - warm_up, profiler) as tracing:
+                    self._run_steps(batches, range(warm_up, self._total), tracing)
+        if not record.steps:
+            raise EvaluationInterrupted("stopped before a step was measured; nothing was published")
+        measurement = self._measurement()
+        if self._trainer.options.rank.number:
+            return None
+        return Evaluation(
+            id=str(uuid.uuid4()),
+            created_at=created_at,
+            status=Status.INTERRUPTED if record.stopped else Status.COMPLETE,
+            system=self._system,
+            dataset=self._dataset,
+            measurement=measurement,
+            trace_level=self._trace_level,
+        )
+
+    @contextmanager
+    def _open_profiler(self) -> Iterator[Profiler | None]:
+        """Opens the profiler of the steps, and closes it at the end; gives None if no layers are recorded."""
+        if self._trace is None or not self._trace.recorder.wants(TraceLevel.FRAMEWORK_TRACE):
+            yield None
+            return
+        profiler = self._trainer.profiler(self._trace.recorder.level)
+        if profiler is None:
+            framework = self._system.manifest.framework.name
+            self._trace.recorder.note(f"no layers: {framework} has no profiler of training")
+            yield None
+            return
+        with closing(profiler):
+            yield profiler
+
+    @contextmanager
+    def _traced(self, name: str, steps: int, profiler: Profiler | None) -> Iterator[StepTracing | None]:
+        """Records a span around some steps, of which the warm-up keeps no layers."""
+        given = {"batch_size": self._options.batch_size, "steps": steps}
+        kind = SpanKind.of(name, TraceLevel.APPLICATION_TRACE, **given)
+        with traced(self._trace, kind) as scope:
+            if scope is None:
+                yield None
+                return
+            manifest = self._system.manifest
+            named = {"model_name": manifest.name, "model_version": manifest.version}
+            tracing = StepTracing(scope if name == MEASURE else scope.without_layers(), profiler, named)
+            yield tracing
+            tracing.collect()
+
+    def _run_steps(
+        self, batches: Iterator[LoadedBatch | PlacedBatch], numbers: range, tracing: StepTracing | None
+    ) -> bool:
+        """Runs the steps of these numbers; returns whether it ran them all."""
+        warm_up = self._options.num_warmup_batches
+        begun_ns = self._clock()
+        for number in numbers:
+            if self._stops(number):
+                self._record.stopped = True
+                return False
+            step = self._step(batches, number - numbers.start, number >= warm_up, tracing)
+            if step is None:  # an epoch was shorter than it said, because samples failed
+                return False
+            ended_ns = self._clock()
+            if number >= warm_up:
+                self._record.steps.append((*step, ended_ns - begun_ns))
+            begun_ns = ended_ns
+            if tracing is not None:
+                tracing.after_step(*self._record.last)
+                begun_ns = self._clock() if tracing.profiles else ended_ns
+            self._on_progress(Progress(number + 1, self._total))
+        return True
+
+    def _stops(self, number: int) -> bool:
+        """Returns whether to stop before a step; all ranks get the same answer."""
+        if self._agreed_stop:
+            return self._stop_requested()
+        if number % STOP_EVERY:
+            return False
+        mine = np.array([self._stop_requested()], np.int64)
+        return bool(self._trainer.gather(mine).any())
+
+    def _step(
+        self,
+        batches: Iterator[LoadedBatch | PlacedBatch],
+        number: int,
+        measured: bool,
+        tracing: StepTracing | None,
+    ) -> tuple[int, int, int, int] | None:
+        """Runs a step, and returns its samples and the times of its parts; None without a batch.
+
+        Args:
+            batches: The source.
+            number: The place of the step among those of the warm-up, or among the measured ones.
+            measured: Whether it is one of the latter.
+            tracing: Starts the profiler.
+        """
+        clock, every = self._clock, self._options.parts_every
+        if tracing is not None:
+            tracing.before_step()
+        asked_ns = clock()
+        batch = next(batches, None)
+        loaded_ns = clock()
+        if batch is None:
+            return None
+        placed = batch if not isinstance(batch, LoadedBatch) else self._place(batch)
+        placed_ns = clock() if isinstance(batch, LoadedBatch) else loaded_ns
+        parts = bool(every) and measured and number % every == 0
+        begun_ns = clock()
+        result = self._trainer.step(placed, parts=parts or self._trace_level >= TraceLevel.MODEL_TRACE)
+        ended_ns = clock()
+        self._record.losses.append(result.loss)
+        if result.parts is not None and measured:
+            self._record.parts[number] = result.parts
+        times_ns = (asked_ns, loaded_ns, placed_ns, begun_ns, ended_ns)
+        self._record.last = (number, len(placed), times_ns, result.parts)
+        return len(placed), loaded_ns - asked_ns, placed_ns - loaded_ns, ended_ns - begun_ns
+
+    def _place(self, batch: LoadedBatch) -> PlacedBatch:
+        return self._trainer.place(TrainingBatch(batch.inputs, self._targets(batch)))
+
+    def _targets(self, batch: LoadedBatch) -> NDArray[np.int64]:
+        """Returns the labels in the form of the loss: for CTC a sequence, even of a single label."""
+        labels = batch.labels
+        if self._trainer.loss is Loss.CTC and labels.ndim == 1:
+            classes = self._trainer.output_shape[-1]
+            return 1 + (labels % (classes - 1))[:, np.newaxis]
+        return labels
+
+    def _batches(self) -> Generator[LoadedBatch | PlacedBatch, None, None]:
+        """Yields the batches of epoch after epoch; one that stays on the device again and again."""
+        if self._data.place == _ON_DEVICE:
+            with closing(_generated(self._loader.epoch(0))) as epoch:
+                resident = self._place(next(epoch))
+            self._record.epochs = -(-self._total // max(1, self._loader.batches))
+            while True:
+                yield resident
+        number = 0
+        while self._options.num_epochs is None or number < self._options.num_epochs:
+            self._record.epochs = number + 1
+            usable = 0
+            with closing(_generated(self._loader.epoch(number))) as epoch:
+                for batch in epoch:
+                    self._take_failures(batch)
+                    if len(batch.inputs):
+                        usable += 1
+                        yield batch
+            if not usable:
+                raise self._nothing_usable(number)
+            number += 1
+
+    def _take_failures(self, batch: LoadedBatch) -> None:
+        for failure in batch.failures:
+            if self._fail_on_error:
+                raise EvaluationFailed(
+                    f"input {failure.input_id} failed in {failure.stage.value}: {failure.message}; stopped "
+                    f"after {len(self._record.losses)} steps because of fail_on_error, nothing was published"
+                )
+            self._record.failures.setdefault(failure.input_id, failure)
+        if self._ranks > 1 and not len(batch.inputs):
+            raise EvaluationFailed(
+                f"rank {self._trainer.options.rank.number}: every sample of a batch failed, and the other "
+                f"ranks wait for it; the first was {batch.failures[0].input_id}: {batch.failures[0].message}"
+                if batch.failures
+                else f"rank {self._trainer.options.rank.number}: a batch was empty; give a smaller batch_size"
+            )
+
+    def _nothing_usable(self, epoch: int) -> EvaluationFailed:
+        failures = list(self._record.failures.values())
+        why = f"; the first: {failures[0].input_id}: {failures[0].message}" if failures else ""
+        return EvaluationFailed(f"no sample of epoch {epoch + 1} could be used{why}")
+
+    def _measurement(self) -> TrainingMeasurement:
+        """Returns what was measured on every rank; all ranks call this."""
+        record, gather = self._record, self._trainer.gather
+        columns = np.asarray(record.steps, np.int64).T
+        every = gather(columns)  # (ranks, columns, steps)
+        at = np.array(sorted(record.parts), np.int64)
+        parts = gather(record.parts_array(at))
+        times = StepTimes(
+            **{name: every[:, place] for place, name in enumerate(_TIMES)},
+            parts_at=at,
+            forward_ns=parts[:, 0],
+            backward_ns=parts[:, 1],
+            communicate_ns=parts[:, 2],
+            update_ns=parts[:, 3],
+        )
+        return TrainingMeasurement(
+            options=self._options,
+            data=self._data,
+            times=times,
+            losses=gathered_losses(self._trainer, np.array(record.losses, np.float64)),
+            elapsed_ns=int(times.whole_ns.sum(axis=1).max()),
+            failures=gathered_failures(self._trainer, tuple(record.failures.values())),
+            epochs=record.epochs,
+        )
+
+
+@dataclass(slots=True)
+class _Record:
+    """The measurements of this rank so far."""
+
+    steps: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    parts: dict[int, StepParts] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    failures: dict[str, InputFailure] = field(default_factory=dict)
+    epochs: int = 0
+    stopped: bool = False
+    last: tuple[int, int, tuple[int, int, int, int, int], StepParts | None] = (0, 0, (0, 0, 0, 0, 0), None)
+
+    def parts_array(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns int64, (4, sampled): the parts of the steps at these places."""
+        rows = [
+            (each.forward_ns, each.backward_ns, each.communicate_ns, each.update_ns)
+            for each in (self.parts[int(place)] for place in at)
+        ]
+        return np.asarray(rows, np.int64).reshape(-1, 4).T
+
+
+def _steps(options: TrainingOptions, batches: int) -> int:
+    """Returns the steps of a run, the warm-up included."""
+    if options.num_batches is not None:
+        return options.num_warmup_batches + options.num_batches
+    if options.num_epochs is None:
+        raise ConfigurationError("neither num_batches nor num_epochs ends the training; give one of them")
+    total = options.num_epochs * batches
+    if total <= options.num_warmup_batches:
+        raise ConfigurationError(
+            f"num_epochs {options.num_epochs} of {batches} batches are all within num_warmup_batches "
+            f"{options.num_warmup_batches}; give more epochs, or fewer batches to warm up"
+        )
+    return total
+
+
+def _generated(batches: Iterator[LoadedBatch]) -> Generator[LoadedBatch, None, None]:
+    """Wraps an iterator in a generator, whose ``close`` closes the iterator."""
+    try:
+        yield from batches
+    finally:
+        if isinstance(batches, Generator):
+            batches.close()

@@ -1,1 +1,0 @@
-"""The precision of figures: intervals of serial times, measurement length, and process groups."""

@@ -1,1 +1,0 @@
-"""Execution of jobs: the resources they receive, fresh processes, and their supervision."""

@@ -1,1 +1,0 @@
-"""The databases: MongoDB behind an address, and one SQLite file with the same interface."""

@@ -1,0 +1,387 @@
+"""The metrics of tasks that predict images: semantic segmentation and image enhancement.
+
+That of segmentation is intersection over union and pixel accuracy, over a whole dataset. That of image
+enhancement is the peak signal-to-noise ratio and the structural similarity of the images to the dataset's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps, Images, Predictions
+from inferometer.evaluators.datasets.base import IGNORED_CLASS, ClassMap, Sample, TargetImage, UnreadClassMap
+from inferometer.evaluators.kinds.batches.accuracy import ClassIndex
+from inferometer.evaluators.tasks.metric import (
+    Score,
+    TaskMetric,
+    TaskResult,
+    mean_score,
+    ratio_interval,
+    score_within,
+)
+from inferometer.manifests.errors import DatasetError, PredictionError, printable
+from inferometer.manifests.schema import ModelManifest
+
+WINDOW = 11
+"""The side of SSIM's window, in pixels."""
+_SIGMA = 1.5
+_C1 = 0.01**2
+_C2 = 0.03**2
+_LUMA = np.array([65.481, 128.553, 24.966]) / 255
+_LUMA_OF_BLACK = 16 / 255
+
+
+def psnr_db(image: NDArray[np.float64], target: NDArray[np.float64]) -> float:
+    """Returns ``10 · log10(1 / MSE)``, in dB, over all pixels and channels; infinite for equal images.
+
+    Args:
+        image: float64, 0…1, of any shape.
+        target: Likewise.
+    """
+    error = float(np.mean(np.square(image - target)))
+    return math.inf if error == 0 else -10 * math.log10(error)
+
+
+def ssim(image: NDArray[np.float64], target: NDArray[np.float64]) -> float | None:
+    """Returns the structural similarity, the mean over the channels; None for an image below the window.
+
+    Source: Wang, Bovik, Sheikh and Simoncelli, "Image Quality Assessment: From Error Visibility to Structural
+    Similarity", 2004: a Gaussian window of 11 × 11 with a deviation of 1.5 whose weights sum to 1, K1 = 0.01,
+    K2 = 0.03, range 1, the mean over the places where the window is in the image.
+
+    Args:
+        image: float64, 0…1, height × width × channels.
+        target: Likewise.
+    """
+    if min(image.shape[:2]) < WINDOW:
+        return None
+    channels = range(image.shape[2])
+    return float(np.mean([_of_channel(image[..., place], target[..., place]) for place in channels]))
+
+
+def luma(image: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns Y of ITU-R BT.601, 16/255…235/255, as MATLAB's ``rgb2ycbcr``; grey is that in each channel.
+
+    Args:
+        image: float64, 0…1, height × width × channels.
+    """
+    colours = np.broadcast_to(image, (*image.shape[:2], len(_LUMA)))
+    return (colours @ _LUMA + _LUMA_OF_BLACK)[..., np.newaxis]
+
+
+def _of_channel(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    mean_x, mean_y = _blurred(x), _blurred(y)
+    squares, product = mean_x**2 + mean_y**2, mean_x * mean_y
+    variances = _blurred(x * x + y * y) - squares  # of both together
+    covariance = _blurred(x * y) - product
+    similarity = (2 * product + _C1) * (2 * covariance + _C2) / ((squares + _C1) * (variances + _C2))
+    return float(similarity.mean())
+
+
+def _blurred(plane: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the weighted mean in the window, where it is in the plane; rows first, then columns."""
+    offsets = np.arange(WINDOW) - WINDOW // 2
+    weights = np.exp(-(offsets**2) / (2 * _SIGMA**2))
+    weights /= weights.sum()
+    for _ in range(2):
+        kept = plane.shape[0] - WINDOW + 1
+        summed = weights[0] * plane[:kept]
+        for place in range(1, WINDOW):
+            summed += weights[place] * plane[place : place + kept]
+        plane = summed.T
+    return plane
+
+
+_SIDES = 2
+
+
+class ImageEnhancementMetric(TaskMetric):
+    """Compares images with targets, both 0…1: the means over the images of their PSNR and SSIM.
+
+    Predictions are compared as they are, not rounded to 8 bits. ``score_border`` pixels at each side are left
+    out, and with ``score_channels: Y`` the luma alone is compared, as papers on super-resolution do. A grey
+    target of an image in colour is that grey in each channel.
+
+    The PSNR of an image that equals its target is infinite: it is left out of the mean, and counted. An image
+    smaller than SSIM's window has none, and is left out of that mean.
+    """
+
+    task = "image_enhancement"
+
+    def __init__(self, manifest: ModelManifest) -> None:
+        super().__init__(manifest)
+        self._border = manifest.output.parameters.score_border
+        self._luma = manifest.output.parameters.score_channels == "Y"
+        self._ratios: list[float] = []
+        self._similarities: list[float] = []
+        self._samples = 0
+
+    def add(self, sample: Sample, prediction: Predictions) -> None:
+        """Compares one image; see ``TaskMetric``."""
+        truth = sample.read_truth()
+        if truth is None:
+            return
+        if not isinstance(truth, TargetImage):
+            raise DatasetError("has no target image, which image enhancement is scored against")
+        if not isinstance(prediction, Images) or len(prediction) != 1:
+            raise PredictionError("the prediction is no image")
+        image, target = self._compared(prediction.pixels[0], truth.pixels)
+        self._samples += 1
+        self._ratios.append(psnr_db(image, target))
+        if (similarity := ssim(image, target)) is not None:
+            self._similarities.append(similarity)
+
+    def _compared(
+        self, pixels: NDArray[np.floating[Any]], truth: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns the parts of the image and of its target that are compared."""
+        if pixels.shape[:2] != truth.shape[:2]:
+            raise PredictionError(
+                f"the predicted image has {pixels.shape[1]} × {pixels.shape[0]} pixels, its target "
+                f"{truth.shape[1]} × {truth.shape[0]}"
+            )
+        if pixels.shape[2] != truth.shape[2] and truth.shape[2] != 1:
+            raise PredictionError("the predicted image is grey, its target is in colour")
+        if min(truth.shape[:2]) <= _SIDES * self._border:
+            raise PredictionError(
+                f"nothing is left of {truth.shape[1]} × {truth.shape[0]} pixels without a border of "
+                f"{self._border}"
+            )
+        inner = tuple(slice(self._border, side - self._border) for side in truth.shape[:2])
+        image = pixels[inner].astype(np.float64)
+        exact = truth[inner].astype(pixels.dtype) / pixels.dtype.type(255)  # so that an equal image is equal
+        target = np.broadcast_to(exact, image.shape).astype(np.float64)
+        return (luma(image), luma(target)) if self._luma else (image, target)
+
+    def result(self) -> TaskResult | None:
+        """Returns the scores; None if no image with a target was predicted."""
+        if not self._samples:
+            return None
+        ratios = np.array([ratio for ratio in self._ratios if math.isfinite(ratio)])
+        identical = self._samples - len(ratios)
+        scores = [
+            mean_score("PSNR", ratios, "dB"),
+            mean_score("SSIM", np.array(self._similarities), least=-1.0, most=1.0),
+            Score("identical", float(identical), is_count=True),
+        ]
+        details = {"ssim_images": len(self._similarities), "psnr_images": len(ratios)}
+        return TaskResult(self.task, self._definition(), self._samples, scores, details)
+
+    def _definition(self) -> str:
+        channels = "Y of BT.601" if self._luma else "RGB"
+        border = f", without a border of {self._border} pixels" if self._border else ""
+        return f"PSNR and SSIM (Wang et al. 2004), range 1, {channels}{border}, mean over images, version 1"
+
+
+DEFINITION = "mean IoU over the dataset's confusion matrix, version 1"
+MOST_CLASSES = 4096
+"""A dataset has at most so many classes: the matrix then has 128 MiB."""
+MOST_COUNTS = 2**24
+"""The interval requires three counts of each image and class; beyond 128 MiB there is none."""
+MOST_SHOWN_CLASSES = 256
+"""The matrix is among the details for at most so many classes."""
+_NO_MAP = "has no class map, which semantic segmentation is scored against"
+
+
+class SemanticSegmentationMetric(TaskMetric):
+    """Counts the pixels of each class of the truth by the class that was predicted.
+
+    A dataset's class is the model's label of the same name, as ``ClassIndex`` finds it; where either has no
+    names, the class of the same number. The confusion matrix, int64, has a row for each of the dataset's
+    classes and one column more, for pixels that the model takes for none of them.
+
+    The intersection over union of a class is its pixels that were recognised, by those that belong to it,
+    were taken for it, or both, over all images (Everingham et al., "The PASCAL Visual Object Classes
+    Challenge", 2015). Classes that occur neither in the truth nor in predictions are left out of the mean.
+    Ignored pixels, and those that preprocessing cropped away, do not count.
+    """
+
+    task = "semantic_segmentation"
+
+    def __init__(self, manifest: ModelManifest) -> None:
+        super().__init__(manifest)
+        self._labels = manifest.output.parameters.labels
+        self._classes: tuple[str, ...] = ()
+        self._places: NDArray[np.int64] | None = None
+        self._size = len(self._labels)
+        self._grows = not self._labels
+        self._matrix = np.zeros((self._size, self._size + 1), np.int64)
+        self._counts: list[NDArray[np.int64]] | None = []
+        self._samples = self._pixels = self._ignored = self._unseen = 0
+
+    def check(self, sample: Sample) -> None:
+        """Checks that the model has the dataset's classes, and a truth in memory is a map; reads no map."""
+        if isinstance(sample.truth, ClassMap | UnreadClassMap):
+            self._learn(sample.truth.classes)
+        elif sample.truth is not None and not callable(sample.truth):
+            raise DatasetError(f"sample {printable(sample.id)}: {_NO_MAP}")
+
+    def add(self, sample: Sample, prediction: Predictions) -> None:
+        """Counts the pixels of one image; see ``TaskMetric``."""
+        truth = sample.read_truth()
+        if truth is None:
+            return
+        if not isinstance(truth, ClassMap):
+            raise DatasetError(_NO_MAP)
+        if not isinstance(prediction, ClassMaps) or len(prediction) != 1:
+            raise PredictionError("the prediction is no class map")
+        found = prediction.map(0)
+        if found.shape != truth.pixels.shape:
+            raise PredictionError(
+                f"the predicted map has {found.shape[1]} × {found.shape[0]} pixels, "
+                f"the dataset's mask {truth.pixels.shape[1]} × {truth.pixels.shape[0]}"
+            )
+        self._learn(truth.classes)
+        self._count(truth.pixels, found)
+
+    def _learn(self, classes: tuple[str, ...]) -> None:
+        """Takes over the dataset's names, and finds the model's label of each."""
+        if not classes or classes == self._classes:
+            return
+        if self._classes or len(classes) > MOST_CLASSES:
+            raise DatasetError(
+                f"the dataset has {len(classes)} classes, of other names than before"
+                if self._classes
+                else f"the dataset has {len(classes)} classes; at most {MOST_CLASSES} are counted"
+            )
+        if self._samples:
+            raise DatasetError("only some class maps of the dataset have names of classes")
+        if self._labels:
+            index = ClassIndex(self._labels)
+            places = np.full(len(self._labels), len(classes), np.int64)
+            for place, name in enumerate(classes):
+                label = index.find(name)
+                if places[label] != len(classes):
+                    raise DatasetError(
+                        f'the dataset\'s classes "{classes[places[label]]}" and "{name}" are one of the '
+                        f'model: "{self._labels[label]}"'
+                    )
+                places[label] = place
+            self._places = places
+        self._classes, self._grows = classes, False
+        self._resize(len(classes))
+
+    def _resize(self, size: int) -> None:
+        """Makes room for classes; the last column, for none of them, stays the last."""
+        matrix = np.zeros((size, size + 1), np.int64)
+        kept = min(self._size, size)
+        matrix[:kept, :kept] = self._matrix[:kept, :kept]
+        matrix[:kept, -1] = self._matrix[:kept, -1]
+        self._matrix, self._size = matrix, size
+
+    def _count(self, truth: NDArray[np.int32], found: NDArray[np.int32]) -> None:
+        labelled, seen = truth != IGNORED_CLASS, found != UNSEEN
+        counted = labelled & seen
+        true, predicted = truth[counted].astype(np.int64), found[counted].astype(np.int64)
+        self._make_room(true, predicted)
+        if self._places is not None:
+            columns = np.where(predicted == NO_CLASS, self._size, self._places[predicted])
+        else:
+            # where the dataset has fewer classes than the model, the others are none of them
+            columns = np.where((predicted == NO_CLASS) | (predicted >= self._size), self._size, predicted)
+        flat = np.bincount(true * (self._size + 1) + columns, minlength=self._matrix.size)
+        matrix = flat.reshape(self._matrix.shape)
+        self._matrix += matrix
+        self._samples += 1
+        self._pixels += truth.size
+        self._ignored += int(truth.size - np.count_nonzero(labelled))
+        self._unseen += int(np.count_nonzero(labelled & ~seen))
+        if self._counts is not None:
+            self._counts.append(_of_classes(matrix))
+            if len(self._counts) * 3 * self._size > MOST_COUNTS:
+                self._counts = None
+
+    def _make_room(self, true: NDArray[np.int64], predicted: NDArray[np.int64]) -> None:
+        """Raises an error for numbers of no class; without any names, there are as many as occur."""
+        if not true.size:
+            return
+        if (wrong := _outside(true, 0, MOST_CLASSES if self._grows else self._size)) is not None:
+            raise DatasetError(f"the mask has the class {wrong}; {self._known()}")
+        if (wrong := _outside(predicted, NO_CLASS, len(self._labels) or MOST_CLASSES)) is not None:
+            raise PredictionError(f"class {wrong} was predicted, which the model does not have")
+        occurring = 1 + int(max(true.max(), predicted.max()))
+        if self._grows and occurring > self._size:
+            self._resize(occurring)
+
+    def _known(self) -> str:
+        if self._grows:
+            return f"at most {MOST_CLASSES} classes are counted"
+        whose = "dataset" if self._classes else "model"
+        return f"the {whose} has {self._size} classes, 0 to {self._size - 1}"
+
+    def result(self) -> TaskResult | None:
+        """Returns the scores; None if no map with a truth was predicted."""
+        if not self._samples:
+            return None
+        ious = _ious(_of_classes(self._matrix))
+        occurring = int(np.isfinite(ious).sum())
+        shown = [
+            *self._scores(_mean(ious), _accuracy_of(self._matrix)),
+            Score("classes", float(occurring), is_count=True),
+            Score("ignored", self._ignored / self._pixels if self._pixels else None),
+            Score("unseen", _share(self._unseen, self._pixels - self._ignored)),
+        ]
+        return TaskResult(self.task, DEFINITION, self._samples, shown, self._details(ious))
+
+    def _scores(self, mean_iou: float | None, accuracy: float | None) -> tuple[Score, Score]:
+        """Returns the scores with intervals over the images, of which each has counts of its classes."""
+        if self._counts is None or mean_iou is None or accuracy is None:
+            return Score("mean_IoU", mean_iou), Score("pixel_accuracy", accuracy)
+        counts = np.zeros((3, len(self._counts), self._size))
+        for place, each in enumerate(self._counts):
+            counts[:, place, : each.shape[1]] = each
+        recognised, true, predicted = counts
+        of_iou = ratio_interval(recognised, true + predicted - recognised)
+        of_pixels = ratio_interval(recognised.sum(axis=1, keepdims=True), true.sum(axis=1, keepdims=True))
+        return (
+            score_within("mean_IoU", mean_iou, of_iou, least=0.0, most=1.0),
+            score_within("pixel_accuracy", accuracy, of_pixels, least=0.0, most=1.0),
+        )
+
+    def _details(self, ious: NDArray[np.float64]) -> dict[str, Any]:
+        names: Sequence[str] = self._classes or self._labels or tuple(map(str, range(self._size)))
+        details: dict[str, Any] = {
+            "classes": list(names),
+            "class_iou": [float(iou) if np.isfinite(iou) else None for iou in ious],
+            "counted_pixels": int(self._matrix.sum()),
+        }
+        if self._size <= MOST_SHOWN_CLASSES:
+            details["confusion_matrix"] = self._matrix.tolist()
+        return details
+
+
+def _outside(numbers: NDArray[np.int64], least: int, limit: int) -> int | None:
+    """One of the numbers that is not from ``least`` to below ``limit``; None if all are."""
+    low, high = int(numbers.min()), int(numbers.max())
+    return low if low < least else high if high >= limit else None
+
+
+def _of_classes(matrix: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Counts for each class, 3 × classes: recognised, in the truth, predicted."""
+    return np.stack([matrix.diagonal(), matrix.sum(axis=1), matrix[:, :-1].sum(axis=0)])
+
+
+def _ious(counts: NDArray[Any]) -> NDArray[np.float64]:
+    """Returns the intersection over union of each class; NaN where it does not occur."""
+    recognised, true, predicted = counts
+    union = true + predicted - recognised
+    ious: NDArray[np.float64] = np.divide(recognised, union, out=np.full(len(union), np.nan), where=union > 0)
+    return ious
+
+
+def _mean(ious: NDArray[np.float64]) -> float | None:
+    finite = ious[np.isfinite(ious)]
+    return float(finite.mean()) if len(finite) else None
+
+
+def _accuracy_of(matrix: NDArray[np.int64]) -> float | None:
+    return _share(int(matrix.trace()), int(matrix.sum()))
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

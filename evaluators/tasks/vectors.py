@@ -1,0 +1,300 @@
+"""The metrics of vectors of numbers: regression, and embeddings.
+
+That of regression is how far numbers are from their targets. Those of embeddings are the similarity to
+reference vectors, and the recall among nearest neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.tasks.predictions import Predictions, Values
+from inferometer.evaluators.datasets.base import Sample, TargetValues
+from inferometer.evaluators.tasks.metric import (
+    Score,
+    ScoreInterval,
+    TaskMetric,
+    TaskResult,
+    mean_score,
+    ratio_interval,
+    score_within,
+    share_score,
+)
+from inferometer.manifests.errors import DatasetError, PredictionError
+from inferometer.manifests.schema import ModelManifest
+
+DEFINITION = "MAE, RMSE and R² of each number, mean over the numbers, version 1"
+
+_Numbers = NDArray[np.float64]
+
+
+class RegressionMetric(TaskMetric):
+    """Compares N × k numbers with their targets.
+
+    The mean absolute error, the root of the mean squared error and the coefficient of determination are
+    those of each of the k numbers over the samples; a score is their mean, as scikit-learn's with
+    ``multioutput="uniform_average"``. R² is not defined for targets that are all the same, which are left
+    out of its mean; without others it is None.
+    """
+
+    task = "regression"
+
+    def __init__(self, manifest: ModelManifest) -> None:
+        super().__init__(manifest)
+        self._predicted: list[_Numbers] = []
+        self._targets: list[_Numbers] = []
+
+    def add(self, sample: Sample, prediction: Predictions) -> None:
+        """Takes the numbers of one input; see ``TaskMetric``."""
+        truth = sample.read_truth()
+        if truth is None:
+            return
+        if not isinstance(truth, TargetValues):
+            raise DatasetError("has no targets, which a regression is scored against")
+        if not isinstance(prediction, Values) or len(prediction) != 1:
+            raise PredictionError("the prediction has no numbers")
+        values = prediction.values[0].astype(np.float64)
+        if values.shape != truth.values.shape:
+            raise PredictionError(
+                f"{len(values)} numbers were predicted; the dataset has {truth.values.size} targets"
+            )
+        if self._targets and len(self._targets[0]) != len(truth.values):
+            raise DatasetError(f"has {len(truth.values)} targets, and others before {len(self._targets[0])}")
+        with np.errstate(over="ignore"):
+            if not np.isfinite(values - truth.values).all():
+                raise PredictionError("a number differs from its target by more than float64 holds")
+        self._predicted.append(values)
+        self._targets.append(truth.values)
+
+    def result(self) -> TaskResult | None:
+        """Returns the scores; None if no input with targets was predicted."""
+        if not self._targets:
+            return None
+        predicted, targets = np.stack(self._predicted), np.stack(self._targets)
+        figures = {
+            "MAE": _absolute(predicted, targets),
+            "RMSE": _root_of_squares(predicted, targets),
+            "R2": _determination(predicted, targets),
+        }
+        details = {n: [float(v) if np.isfinite(v) else None for v in each] for n, each in figures.items()}
+        intervals, scores = _intervals(predicted, targets), []
+        for name, each in figures.items():
+            value = _mean(each)
+            if not np.isfinite(value):
+                scores.append(Score(name, None))
+            elif name == "R2":
+                scores.append(score_within(name, value, intervals[name], most=1.0))
+            else:
+                scores.append(score_within(name, value, intervals[name], least=0.0))
+        labels = self.manifest.output.parameters.labels
+        return TaskResult(
+            self.task, DEFINITION, len(targets), scores, {"values": list(labels), "scores": details}
+        )
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _intervals(predicted: _Numbers, targets: _Numbers) -> dict[str, ScoreInterval | None]:
+    """Returns the intervals of the scores over other samples of the kind."""
+    errors, ones = np.abs(predicted - targets), np.ones_like(targets)
+    spread = np.where(np.ptp(targets, axis=0) > 0, np.square(targets - targets.mean(axis=0)), 0.0)
+    missed = ratio_interval(np.square(errors), spread)
+    return {
+        "MAE": ratio_interval(errors, ones),
+        "RMSE": ratio_interval(np.square(errors), ones, power=0.5),
+        "R2": None if missed is None else ScoreInterval(1.0 - missed.high, 1.0 - missed.low),
+    }
+
+
+@np.errstate(over="ignore")
+def _absolute(predicted: _Numbers, targets: _Numbers) -> _Numbers:
+    errors, exponents = _scaled(predicted - targets)
+    means: _Numbers = np.ldexp(np.abs(errors).mean(axis=0), exponents)
+    return means
+
+
+@np.errstate(over="ignore")
+def _root_of_squares(predicted: _Numbers, targets: _Numbers) -> _Numbers:
+    errors, exponents = _scaled(predicted - targets)
+    roots: _Numbers = np.ldexp(np.sqrt(np.square(errors).mean(axis=0)), exponents)
+    return roots
+
+
+@np.errstate(over="ignore")
+def _determination(predicted: _Numbers, targets: _Numbers) -> _Numbers:
+    """R² of each number, ``1 - Σ(y - ŷ)² / Σ(y - ȳ)²``; NaN where the targets are all the same.
+
+    It is -inf where it is below what float64 holds.
+    """
+    errors, of_errors = _scaled(predicted - targets)
+    scaled, of_targets = _scaled(targets)
+    deviations, of_deviations = _scaled(scaled - scaled.mean(axis=0))
+    varied = targets.max(axis=0) > targets.min(axis=0)
+    spread = np.square(deviations).sum(axis=0)
+    missed = np.divide(
+        np.square(errors).sum(axis=0), spread, out=np.full(len(spread), np.nan), where=varied & (spread > 0)
+    )
+    shares: _Numbers = 1.0 - np.ldexp(missed, 2 * (of_errors - of_targets - of_deviations))
+    return shares
+
+
+def _scaled(values: _Numbers) -> tuple[_Numbers, NDArray[np.int32]]:
+    """Values by a power of two for each column, which is exact, so that no sum and no square overflows.
+
+    Returns:
+        float64, samples × k, within ±2; and int32, k: the exponents of the powers.
+    """
+    exponents: NDArray[np.int32] = np.frexp(np.abs(values).max(axis=0))[1] - 1
+    return values / np.ldexp(1.0, exponents), exponents
+
+
+def _mean(each: _Numbers) -> float:
+    """Returns the mean of what is defined; NaN if nothing is, and -inf if that of one number is."""
+    defined = each[~np.isnan(each)]
+    return float((defined / len(defined)).sum()) if len(defined) else np.nan
+
+
+RECALL_RANKS = (1, 5, 10)
+"""The numbers of neighbours of the recall."""
+_BLOCK_ELEMENTS = 2**21
+"""The most similarities in memory at once: 16 MiB of float64."""
+_DECIMALS = 6
+"""Similarities are rounded, so that equal vectors tie whatever the order of a sum."""
+
+
+class EmbeddingMetric(TaskMetric):
+    """Cosine similarity to reference vectors, and recall at 1, 5 and 10.
+
+    The similarity is the mean over the samples with a ``TargetValues``. The recall at k is the share of the
+    labelled samples that have one of their own label among their k nearest neighbours by cosine, where the
+    neighbours are the other labelled samples of the evaluation (Jégou et al., "Product Quantization for
+    Nearest Neighbor Search", 2011; by class as in Oh Song et al., "Deep Metric Learning via Lifted Structured
+    Feature Embedding", 2016). A sample whose label no other has is a neighbour, but not asked for. Of
+    neighbours with the same similarity, to six decimals, the one that was added first is nearer.
+
+    A vector of zeros has no direction, and is not a prediction.
+    """
+
+    task: ClassVar[str] = "embedding"
+
+    def __init__(self, manifest: ModelManifest) -> None:
+        super().__init__(manifest)
+        self._similarities: list[float] = []
+        self._vectors: list[NDArray[np.floating[Any]]] = []
+        self._labels: list[str] = []
+        self._samples = 0
+
+    def check(self, sample: Sample) -> None:
+        """Checks that a truth in memory is a vector; see ``TaskMetric``."""
+        if sample.truth is not None and not callable(sample.truth):
+            _reference(sample)
+
+    def add(self, sample: Sample, prediction: Predictions) -> None:
+        """Takes the embedding of one sample; see ``TaskMetric``."""
+        if not isinstance(prediction, Values) or len(prediction) != 1:
+            raise PredictionError("its prediction is not one embedding")
+        vector = prediction.values[0]
+        direction = _direction(vector)
+        if direction is None:
+            raise PredictionError("its embedding has no direction: it is zeros, or not finite")
+        reference = _reference(sample)
+        if reference is None and sample.label is None:
+            return
+        if reference is not None and len(reference) != len(vector):
+            raise DatasetError(f"its reference has {len(reference)} values; the model gives {len(vector)}")
+        if self._vectors and len(self._vectors[0]) != len(vector):
+            raise PredictionError(
+                f"its embedding has {len(vector)} values; others have {len(self._vectors[0])}"
+            )
+        self._samples += 1
+        if reference is not None:
+            self._similarities.append(float(direction @ reference))
+        if sample.label is not None:
+            self._vectors.append(direction.astype(vector.dtype))
+            self._labels.append(sample.label)
+
+    def result(self) -> TaskResult | None:
+        """Returns the scores; None if no sample with a reference or a label was predicted."""
+        if not self._samples:
+            return None
+        scores: list[Score] = []
+        details: Mapping[str, Any] = {}
+        similarities = np.asarray(self._similarities, np.float64)
+        scores.append(mean_score("cosine similarity", similarities, least=-1.0, most=1.0))
+        ranks = np.empty(0, np.int64)
+        if self._labels:
+            ranks = nearest_ranks(np.stack(self._vectors), self._labels)
+            details = _details(ranks, len(self._labels))
+        scores += [share_score(f"recall@{k}", ranks < k) for k in RECALL_RANKS]
+        if not len(similarities):
+            scores.append(scores.pop(0))
+        return TaskResult(
+            self.task,
+            "cosine similarity to the reference; recall@k among the other samples, by label",
+            self._samples,
+            scores,
+            details,
+        )
+
+
+def nearest_ranks(vectors: NDArray[np.floating[Any]], labels: list[str]) -> NDArray[np.int64]:
+    """Returns how many neighbours are nearer than the nearest of the same label, for each sample.
+
+    Memory is bounded: similarities are computed in blocks of samples.
+
+    Args:
+        vectors: float32 or float64, samples × k, each of length 1.
+        labels: One for each sample.
+
+    Returns:
+        int64; one rank, from 0, for each sample that has another one with its label, in their order.
+    """
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    classes = np.asarray([numbers[label] for label in labels], np.int64)
+    asked = np.flatnonzero(np.bincount(classes)[classes] > 1)
+    double = vectors.astype(np.float64)
+    ranks = np.empty(len(asked), np.int64)
+    rows = max(1, _BLOCK_ELEMENTS // len(labels))
+    for start in range(0, len(asked), rows):
+        block = asked[start : start + rows]
+        similarities = np.round(double[block] @ double.T, _DECIMALS)
+        similarities[np.arange(len(block)), block] = -np.inf
+        same = classes[block, np.newaxis] == classes
+        nearest = np.where(same, similarities, -np.inf).argmax(axis=1)
+        best = similarities[np.arange(len(block)), nearest, np.newaxis]
+        before = np.arange(len(labels)) < nearest[:, np.newaxis]
+        ranks[start : start + rows] = ((similarities > best) | ((similarities == best) & before)).sum(axis=1)
+    return ranks
+
+
+def _details(ranks: NDArray[np.int64], labelled: int) -> Mapping[str, Any]:
+    return {"labelled_samples": labelled, "queries": len(ranks)}
+
+
+def _direction(vector: NDArray[Any]) -> NDArray[np.float64] | None:
+    """Returns a vector of length 1, float64, k; None for zeros, and for what is not finite."""
+    largest = float(np.abs(vector).max()) if vector.size else 0.0
+    if not largest or not np.isfinite(largest):
+        return None
+    exponent = np.frexp(largest)[1] - 1  # exact, and no square overflows
+    scaled = vector.astype(np.float64) / np.ldexp(1.0, exponent)
+    direction: NDArray[np.float64] = scaled / np.linalg.norm(scaled)
+    return direction
+
+
+def _reference(sample: Sample) -> NDArray[np.float64] | None:
+    """Returns the direction of a sample's reference vector; None without one."""
+    truth = sample.read_truth()
+    if truth is None:
+        return None
+    if not isinstance(truth, TargetValues):
+        raise DatasetError(f"input {sample.id}: has no reference vector, which embeddings are scored by")
+    direction = _direction(truth.values) if truth.values.ndim == 1 else None
+    if direction is None:
+        raise DatasetError(
+            f"input {sample.id}: its reference is no vector of finite numbers with a direction"
+        )
+    return direction

@@ -1,1 +1,0 @@
-"""Training runs: the loop over batches, its ranks, and what they measured."""
