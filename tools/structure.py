@@ -33,9 +33,6 @@ FOLDERS = ("agent", "client", "evaluators", "manifests", "protos", "inferometer"
 LISTS = (
     "agent/architectures",
     "agent/operators/table",
-    "agent/frameworks/mxnet/operators/table",
-    "agent/frameworks/onnxruntime/operators/table",
-    "agent/frameworks/pytorch/operators/table",
     "evaluators/reports",
 )
 """Folders with a file for each of many models, groups of operators or reports; they count as no rooms."""

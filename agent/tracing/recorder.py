@@ -21,11 +21,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -353,6 +352,8 @@ class SpanRecorder:
         """Moves the spans in the columns to a new chunk."""
         if not len(self._columns[0]):
             return
+        import numpy as np  # not for the help of the command line, which shows the levels
+
         columns = [np.frombuffer(column, np.int64) for column in self._columns]
         self._full.append(SpanChunk(tuple(self._kinds), *columns))
         self._kinds, self._kind_characters, self._columns = {}, 0, _empty_columns()

@@ -7,11 +7,10 @@ import logging
 import sys
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferometer.client.api.discovery import KnownAgent, find_agents
 from inferometer.client.cli.command import (
     POSITIVE,
     Command,
@@ -22,9 +21,12 @@ from inferometer.client.cli.command import (
     tls_options,
 )
 from inferometer.client.cli.output import NOT_SERVING, SUCCESS, output_options, print_rows
-from inferometer.client.remote.native.registry import AgentDetails, AgentStatus, ask_status
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.reports.writer import Format, write
+
+if TYPE_CHECKING:
+    from inferometer.client.api.discovery import KnownAgent
+    from inferometer.client.remote.native.registry import AgentDetails, AgentStatus
 
 _AGENT_COLUMNS = (
     Column("address", "address"),
@@ -58,6 +60,8 @@ def agents(model_name: str | None, framework_name: str | None, **output: Any) ->
     have the names of the models.
     """
     invocation = current_invocation()
+    from inferometer.client.api.discovery import find_agents  # loads grpc
+
     known = find_agents(invocation)
     wanted = framework_name.strip().casefold() if framework_name else None
     rows = [
@@ -125,6 +129,8 @@ def status(address: str, timeout_s: float, format_name: str) -> int:
     so does an agent that is too busy.
     """
     invocation = current_invocation()
+    from inferometer.client.remote.native.registry import ask_status  # loads grpc
+
     found = ask_status(address, timeout_s, invocation.secret, invocation.agent_tls)
     if format_name.lower() == Format.JSON.value:
         click.echo(json.dumps(_status_document(found), indent=2))

@@ -1,7 +1,8 @@
 # Generated; do not edit. To regenerate it, run: make stubs
 """Benchmarks of operators of PyTorch: those of MXNet by their names, with equal inputs."""
 
-from inferometer.client.api.operators.benchmark import PyTorchBenchmark, RunAll
+from inferometer.client.api.operators.benchmark import PyTorchBenchmark
+from inferometer.client.api.operators.benchmark import RunAll
 
 __all__ = [
     "GRU",

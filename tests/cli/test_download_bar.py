@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
 def _shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(waiting, "SHOWN_AFTER_S", 0.0)
-    monkeypatch.setattr(waiting, "SHOWN_EVERY_S", 0.0)
+    monkeypatch.setattr(waiting, "BAR_EVERY_S", 0.0)
 
 
 def progress(url: str, mib: int, total: int | None = 9, ended: bool = False) -> DownloadProgress:

@@ -10,7 +10,6 @@ import pytest
 
 from inferometer.agent.artifacts.downloads import DownloadProgress
 from inferometer.client.api import progress, waiting
-from inferometer.client.api import waiting as download_bar
 from inferometer.client.api.progress import LiveLine, ProgressBar, line_of
 from inferometer.client.api.waiting import DownloadBar, WaitingLine
 from inferometer.evaluators.kinds.batches.run import Progress
@@ -73,7 +72,6 @@ class TestLine:
     def _drawn_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(waiting, "SHOWN_AFTER_S", 0.0)
         monkeypatch.setattr(waiting, "SHOWN_EVERY_S", 0.001)
-        monkeypatch.setattr(download_bar, "SHOWN_AFTER_S", 0.0)
 
     def test_it_says_what_is_being_done_and_goes_away(self) -> None:
         before = threading.enumerate()

@@ -164,7 +164,7 @@ def test_the_timeline_nests_and_is_bounded(
     given: dict[str, list[Evaluation]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [whole, _] = picture("eventflow", given["eventflow"]).charts
-    monkeypatch.setattr(traces, "MOST_BARS", 20)
+    monkeypatch.setattr(traces, "MOST_SPANS", 20)
     [cut, _] = picture("eventflow", given["eventflow"]).charts
 
     assert isinstance(whole, Timeline)
@@ -198,7 +198,7 @@ def test_a_timeline_that_reading_ahead_would_fill_begins_with_the_first_predict_
 
     began = []
     for most in (100, 40):
-        monkeypatch.setattr(traces, "MOST_BARS", most)
+        monkeypatch.setattr(traces, "MOST_SPANS", most)
         drawing = find_plot("eventflow").draw([evaluation], rows)
         assert drawing is not None
         [chart] = drawing.charts

@@ -1,7 +1,8 @@
 # Generated; do not edit. To regenerate it, run: make stubs
 """Benchmarks of the losses of ``mxnet.gluon.loss``."""
 
-from inferometer.client.api.operators.benchmark import MXNetBenchmark, RunAll
+from inferometer.client.api.operators.benchmark import MXNetBenchmark
+from inferometer.client.api.operators.benchmark import RunAll
 
 __all__ = [
     "L1Loss",
