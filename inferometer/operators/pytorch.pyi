@@ -1,8 +1,7 @@
 # Generated; do not edit. To regenerate it, run: make stubs
 """Benchmarks of operators of PyTorch: those of MXNet by their names, with equal inputs."""
 
-from inferometer.client.api.operators.benchmark import PyTorchBenchmark
-from inferometer.client.api.operators.benchmark import RunAll
+from inferometer.client.api.operators.benchmark import PyTorchBenchmark, RunAll
 
 __all__ = [
     "GRU",

@@ -120,6 +120,7 @@ def test_only_a_predictor_loads_its_framework(loaded_by: LoadedBy) -> None:
                 "inferometer.agent.architectures.",
                 "inferometer.agent.server.",
                 "inferometer.agent.protocol.",
+                "inferometer.agent.open_inference.",
             ),
         ),
     ],
