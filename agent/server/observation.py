@@ -16,7 +16,7 @@ import grpc
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.server.binding import metrics_warning
-from inferometer.agent.server.rpc import CallObserver
+from inferometer.agent.server.calls import CallObserver
 from inferometer.agent.serving.observers import Call, PredictionObserver, QueueObserver, current_call
 from inferometer.agent.serving.prediction_watch import AgentLoad, PredictionWatch
 

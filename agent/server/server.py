@@ -30,14 +30,14 @@ from inferometer.agent.server.binding import (
     join_address,
     server_options,
 )
-from inferometer.agent.server.calls import Calls
+from inferometer.agent.server.calls import Calls, Method
 from inferometer.agent.server.native import predict_service, registry_service
 from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.native.predict_service import DatasetRunner, PredictService
 from inferometer.agent.server.native.registry_service import RegistryService
 from inferometer.agent.server.native.sessions import ModelOpener, Sessions
 from inferometer.agent.server.observation import Observation
-from inferometer.agent.server.rpc import Dispatcher, GrpcServer, Method
+from inferometer.agent.server.rpc import Dispatcher, GrpcServer
 from inferometer.agent.server.standard_services import Health, Reflection
 from inferometer.agent.server.tls import ServerTls
 from inferometer.agent.server.v2 import service as v2_service

@@ -29,9 +29,9 @@ from inferometer.agent.protocol.conversion import TracePart, conditions_response
 from inferometer.agent.protocol.messages import PredictCall, decode_request, encode_answer, encode_response
 from inferometer.agent.protocol.status import NotOfferedError
 from inferometer.agent.server.admission import Limits, StreamLimit
+from inferometer.agent.server.calls import CallContext, Codec, Method, finished, methods_of
 from inferometer.agent.server.native.call_tracing import CallTrace, ServerTracing
 from inferometer.agent.server.native.sessions import ModelOpener, QueuedSession, Sessions
-from inferometer.agent.server.rpc import CallContext, Codec, Method, finished, methods_of
 from inferometer.agent.serving.observers import is_about
 from inferometer.agent.serving.served_models import ServedModels
 from inferometer.agent.tracing.recorder import TraceScope

@@ -28,7 +28,7 @@ from inferometer.agent.inference.session import Session, SessionOptions, open_se
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.conversion import read_options
-from inferometer.agent.server.rpc import CallContext
+from inferometer.agent.server.calls import CallContext
 from inferometer.agent.serving.loaded_models import Lease
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.tracing.recorder import TraceScope
@@ -64,12 +64,7 @@ class QueuedSession(Session):
         ``clock`` is that of the model's deadlines, in nanoseconds. ``trace``, the call's own span, receives
         the spans of the wait and the batch.
         """
-        return partial(
-            self._lease.model.infer_checked,
-            deadline_ns=call.deadline_ns(clock),
-            is_active=call.is_active,
-            trace=trace,
-        )
+        return partial(self.model.infer_checked, **_limits(call, clock, trace))
 
     async def predict_tensor_async(
         self,
@@ -79,17 +74,16 @@ class QueuedSession(Session):
         trace: TraceScope | None = None,
     ) -> BatchResult:
         """Predicts a batch of preprocessed tensors, without a thread; see ``infer_for``."""
-        infer = partial(
-            self._lease.model.infer_async,
-            deadline_ns=call.deadline_ns(clock),
-            is_active=call.is_active,
-            trace=trace,
-        )
+        infer = partial(self.model.infer_async, **_limits(call, clock, trace))
         return await self._pipeline.predict_tensor_async(batch, infer)
 
     def close(self) -> None:
         """Releases the model; further calls have no effect."""
         self._lease.release()
+
+
+def _limits(call: CallContext, clock: Callable[[], int], trace: TraceScope | None) -> dict[str, Any]:
+    return {"deadline_ns": call.deadline_ns(clock), "is_active": call.is_active, "trace": trace}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

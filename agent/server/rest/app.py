@@ -25,17 +25,17 @@ from inferometer.agent.protocol.status import NOT_ADMITTED as NOT_ADMITTED_STATU
 from inferometer.agent.protocol.status import HttpRequestError, http_status
 from inferometer.agent.server.admission import RETRY_KEY
 from inferometer.agent.server.binding import HostNames
-from inferometer.agent.server.calls import NOT_ADMITTED, TIMEOUT_HEADER, Calls, HttpCall
-from inferometer.agent.server.rest.openapi import described_routes
-from inferometer.agent.server.rest.routes import (
-    INFER,
-    OPEN_API,
-    Received,
-    Route,
-    find_route,
-    head_length,
+from inferometer.agent.server.calls import (
+    NOT_ADMITTED,
+    TIMEOUT_HEADER,
+    UNKNOWN,
+    CallContext,
+    Calls,
+    HttpCall,
+    Method,
 )
-from inferometer.agent.server.rpc import UNKNOWN, CallContext, Method
+from inferometer.agent.server.rest.openapi import described_routes
+from inferometer.agent.server.rest.routes import INFER, OPEN_API, Received, Route, find_route, head_length
 from inferometer.manifests.errors import AgentError, InputError, RequestCancelledError, one_line
 
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -174,7 +174,7 @@ def deflated(parts: Sequence[bytes | memoryview], encoding: str) -> bytes | None
 
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 """ASGI's send callable."""
-_JOINED_BYTES = 64 * 1024
+JOINED_BYTES = 64 * 1024
 _SMALL_BYTES = 1024
 """A smaller compressed body inflates to at most a thousand times its size, and is inflated at once."""
 _CHALLENGE = ("www-authenticate", "Bearer")
@@ -368,7 +368,7 @@ async def _send(send: Send, reply: Reply, trailing: Iterable[tuple[str, str]]) -
         (key.encode("latin-1"), value.encode("latin-1")) for key, value in (*reply.headers, *trailing)
     ]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    parts = reply.parts if size > _JOINED_BYTES else [b"".join(reply.parts)]
+    parts = reply.parts if size > JOINED_BYTES else [b"".join(reply.parts)]
     for part in parts[:-1]:
         await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body", "body": parts[-1] if parts else b""})

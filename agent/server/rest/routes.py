@@ -14,6 +14,7 @@ from inferometer.agent.open_inference.http_codec import (
     InferRequest,
     Reply,
     infer_reply,
+    is_whole,
     json_of,
     json_reply,
     read_infer_request,
@@ -29,7 +30,6 @@ _REPOSITORY = "/v2/repository"
 _SYSTEM_MEMORY, _CUDA_MEMORY = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
 _REGION = "/region/{region}"
 _NAME = re.compile(r"\{(\w+)\}")
-_MAX_INT64 = 2**63 - 1
 INFER = "ModelInfer"
 """The method whose requests may have binary tensors after the JSON."""
 OPEN_API = "OpenApi"
@@ -143,7 +143,7 @@ def _read_region(received: Received) -> pb.SystemSharedMemoryRegisterRequest:
     key, numbers = given.get("key"), (given.get("offset", 0), given.get("byte_size", -1))
     if not isinstance(key, str):
         raise InputError("the request: key is no text, which names the segment")
-    if not all(type(number) is int and 0 <= number <= _MAX_INT64 for number in numbers):
+    if not all(is_whole(number) for number in numbers):
         raise InputError("the request: offset and byte_size are whole numbers of bytes, from 0 on")
     try:
         return pb.SystemSharedMemoryRegisterRequest(

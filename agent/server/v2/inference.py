@@ -18,10 +18,10 @@ from inferometer.agent.open_inference.codec import (
     check_parameters,
     datatype_of,
     read_inputs,
-    shown,
+    titled,
 )
 from inferometer.agent.protocol.tensors import array_bytes, pack
-from inferometer.agent.server.rpc import CallContext
+from inferometer.agent.server.calls import CallContext
 from inferometer.agent.server.v2.repository import FoundModel, Repository
 from inferometer.agent.server.v2.shared_memory import Place, SharedMemory
 from inferometer.agent.serving.batching import TimeoutAction
@@ -250,7 +250,7 @@ def requested_outputs(
     for item in message.outputs:
         name = item.name
         if name not in known:
-            raise InputError(f'{what}: has no output "{shown(name)}"; {suggestion(name, known)}')
+            raise InputError(f"{what}: has no {titled('output', name)}; {suggestion(name, known)}")
         if name in found:
             raise InputError(f'{what}: output "{name}" is requested twice')
         if not item.parameters:

@@ -18,7 +18,7 @@ from inferometer.agent.open_inference.codec import (
     datatype_named,
     datatype_of,
     inputs_of,
-    shown,
+    titled,
     v2_version,
 )
 from inferometer.agent.preprocessing.inputs import blank
@@ -39,6 +39,7 @@ from inferometer.manifests.errors import (
     NotFoundError,
     PredictionError,
     UnknownModelError,
+    one_line,
 )
 from inferometer.manifests.fields import DYNAMIC_AXIS
 from inferometer.manifests.schema import ModelManifest
@@ -265,8 +266,8 @@ class Repository:
         if not chosen:
             known = ", ".join(map(v2_version, served)) or "none"
             raise UnknownModelError(
-                f'model "{shown(name)}" has no version {shown(wanted or "at all")} by the version policy '
-                f"{policy}; it serves: {known}"
+                f"{titled('model', name)} has no version {one_line(wanted or 'at all', 80)} by the version "
+                f"policy {policy}; it serves: {known}"
             )
         return " || ".join(chosen)
 

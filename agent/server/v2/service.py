@@ -19,8 +19,8 @@ from inferometer.agent.open_inference.codec import (
 )
 from inferometer.agent.protocol.status import NotOfferedError, described
 from inferometer.agent.server.admission import MAX_INPUTS, StreamLimit
+from inferometer.agent.server.calls import CallContext, Codec, Method, methods_of
 from inferometer.agent.server.native.call_tracing import ServerTracing
-from inferometer.agent.server.rpc import CallContext, Codec, Method, methods_of
 from inferometer.agent.server.v2.inference import Inference, in_order
 from inferometer.agent.server.v2.model_messages import (
     config_message,

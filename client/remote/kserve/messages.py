@@ -1,16 +1,16 @@
 """``ModelInferRequest`` and the response to it, and whether a server's model matches a manifest.
 
-See ``agent.protocol.wire`` for why the library does not do the whole of the messages.
+See ``agent.protocol.tensors`` for why the library does not do the whole of the messages.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
@@ -21,11 +21,14 @@ from inferometer.agent.open_inference.codec import (
     BYTES,
     DATATYPES,
     OFFSET,
+    RAW_INPUTS,
+    RAW_OUTPUTS,
     REGION,
     STRINGS,
     Datatype,
     TensorSignature,
     inputs_of,
+    typed_elements,
 )
 from inferometer.agent.protocol.tensors import (
     Parts,
@@ -40,8 +43,6 @@ from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
 
-_RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
-_RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 TIMES = ("predict_ns", "queue_ns", "batch_size", "batch_ns")
 
 
@@ -82,7 +83,7 @@ class TensorPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestForm:
+class InferForm(ABC):
     """The constant parts of all requests to a model, with the server's names.
 
     Attributes:
@@ -97,11 +98,32 @@ class RequestForm:
     inputs: tuple[ServedInput, ...]
     outputs: tuple[str, ...] = ()
 
+    @abstractmethod
+    def encode(self, batch: Tensors) -> bytes:
+        """Returns the request for a batch, by the names of the manifest and of the inputs' dtypes."""
+
+    @abstractmethod
+    def encode_placed(self, places: Mapping[str, TensorPlace], region: str) -> bytes:
+        """Returns the request for a batch whose tensors have those places in a region of shared memory."""
+
+    @abstractmethod
+    def decode(self, answer: bytes) -> InferReply:
+        """Reads the answer to a request.
+
+        Raises:
+            PredictionError: The response is malformed, or its tensors contradict their description.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RequestForm(InferForm):
+    """The requests over gRPC."""
+
     def encode(self, batch: Tensors) -> bytes:
         """Returns the request for a batch, by the names of the manifest and of the inputs' dtypes."""
         parts: Parts = [self._head([batch[each.layer].shape for each in self.inputs]).SerializeToString()]
         for each in self.inputs:
-            parts += length_delimited(_RAW_INPUTS, [array_bytes(batch[each.layer])])
+            parts += length_delimited(RAW_INPUTS, [array_bytes(batch[each.layer])])
         return b"".join(parts)
 
     def encode_placed(self, places: Mapping[str, TensorPlace], region: str) -> bytes:
@@ -140,7 +162,7 @@ def decode_reply(content: bytes) -> InferReply:
         PredictionError: The response is malformed, or its tensors contradict their description.
     """
     try:
-        rest, spans = cut_out(content, _RAW_OUTPUTS)
+        rest, spans = cut_out(content, RAW_OUTPUTS)
         message = pb.ModelInferResponse.FromString(rest)
     except DecodeError as error:
         raise PredictionError(f"the server's answer cannot be understood: {error}") from error
@@ -163,7 +185,7 @@ def decode_reply(content: bytes) -> InferReply:
 
 def _read_output(output: pb.ModelInferResponse.InferOutputTensor, raw: memoryview | None) -> NDArray[Any]:
     what = f'output "{output.name}"'
-    datatype, shape = datatype_named(output.datatype, what), tuple(output.shape)
+    datatype, shape = datatype_of_output(output.datatype, what), tuple(output.shape)
     if raw is not None:
         return read_array(datatype.dtype, shape, raw, what)
     if datatype.contents is None:
@@ -171,10 +193,10 @@ def _read_output(output: pb.ModelInferResponse.InferOutputTensor, raw: memoryvie
     elements = getattr(output.contents, datatype.contents)
     if datatype is STRINGS:
         return strings(elements, shape, what)
-    return read_array(datatype.dtype, shape, array_bytes(np.array(elements).astype(datatype.dtype)), what)
+    return read_array(datatype.dtype, shape, array_bytes(typed_elements(elements, datatype, what)), what)
 
 
-def datatype_named(name: str, what: str) -> Datatype:
+def datatype_of_output(name: str, what: str) -> Datatype:
     """Returns the datatype of an output; raises InputError if NumPy has none like it."""
     datatype = STRINGS if name == BYTES else DATATYPES.get(name)
     if datatype is None:

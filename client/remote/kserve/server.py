@@ -6,14 +6,13 @@ Also the errors of calls to a server, over gRPC or over HTTP.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import grpc
 
-from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.status import one_line
 from inferometer.agent.tracing.calls import client_call
 from inferometer.agent.tracing.recorder import SpanKind
@@ -27,7 +26,7 @@ from inferometer.client.remote.connection import (
     explain,
     with_tls,
 )
-from inferometer.client.remote.kserve.messages import InferReply, RequestForm, ServedInput, TensorPlace
+from inferometer.client.remote.kserve.messages import InferForm, RequestForm, ServedInput
 from inferometer.manifests.errors import AgentError, PredictionError, UnknownModelError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
@@ -106,32 +105,6 @@ def _explain(error: grpc.RpcError, server: KServeAddress) -> str:
     if code is grpc.StatusCode.PERMISSION_DENIED:
         code = grpc.StatusCode.UNAUTHENTICATED
     return explain(code, details, server.agent, _HTTP_HINTS if server.http else _HINTS)
-
-
-class InferForm(Protocol):
-    """The constant parts of all requests to a model; see ``kserve.messages.RequestForm``."""
-
-    @property
-    def model_name(self) -> str:
-        """The model, as the server calls it."""
-        ...
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The requested outputs; none means all."""
-        ...
-
-    def encode(self, batch: Tensors) -> bytes:
-        """Returns the request for a batch, by the names of the manifest."""
-        ...
-
-    def encode_placed(self, places: Mapping[str, TensorPlace], region: str) -> bytes:
-        """Returns the request for a batch whose tensors have those places in a region of shared memory."""
-        ...
-
-    def decode(self, answer: bytes) -> InferReply:
-        """Reads the answer to a request; raises PredictionError if it is malformed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

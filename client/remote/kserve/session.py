@@ -26,8 +26,8 @@ from inferometer.agent.tracing.calls import OK, ended
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope
 from inferometer.client.remote.call_target import BeginCall, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.connection import Metadata
-from inferometer.client.remote.kserve.messages import Fit, InferReply, outputs_in_order
-from inferometer.client.remote.kserve.server import InferForm, KServeServer
+from inferometer.client.remote.kserve.messages import Fit, InferForm, InferReply, outputs_in_order
+from inferometer.client.remote.kserve.server import KServeServer
 from inferometer.client.remote.kserve.shared_memory import SharedBytes, SharedMemory, laid_out
 from inferometer.evaluators.load.target import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import InferometerError, InputError, PredictionError, SessionError

@@ -22,6 +22,15 @@ from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.open_inference.codec import BYTE_SIZE, OFFSET, REGION, STRINGS, Datatype
+from inferometer.agent.open_inference.http_codec import (
+    BINARY,
+    BINARY_OUTPUT,
+    BINARY_SIZE,
+    HEADER_LENGTH,
+    is_whole,
+    json_object,
+    text_of,
+)
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.status import AUTHORIZATION_KEY, bearer
 from inferometer.agent.protocol.tensors import array_bytes, read_array
@@ -37,10 +46,11 @@ from inferometer.client.remote.connection import (
 )
 from inferometer.client.remote.kserve.messages import (
     TIMES,
+    InferForm,
     InferReply,
     ServedInput,
     TensorPlace,
-    datatype_named,
+    datatype_of_output,
 )
 from inferometer.client.remote.kserve.server import (
     KServeServer,
@@ -57,8 +67,6 @@ from inferometer.protos.inference.v2 import model_config_pb2
 _Json: TypeAlias = Mapping[str, Any]
 BINARY_EXTENSION = "binary_tensor_data"
 INFER_TEMPLATE = "/v2/models/{model}/infer"
-_HEAD_LENGTH = "inference-header-content-length"
-_BINARY_SIZE = "binary_data_size"
 
 
 def model_path(name: str, version: str) -> str:
@@ -80,23 +88,15 @@ def with_headers(request: bytes, headers: Sequence[tuple[str, str]]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpRequestForm:
-    """The constant parts of all requests to a model, with the server's names.
+class HttpRequestForm(InferForm):
+    """The requests over HTTP; see ``InferForm``.
 
     Attributes:
         fixed: The lines that all requests to the server have.
-        model_name: The model.
-        model_version: Which version; empty leaves the choice to the server.
-        inputs: The inputs, in the order of the requests.
-        outputs: The requested outputs; none means all.
         is_binary: Whether tensors are sent as they are, and not in JSON.
     """
 
-    fixed: bytes
-    model_name: str
-    model_version: str
-    inputs: tuple[ServedInput, ...]
-    outputs: tuple[str, ...] = ()
+    fixed: bytes = b""
     is_binary: bool = True
 
     def encode(self, batch: Tensors) -> bytes:
@@ -106,7 +106,7 @@ class HttpRequestForm:
         if not self.is_binary:
             return self._request(shapes, [{"data": array.reshape(-1).tolist()} for array in arrays])
         contents = list(map(array_bytes, arrays))
-        sizes: list[_Json] = [{"parameters": {_BINARY_SIZE: len(content)}} for content in contents]
+        sizes: list[_Json] = [{"parameters": {BINARY_SIZE: len(content)}} for content in contents]
         return self._request(shapes, sizes, contents)
 
     def encode_placed(self, places: Mapping[str, TensorPlace], region: str) -> bytes:
@@ -146,35 +146,24 @@ class HttpRequestForm:
             ]
         }
         if self.outputs:
-            wants = {"parameters": {"binary_data": True}} if self.is_binary else {}
+            wants = {"parameters": {BINARY: True}} if self.is_binary else {}
             message["outputs"] = [{"name": name, **wants} for name in self.outputs]
         elif self.is_binary:
-            message["parameters"] = {"binary_data_output": True}
-        head = json.dumps(message, separators=(",", ":")).encode()
+            message["parameters"] = {BINARY_OUTPUT: True}
+        head = text_of(message).encode()
         path = f"{model_path(self.model_name, self.model_version)}/infer"
         if contents is None:
             return encode_request("POST", path, self.fixed, head, more="content-type: application/json\r\n")
-        more = f"content-type: application/octet-stream\r\n{_HEAD_LENGTH}: {len(head)}\r\n"
+        more = f"content-type: application/octet-stream\r\n{HEADER_LENGTH}: {len(head)}\r\n"
         return encode_request("POST", path, self.fixed, head, *contents, more=more)
 
 
-def read_object(content: bytes | memoryview) -> dict[str, Any]:
-    """Parses a JSON object; raises InputError if the content is not one."""
-    try:
-        found = json.loads(str(content, "utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError("is no object of JSON")
-    return found
-
-
 def _read_reply(response: Response) -> InferReply:
-    given, body = response.headers.get(_HEAD_LENGTH), response.body
+    given, body = response.headers.get(HEADER_LENGTH), response.body
     if given is not None and not (given.isdecimal() and int(given) <= len(body)):
-        raise InputError(f"header {_HEAD_LENGTH} is {given[:40]}, and the body has {len(body)} bytes")
+        raise InputError(f"header {HEADER_LENGTH} is {given[:40]}, and the body has {len(body)} bytes")
     head_bytes = len(body) if given is None else int(given)
-    message, rest = read_object(body[:head_bytes]), body[head_bytes:]
+    message, rest = json_object(body[:head_bytes]), body[head_bytes:]
     items = message.get("outputs")
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise InputError("has no list of outputs")
@@ -186,28 +175,28 @@ def _read_reply(response: Response) -> InferReply:
         raise InputError(f"has {len(rest)} bytes more than its outputs")
     parameters = message.get("parameters")
     known = parameters if isinstance(parameters, dict) else {}
-    return InferReply(outputs, {name: known[name] for name in TIMES if _is_whole(known.get(name))})
+    return InferReply(outputs, {name: known[name] for name in TIMES if is_whole(known.get(name))})
 
 
 def _read_output(item: Mapping[str, Any], what: str, rest: memoryview) -> tuple[NDArray[Any], memoryview]:
     """Reads an output; returns it, and what follows it of the binary tensors."""
-    datatype = datatype_named(str(item.get("datatype")), what)
+    datatype = datatype_of_output(str(item.get("datatype")), what)
     shape = item.get("shape")
-    if not isinstance(shape, list) or not all(map(_is_whole, shape)):
+    if not isinstance(shape, list) or not all(map(is_whole, shape)):
         raise InputError(f"{what}: shape is no list of whole numbers")
     parameters = item.get("parameters")
-    size = parameters.get(_BINARY_SIZE) if isinstance(parameters, dict) else None
+    size = parameters.get(BINARY_SIZE) if isinstance(parameters, dict) else None
     if size is None:
         content = _json_elements(item.get("data"), datatype, what)
         return read_array(datatype.dtype, shape, content, what), rest
-    if not _is_whole(size) or size > len(rest):
-        raise InputError(f"{what}: {_BINARY_SIZE} is {size}, and {len(rest)} bytes are there")
+    if not is_whole(size) or size > len(rest):
+        raise InputError(f"{what}: {BINARY_SIZE} is {size}, and {len(rest)} bytes are there")
     return read_array(datatype.dtype, shape, rest[:size], what), rest[size:]
 
 
 def _json_elements(data: Any, datatype: Datatype, what: str) -> memoryview:
     if not isinstance(data, list):
-        raise InputError(f"{what}: has neither data nor {_BINARY_SIZE}")
+        raise InputError(f"{what}: has neither data nor {BINARY_SIZE}")
     try:
         with np.errstate(over="ignore"):
             found: NDArray[Any] = np.array(data, datatype.dtype)
@@ -216,10 +205,6 @@ def _json_elements(data: Any, datatype: Datatype, what: str) -> memoryview:
     if datatype is STRINGS and not all(isinstance(each, str) for each in found.flat):
         raise InputError(f"{what}: data has an element that is no string")
     return array_bytes(found)
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int and value >= 0
 
 
 _OK = 200
@@ -325,7 +310,7 @@ class KServeHttpConnection(Closeable, KServeServer):
             return None
         try:
             return ParseDict(
-                read_object(response.body), model_config_pb2.ModelConfig(), ignore_unknown_fields=True
+                json_object(response.body), model_config_pb2.ModelConfig(), ignore_unknown_fields=True
             )
         except (InputError, ParseError):  # another server's path may have something else there
             return None
@@ -339,7 +324,7 @@ class KServeHttpConnection(Closeable, KServeServer):
     ) -> HttpRequestForm:
         """Returns the form of the requests to a model; ``identity`` says how tensors are sent."""
         is_binary = BINARY_EXTENSION in self._extensions
-        return HttpRequestForm(self._fixed, model_name, model_version, inputs, outputs, is_binary)
+        return HttpRequestForm(model_name, model_version, inputs, outputs, self._fixed, is_binary)
 
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
         """Sends one encoded request, and waits for the encoded response, which has a success status.
@@ -421,7 +406,7 @@ class KServeHttpConnection(Closeable, KServeServer):
     def _read(self, response: Response, message: _Message) -> _Message:
         """Reads an object of JSON into the message that gRPC has for it."""
         try:
-            found: Any = read_object(self._require(response).body)
+            found: Any = json_object(self._require(response).body)
             return ParseDict(found, message, ignore_unknown_fields=True)
         except (InputError, ParseError) as error:
             text = f"answered what is no {message.DESCRIPTOR.name}: {error}"
@@ -437,7 +422,7 @@ def _successful(answer: bytes) -> bytes:
 def _says_ready(response: Response) -> bool:
     """Returns whether a body, which is optional, does not say that the model is not ready."""
     try:
-        return read_object(response.body).get("ready", True) is not False
+        return json_object(response.body).get("ready", True) is not False
     except InputError:
         return True
 

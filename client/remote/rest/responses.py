@@ -15,7 +15,7 @@ from http import HTTPStatus
 
 import grpc
 
-from inferometer.agent.protocol.status import ERROR_CLASS_KEY, STATUS_CODES
+from inferometer.agent.protocol.status import ERROR_CLASS_KEY, code_of
 from inferometer.agent.protocol.status import one_line as status_message
 from inferometer.manifests.errors import one_line
 
@@ -160,26 +160,6 @@ class Response:
 
 
 _Code = grpc.StatusCode
-_CODES = {
-    400: _Code.INVALID_ARGUMENT,
-    401: _Code.UNAUTHENTICATED,
-    403: _Code.PERMISSION_DENIED,
-    404: _Code.NOT_FOUND,
-    405: _Code.UNIMPLEMENTED,
-    408: _Code.DEADLINE_EXCEEDED,
-    409: _Code.ALREADY_EXISTS,
-    413: _Code.INVALID_ARGUMENT,
-    415: _Code.INVALID_ARGUMENT,
-    422: _Code.INVALID_ARGUMENT,
-    429: _Code.RESOURCE_EXHAUSTED,
-    499: _Code.CANCELLED,
-    500: _Code.INTERNAL,
-    501: _Code.UNIMPLEMENTED,
-    502: _Code.UNAVAILABLE,
-    503: _Code.UNAVAILABLE,
-    504: _Code.DEADLINE_EXCEEDED,
-}
-_OF_CLASS = {kind.__name__: code for kind, code in STATUS_CODES.items()}
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _TLS_ALERT = b"\x15\x03"
 _CLOSED_AT_ONCE = "failed to connect: the connection was closed"
@@ -207,8 +187,7 @@ class HttpFailure(grpc.RpcError):
 
 def of_response(response: Response) -> HttpFailure:
     """Returns the failure that a response without success is."""
-    code = _OF_CLASS.get(response.headers.get(ERROR_CLASS_KEY, ""))
-    code = code or _CODES.get(response.status, _Code.INTERNAL if response.status >= 500 else _Code.UNKNOWN)
+    code = code_of(response.status, response.headers.get(ERROR_CLASS_KEY, ""))
     return HttpFailure(code, status_message(_text_of(response)), response.status)
 
 
