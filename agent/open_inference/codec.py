@@ -334,6 +334,16 @@ def check_parameters(parameters: Any, where: str) -> None:
         raise InputError(f"{where}: shared memory is not offered here; send the elements in the request")
 
 
+def whole_number(parameters: Mapping[str, pb.InferParameter], name: str, default: int = 0) -> int:
+    """Returns a parameter that is a whole number from 0 on; -1 for another value, ``default`` for none."""
+    if name not in parameters:
+        return default
+    parameter = parameters[name]
+    chosen = parameter.WhichOneof("parameter_choice")
+    number = int(getattr(parameter, chosen)) if chosen in {"int64_param", "uint64_param"} else -1
+    return max(number, -1)
+
+
 def titled(kind: str, name: str) -> str:
     """Returns how messages call what a client has named, such as ``input "data"``."""
     return f'{kind} "{one_line(name, 80)}"'

@@ -11,9 +11,9 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
@@ -219,6 +219,10 @@ MAX_INT64, _MAX_UINT64 = 2**63 - 1, 2**64 - 1
 _EMPTY = memoryview(b"")
 
 
+Signatures: TypeAlias = Callable[[str, str], Sequence[TensorSignature]]
+"""Returns the inputs of a model by its name and version."""
+
+
 @dataclass(frozen=True, slots=True)
 class InferRequest:
     """A request, and the outputs that its client requests as binary data, by name or by default."""
@@ -241,8 +245,8 @@ def read_infer_request(model: str, version: str, body: memoryview, head_bytes: i
         InputError: The body is not a valid request, or the sizes of its parts are inconsistent.
     """
     head = read_object(body[:head_bytes])
-    parameters = _object(head, "parameters", "the request")
-    by_default = _flag(parameters, BINARY_OUTPUT, "parameters", default=False)
+    parameters = object_of(head, "parameters", "the request")
+    by_default = flag_of(parameters, BINARY_OUTPUT, "parameters", default=False)
     message = pb.ModelInferRequest()
     raw: list[memoryview] = []
     binary: dict[str, bool] = {}
@@ -257,9 +261,9 @@ def read_infer_request(model: str, version: str, body: memoryview, head_bytes: i
         for item in _objects(head, "outputs"):
             output = message.outputs.add(name=_text(item, "name", "an output"))
             where = titled("output", output.name)
-            of_output = _object(item, "parameters", where)
+            of_output = object_of(item, "parameters", where)
             if BINARY in of_output:
-                binary[output.name] = _flag(of_output, BINARY, where, default=by_default)
+                binary[output.name] = flag_of(of_output, BINARY, where, default=by_default)
             _fill(output.parameters, of_output, where, {BINARY})
     except UnicodeEncodeError as error:
         raise InputError("the request has a text that is no Unicode") from error
@@ -322,7 +326,7 @@ def _read_input(
     where = titled("input", tensor.name)
     tensor.datatype = _text(item, "datatype", where)
     tensor.shape.extend(_shape(item, where))
-    parameters = _object(item, "parameters", where)
+    parameters = object_of(item, "parameters", where)
     _fill(tensor.parameters, parameters, where, {BINARY_SIZE})
     data, size = item.get("data"), parameters.get(BINARY_SIZE)
     if REGION in parameters:
@@ -388,14 +392,16 @@ def _text(item: Mapping[str, Any], key: str, where: str, *, required: bool = Tru
     return value
 
 
-def _flag(parameters: Mapping[str, Any], key: str, where: str, *, default: bool) -> bool:
+def flag_of(parameters: Mapping[str, Any], key: str, where: str, *, default: bool) -> bool:
+    """Returns a truth value of an object; raises InputError for any other."""
     value = parameters.get(key, default)
     if not isinstance(value, bool):
         raise InputError(f"{where}: {key} is neither true nor false")
     return value
 
 
-def _object(item: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+def object_of(item: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    """Returns an object within another, by default an empty one; raises InputError for any other value."""
     value = item.get(key, {})
     if not isinstance(value, dict):
         raise InputError(f"{where}: {key} is no object")
@@ -456,7 +462,10 @@ def infer_reply(answer: InferAnswer, request: InferRequest) -> Reply:
     head: dict[str, Any] = {"model_name": message.model_name, "model_version": message.model_version}
     if message.id:
         head["id"] = message.id
-    head["parameters"] = _parameter_values(message.parameters)
+    head["parameters"] = {
+        key: getattr(parameter, chosen) if (chosen := parameter.WhichOneof("parameter_choice")) else None
+        for key, parameter in message.parameters.items()
+    }
     text = f'{text_of(head)[:-1]},"outputs":[{",".join(outputs)}]}}'.encode()
     if not binary:
         return Reply((text,))
@@ -467,12 +476,3 @@ def json_bytes(answer: InferAnswer, request: InferRequest) -> int:
     """Returns how many bytes of an answer become JSON, which has several times as many."""
     pairs = zip(answer.message.outputs, answer.raw, strict=True)
     return sum(len(content) for output, content in pairs if not request.wants_binary(output.name))
-
-
-def _parameter_values(parameters: Any) -> dict[str, Any]:
-    return {key: _parameter_value(parameter) for key, parameter in parameters.items()}
-
-
-def _parameter_value(parameter: pb.InferParameter) -> Any:
-    chosen = parameter.WhichOneof("parameter_choice")
-    return None if chosen is None else getattr(parameter, chosen)

@@ -24,6 +24,8 @@ LEVEL_KEY = "inferometer-trace-level"
 """The trace level, from a client that takes the spans itself."""
 LAYERS_KEY = "inferometer-trace-layers"
 """``0`` if the client wants no spans of layers, as in a warm-up."""
+RETRY_KEY = "grpc-retry-pushback-ms"
+"""The trailing metadata that gRPC has for "not before so many milliseconds"."""
 
 
 def bearer(secret: str) -> str:

@@ -69,6 +69,11 @@ class QueuePolicy:
             found[name] = _value(name, value, option)
         return cls(**found)
 
+    @property
+    def delays(self) -> bool:
+        """Whether a request that has waited for its timeout waits on, behind the others."""
+        return self.timeout_action is TimeoutAction.DELAY
+
     def timeout_ns(self, asked_ns: int | None) -> int | None:
         """Returns how long a request may wait in the queue that asks for a timeout itself; None for ever."""
         default_ns = self.default_timeout_microseconds * _NS_PER_US or None
@@ -311,7 +316,7 @@ class PriorityQueue(RequestQueue[Request]):
         request.priority = level
         policy = self._options.policy_of(level)
         timeout_ns = policy.timeout_ns(request.timeout_ns)
-        if timeout_ns is not None and policy.timeout_action is TimeoutAction.DELAY:
+        if timeout_ns is not None and policy.delays:
             request.delayed_ns = request.came_ns + timeout_ns
         elif timeout_ns is not None:
             request.rejected_ns = request.came_ns + timeout_ns

@@ -121,8 +121,12 @@ def _dynamic_batching(batching: BatchingOptions) -> config_pb.ModelDynamicBatchi
     )
 
 
-def statistics_message(name: str, version: str, totals: Totals) -> pb.ModelStatistics:
-    """Returns what a model has done; ``compute_input`` is putting batches together, and so on."""
+def statistics_message(name: str, version: str, totals: Totals | None) -> pb.ModelStatistics:
+    """Returns what a model has done; ``compute_input`` is putting batches together, and so on.
+
+    A model that is not loaded has no ``totals``.
+    """
+    totals = totals or Totals()
     return pb.ModelStatistics(
         name=name,
         version=version,

@@ -32,7 +32,15 @@ from typing import TypeAlias
 from urllib.parse import unquote
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.open_inference.codec import BYTE_SIZE, OFFSET, REGION, SEGMENTS, InferCall, titled
+from inferometer.agent.open_inference.codec import (
+    BYTE_SIZE,
+    OFFSET,
+    REGION,
+    SEGMENTS,
+    InferCall,
+    titled,
+    whole_number,
+)
 from inferometer.manifests.errors import (
     ConfigurationError,
     InputError,
@@ -470,11 +478,7 @@ class SharedMemory:
 
 def _number(parameters: Parameters, name: str, where: str) -> int:
     """A whole number from 0 on, which is 0 where it is left out."""
-    if name not in parameters:
-        return 0
-    parameter = parameters[name]
-    chosen = parameter.WhichOneof("parameter_choice")
-    number = int(getattr(parameter, chosen)) if chosen in {"int64_param", "uint64_param"} else -1
+    number = whole_number(parameters, name)
     if number < 0:
         raise InputError(f"{where}: {name} is a whole number of bytes, from 0 on")
     return number

@@ -14,7 +14,6 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.open_inference.codec import (
     BATCH_SIDE,
     BYTE_SIZE,
@@ -29,7 +28,9 @@ from inferometer.agent.open_inference.codec import (
     TensorSignature,
     inputs_of,
     typed_elements,
+    whole_number,
 )
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.tensors import (
     Parts,
     array_bytes,
@@ -178,9 +179,8 @@ def decode_reply(content: bytes) -> InferReply:
             outputs[output.name] = _read_output(output, raw[place] if raw else None)
         except InputError as error:
             raise PredictionError(f"the server's answer: {error}") from error
-    return InferReply(
-        outputs, {name: number for name in TIMES if (number := _number(message, name)) is not None}
-    )
+    times = {name: whole_number(message.parameters, name, -1) for name in TIMES}
+    return InferReply(outputs, {name: number for name, number in times.items() if number >= 0})
 
 
 def _read_output(output: pb.ModelInferResponse.InferOutputTensor, raw: memoryview | None) -> NDArray[Any]:
@@ -202,18 +202,6 @@ def datatype_of_output(name: str, what: str) -> Datatype:
     if datatype is None:
         raise InputError(f"{what}: datatype {name[:40]} is neither numeric nor {BYTES}")
     return datatype
-
-
-def _number(message: pb.ModelInferResponse, name: str) -> int | None:
-    """Returns an integer parameter of a response; None if it is missing, negative or not an integer."""
-    if name not in message.parameters:
-        return None
-    parameter = message.parameters[name]
-    chosen = parameter.WhichOneof("parameter_choice")
-    if chosen not in {"int64_param", "uint64_param"}:
-        return None
-    number = int(getattr(parameter, chosen))
-    return number if number >= 0 else None
 
 
 def outputs_in_order(found: Tensors, wanted: Sequence[str]) -> Tensors:

@@ -115,6 +115,11 @@ class ServerIdentity:
     version: str = ""
     extensions: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, answer: pb.ServerMetadataResponse) -> ServerIdentity:
+        """Returns the identity that a server reports, with texts in one line."""
+        return cls(" ".join(answer.name.split()), " ".join(answer.version.split()), tuple(answer.extensions))
+
 
 class KServeServer(ABC):
     """A connection to a server, over gRPC or over HTTP. Thread-safe."""
@@ -190,15 +195,10 @@ class KServeServer(ABC):
             AgentError: The server was lost.
         """
 
+    @property
     @abstractmethod
-    def form(
-        self,
-        model_name: str,
-        model_version: str,
-        inputs: tuple[ServedInput, ...],
-        outputs: tuple[str, ...],
-    ) -> InferForm:
-        """Returns the form of the requests to a model."""
+    def form(self) -> Callable[[str, str, tuple[ServedInput, ...], tuple[str, ...]], InferForm]:
+        """Makes the form of the requests to a model, of its name, version, inputs and outputs."""
 
     @abstractmethod
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
@@ -275,8 +275,7 @@ class KServeConnection(ServerConnection, KServeServer):
                 return ServerIdentity()
             with translate_errors(self.address):
                 raise
-        name, version = " ".join(answer.name.split()), " ".join(answer.version.split())
-        return ServerIdentity(name, version, tuple(answer.extensions))
+        return ServerIdentity.of(answer)
 
     def register_memory(self, name: str, key: str, byte_size: int) -> None:
         """Registers the first bytes of a segment of shared memory.
@@ -336,15 +335,10 @@ class KServeConnection(ServerConnection, KServeServer):
         at = self.address.agent
         return client_call(INFER_PATH, at.host, at.port)
 
-    def form(
-        self,
-        model_name: str,
-        model_version: str,
-        inputs: tuple[ServedInput, ...],
-        outputs: tuple[str, ...],
-    ) -> RequestForm:
-        """Returns the form of the requests to a model."""
-        return RequestForm(model_name, model_version, inputs, outputs)
+    @property
+    def form(self) -> type[RequestForm]:
+        """Makes the form of the requests to a model."""
+        return RequestForm
 
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
         """Sends one encoded ``ModelInferRequest`` and waits for the encoded answer.

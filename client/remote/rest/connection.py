@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import quote
 
@@ -48,7 +49,6 @@ from inferometer.client.remote.kserve.messages import (
     TIMES,
     InferForm,
     InferReply,
-    ServedInput,
     TensorPlace,
     datatype_of_output,
 )
@@ -254,10 +254,9 @@ class KServeHttpConnection(Closeable, KServeServer):
             if response.status in _MISSING:
                 return ServerIdentity()
             answer = self._read(response, pb.ServerMetadataResponse())
-        self._extensions = tuple(answer.extensions)
-        return ServerIdentity(
-            " ".join(answer.name.split()), " ".join(answer.version.split()), self._extensions
-        )
+        identity = ServerIdentity.of(answer)
+        self._extensions = identity.extensions
+        return identity
 
     def register_memory(self, name: str, key: str, byte_size: int) -> None:
         """Registers the first bytes of a segment of shared memory.
@@ -315,16 +314,10 @@ class KServeHttpConnection(Closeable, KServeServer):
         except (InputError, ParseError):  # another server's path may have something else there
             return None
 
-    def form(
-        self,
-        model_name: str,
-        model_version: str,
-        inputs: tuple[ServedInput, ...],
-        outputs: tuple[str, ...],
-    ) -> HttpRequestForm:
-        """Returns the form of the requests to a model; ``identity`` says how tensors are sent."""
-        is_binary = BINARY_EXTENSION in self._extensions
-        return HttpRequestForm(model_name, model_version, inputs, outputs, self._fixed, is_binary)
+    @property
+    def form(self) -> Callable[..., HttpRequestForm]:
+        """Makes the form of the requests to a model; ``identity`` says how tensors are sent."""
+        return partial(HttpRequestForm, fixed=self._fixed, is_binary=BINARY_EXTENSION in self._extensions)
 
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
         """Sends one encoded request, and waits for the encoded response, which has a success status.

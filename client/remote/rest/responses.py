@@ -55,11 +55,6 @@ class Incoming:
         self.keeps_open = True
         """Whether the connection can be used again, once the response is complete."""
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether any part of the response has arrived."""
-        return bool(self._pending or self._parts or self._head)
-
     def feed(self, data: bytes) -> bool:
         """Receives data; returns whether the response is complete.
 
