@@ -80,22 +80,8 @@ def translate_errors(server: KServeAddress, what: str = "", *, late: str = "") -
         raise kind(text) from error
 
 
-@contextmanager
-def translate_infer_errors(server: KServeAddress) -> Iterator[None]:
-    """Raises what one ``ModelInfer`` raises as an error of the program.
-
-    Raises:
-        PredictionError: The server refused this request, or failed on it; others may succeed.
-        AgentError: The server or its model is gone, or did not answer in time.
-    """
-    try:
-        yield
-    except grpc.RpcError as error:
-        raise infer_error(error, server) from error
-
-
 def infer_error(error: grpc.RpcError, server: KServeAddress) -> AgentError | PredictionError:
-    """Returns the error of the program for what one ``ModelInfer`` raises; see ``translate_infer_errors``."""
+    """Returns the error of the program for what one ``ModelInfer`` raises; see ``KServeServer.infer``."""
     kind = AgentError if error.code() in _LOST else PredictionError
     return kind(f"server {server.server}: {_explain(error, server)}")
 
@@ -115,16 +101,13 @@ class ServerIdentity:
     version: str = ""
     extensions: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, answer: pb.ServerMetadataResponse) -> ServerIdentity:
-        """Returns the identity that a server reports, with texts in one line."""
-        return cls(" ".join(answer.name.split()), " ".join(answer.version.split()), tuple(answer.extensions))
-
 
 class KServeServer(ABC):
     """A connection to a server, over gRPC or over HTTP. Thread-safe."""
 
     address: KServeAddress
+    extensions: tuple[str, ...] = ()
+    """Those that the server has named in ``identity``."""
 
     def require_ready(self) -> None:
         """Connects to the server, and checks that it is ready.
@@ -158,56 +141,113 @@ class KServeServer(ABC):
             raise AgentError(f"server {what} is not ready; load it there")
         return metadata
 
-    @abstractmethod
-    def _server_ready(self) -> bool:
-        """Returns whether the server is ready; raises grpc.RpcError."""
-
-    @abstractmethod
-    def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
-        """Asks for a model's metadata, for as long as loading it may take; raises grpc.RpcError."""
-
-    @abstractmethod
-    def _model_ready(self, name: str, version: str) -> bool:
-        """Returns whether a model is ready; raises grpc.RpcError."""
-
-    @property
-    @abstractmethod
-    def call(self) -> SpanKind:
-        """The span of a request for inference."""
-
-    @abstractmethod
     def identity(self) -> ServerIdentity:
-        """Returns the server's metadata about itself; raises AgentError if it cannot be reached."""
+        """Returns the server's metadata about itself.
 
-    @abstractmethod
-    def register_memory(self, name: str, key: str, byte_size: int) -> None:
-        """Registers the first bytes of a segment of shared memory; raises AgentError if it is refused."""
+        Raises:
+            AgentError: The server cannot be reached.
+        """
+        with translate_errors(self.address):
+            answer = self._server_metadata()
+        if answer is None:
+            return ServerIdentity()
+        self.extensions = tuple(answer.extensions)
+        return ServerIdentity(
+            " ".join(answer.name.split()), " ".join(answer.version.split()), self.extensions
+        )
 
-    @abstractmethod
-    def unregister_memory(self, name: str) -> None:
-        """Asks the server to release a region of shared memory; raises AgentError if it cannot be reached."""
-
-    @abstractmethod
     def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
         """Returns a model's configuration; None if the server has none, which is optional.
 
         Raises:
             AgentError: The server was lost.
         """
+        with translate_errors(self.address):
+            return self._config(name, version)
+
+    def register_memory(self, name: str, key: str, byte_size: int) -> None:
+        """Registers the first bytes of a segment of shared memory.
+
+        Raises:
+            AgentError: The server rejects the registration.
+        """
+        with translate_errors(self.address):
+            self._register(name, key, byte_size)
+
+    def unregister_memory(self, name: str) -> None:
+        """Asks the server to release a region of shared memory.
+
+        Raises:
+            AgentError: The server cannot be reached.
+        """
+        with translate_errors(self.address):
+            self._unregister(name)
+
+    def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
+        """Sends one encoded request, and waits for the encoded response, which has a success status.
+
+        Raises:
+            PredictionError: The server refused this request, or failed on it; others may succeed.
+            AgentError: The server or its model is gone, or did not answer in time.
+            SessionError: The connection is closed.
+        """
+        try:
+            return self._exchange(request, timeout_s, metadata)
+        except grpc.RpcError as error:
+            raise infer_error(error, self.address) from error
+
+    def end_infer(self, call: grpc.Future[bytes]) -> bytes:
+        """Returns the encoded, successful response to a call, and waits for it if necessary.
+
+        Raises:
+            PredictionError, AgentError: See ``infer``.
+        """
+        try:
+            return self._answer(call)
+        except grpc.RpcError as error:
+            raise infer_error(error, self.address) from error
+
+    @abstractmethod
+    def _server_ready(self) -> bool:
+        """Returns whether the server is ready; raises grpc.RpcError, as all that follow."""
+
+    @abstractmethod
+    def _server_metadata(self) -> pb.ServerMetadataResponse | None:
+        """Asks for the server's metadata; None where it has none."""
+
+    @abstractmethod
+    def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
+        """Asks for a model's metadata, for as long as loading it may take."""
+
+    @abstractmethod
+    def _model_ready(self, name: str, version: str) -> bool:
+        """Returns whether a model is ready."""
+
+    @abstractmethod
+    def _config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
+        """Asks for a model's configuration; None where there is none."""
+
+    @abstractmethod
+    def _register(self, name: str, key: str, byte_size: int) -> None: ...
+
+    @abstractmethod
+    def _unregister(self, name: str) -> None: ...
+
+    @abstractmethod
+    def _exchange(self, request: bytes, timeout_s: float | None, metadata: Metadata) -> bytes: ...
+
+    @abstractmethod
+    def _answer(self, call: grpc.Future[bytes]) -> bytes: ...
+
+    @property
+    @abstractmethod
+    def call(self) -> SpanKind:
+        """The span of a request for inference."""
 
     @property
     @abstractmethod
     def form(self) -> Callable[[str, str, tuple[ServedInput, ...], tuple[str, ...]], InferForm]:
         """Makes the form of the requests to a model, of its name, version, inputs and outputs."""
-
-    @abstractmethod
-    def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
-        """Sends one encoded request, and waits for the encoded response, which has a success status.
-
-        Raises:
-            PredictionError, AgentError: See ``translate_infer_errors``.
-            SessionError: The connection is closed.
-        """
 
     @abstractmethod
     def begin_infer(
@@ -217,14 +257,6 @@ class KServeServer(ABC):
 
         Raises:
             SessionError: The connection is closed.
-        """
-
-    @abstractmethod
-    def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded, successful response to a call, and waits for it if necessary.
-
-        Raises:
-            PredictionError, AgentError: See ``translate_infer_errors``.
         """
 
     @abstractmethod
@@ -262,41 +294,21 @@ class KServeConnection(ServerConnection, KServeServer):
     def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
         return channel.unary_unary(f"/{INFER_PATH}")
 
-    def identity(self) -> ServerIdentity:
-        """Returns the server's metadata about itself.
-
-        Raises:
-            AgentError: The server cannot be reached.
-        """
+    def _server_metadata(self) -> pb.ServerMetadataResponse | None:
         try:
-            answer = self._call(self._methods.ServerMetadata, pb.ServerMetadataRequest())
+            return self._call(self._methods.ServerMetadata, pb.ServerMetadataRequest())
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                return ServerIdentity()
-            with translate_errors(self.address):
-                raise
-        return ServerIdentity.of(answer)
+                return None
+            raise
 
-    def register_memory(self, name: str, key: str, byte_size: int) -> None:
-        """Registers the first bytes of a segment of shared memory.
-
-        Raises:
-            AgentError: The server rejects the registration.
-        """
+    def _register(self, name: str, key: str, byte_size: int) -> None:
         request = pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=byte_size)
-        with translate_errors(self.address):
-            self._call(self._methods.SystemSharedMemoryRegister, request)
+        self._call(self._methods.SystemSharedMemoryRegister, request)
 
-    def unregister_memory(self, name: str) -> None:
-        """Asks the server to release a region of shared memory.
-
-        Raises:
-            AgentError: The server cannot be reached.
-        """
-        with translate_errors(self.address):
-            self._call(
-                self._methods.SystemSharedMemoryUnregister, pb.SystemSharedMemoryUnregisterRequest(name=name)
-            )
+    def _unregister(self, name: str) -> None:
+        request = pb.SystemSharedMemoryUnregisterRequest(name=name)
+        self._call(self._methods.SystemSharedMemoryUnregister, request)
 
     def _server_ready(self) -> bool:
         return self._call(self._methods.ServerReady, pb.ServerReadyRequest()).ready
@@ -308,19 +320,13 @@ class KServeConnection(ServerConnection, KServeServer):
     def _model_ready(self, name: str, version: str) -> bool:
         return self._call(self._methods.ModelReady, pb.ModelReadyRequest(name=name, version=version)).ready
 
-    def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
-        """Returns a model's configuration; None if the server has none, which is optional.
-
-        Raises:
-            AgentError: The server was lost.
-        """
+    def _config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
         request = pb.ModelConfigRequest(name=name, version=version)
         try:
             answer = self._call(self._methods.ModelConfig, request, self._model_timeout_s)
         except grpc.RpcError as error:
             if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
-                with translate_errors(self.address):
-                    raise
+                raise
             return None
         return answer.config if answer.HasField("config") else None
 
@@ -340,17 +346,9 @@ class KServeConnection(ServerConnection, KServeServer):
         """Makes the form of the requests to a model."""
         return RequestForm
 
-    def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
-        """Sends one encoded ``ModelInferRequest`` and waits for the encoded answer.
-
-        Raises:
-            PredictionError, AgentError: See ``translate_infer_errors``.
-            SessionError: The connection is closed.
-        """
-        with translate_infer_errors(self.address):
-            return self.begin(
-                lambda: self._infer(request, timeout=timeout_s, metadata=(*self.metadata, *metadata))
-            )
+    def _exchange(self, request: bytes, timeout_s: float | None, metadata: Metadata) -> bytes:
+        given = (*self.metadata, *metadata)
+        return self.begin(lambda: self._infer(request, timeout=timeout_s, metadata=given))
 
     def begin_infer(
         self, request: bytes, timeout_s: float | None, metadata: Metadata = ()
@@ -365,13 +363,5 @@ class KServeConnection(ServerConnection, KServeServer):
         given = (*self.metadata, *metadata) if metadata else self.metadata
         return self.begin(self._loaded.future, request, timeout=timeout_s, metadata=given)
 
-    def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded answer to a call, and waits for it if necessary.
-
-        Raises:
-            PredictionError, AgentError: See ``translate_infer_errors``.
-        """
-        try:
-            return self.reply(call)
-        except grpc.RpcError as error:
-            raise infer_error(error, self.address) from error
+    def _answer(self, call: grpc.Future[bytes]) -> bytes:
+        return self.reply(call)

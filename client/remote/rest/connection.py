@@ -52,12 +52,7 @@ from inferometer.client.remote.kserve.messages import (
     TensorPlace,
     datatype_of_output,
 )
-from inferometer.client.remote.kserve.server import (
-    KServeServer,
-    ServerIdentity,
-    translate_errors,
-    translate_infer_errors,
-)
+from inferometer.client.remote.kserve.server import KServeServer
 from inferometer.client.remote.rest.responses import HttpFailure, Response, of_response
 from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, Flights, HttpCall
 from inferometer.manifests.errors import AgentError, InputError, PredictionError, SessionError
@@ -83,6 +78,8 @@ def encode_request(verb: str, path: str, fixed: bytes, *body: bytes | memoryview
 
 def with_headers(request: bytes, headers: Sequence[tuple[str, str]]) -> bytes:
     """Returns a request with additional headers before its own."""
+    if not headers:
+        return request
     line, end, rest = request.partition(b"\r\n")
     return b"".join((line, end, *(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers), rest))
 
@@ -232,7 +229,6 @@ class KServeHttpConnection(Closeable, KServeServer):
         self._fixed = "".join(f"{line}\r\n" for line in lines).encode("latin-1")
         self._endpoint = Endpoint(agent, remote.tls)
         self._exchanges = Exchanges(self._endpoint, self._name)
-        self._extensions: tuple[str, ...] = ()
         self._flights: Flights | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -243,39 +239,16 @@ class KServeHttpConnection(Closeable, KServeServer):
         at = self.address.agent
         return http_client_call("POST", INFER_TEMPLATE, at.host, at.port)
 
-    def identity(self) -> ServerIdentity:
-        """Returns the server's metadata about itself.
+    def _server_metadata(self) -> pb.ServerMetadataResponse | None:
+        response = self._ask("GET", "/v2")
+        return None if response.status in _MISSING else self._read(response, pb.ServerMetadataResponse())
 
-        Raises:
-            AgentError: The server cannot be reached.
-        """
-        with translate_errors(self.address):
-            response = self._ask("GET", "/v2")
-            if response.status in _MISSING:
-                return ServerIdentity()
-            answer = self._read(response, pb.ServerMetadataResponse())
-        identity = ServerIdentity.of(answer)
-        self._extensions = identity.extensions
-        return identity
-
-    def register_memory(self, name: str, key: str, byte_size: int) -> None:
-        """Registers the first bytes of a segment of shared memory.
-
-        Raises:
-            AgentError: The server rejects the registration.
-        """
+    def _register(self, name: str, key: str, byte_size: int) -> None:
         body = json.dumps({"key": key, "offset": 0, "byte_size": byte_size}).encode()
-        with translate_errors(self.address):
-            self._require(self._ask("POST", f"{_region(name)}/register", body))
+        self._require(self._ask("POST", f"{_region(name)}/register", body))
 
-    def unregister_memory(self, name: str) -> None:
-        """Asks the server to release a region of shared memory.
-
-        Raises:
-            AgentError: The server cannot be reached.
-        """
-        with translate_errors(self.address):
-            self._require(self._ask("POST", f"{_region(name)}/unregister"))
+    def _unregister(self, name: str) -> None:
+        self._require(self._ask("POST", f"{_region(name)}/unregister"))
 
     def _server_ready(self) -> bool:
         response = self._ask("GET", "/v2/health/ready")
@@ -295,16 +268,9 @@ class KServeHttpConnection(Closeable, KServeServer):
             raise of_response(response)
         return response.status == _OK and _says_ready(response)
 
-    def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
-        """Returns a model's configuration; None if the server has none, which is optional.
-
-        Raises:
-            AgentError: The server was lost.
-        """
-        with translate_errors(self.address):
-            response = self._ask(
-                "GET", f"{model_path(name, version)}/config", timeout_s=self._model_timeout_s
-            )
+    def _config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
+        path = f"{model_path(name, version)}/config"
+        response = self._ask("GET", path, timeout_s=self._model_timeout_s)
         if response.status != _OK:
             return None
         try:
@@ -317,20 +283,10 @@ class KServeHttpConnection(Closeable, KServeServer):
     @property
     def form(self) -> Callable[..., HttpRequestForm]:
         """Makes the form of the requests to a model; ``identity`` says how tensors are sent."""
-        return partial(HttpRequestForm, fixed=self._fixed, is_binary=BINARY_EXTENSION in self._extensions)
+        return partial(HttpRequestForm, fixed=self._fixed, is_binary=BINARY_EXTENSION in self.extensions)
 
-    def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
-        """Sends one encoded request, and waits for the encoded response, which has a success status.
-
-        Raises:
-            PredictionError, AgentError: See ``translate_infer_errors``.
-            SessionError: The connection is closed.
-        """
-        with translate_infer_errors(self.address):
-            answer = self._exchanges.exchange(
-                with_headers(request, metadata) if metadata else request, timeout_s
-            )
-            return _successful(answer)
+    def _exchange(self, request: bytes, timeout_s: float | None, metadata: Metadata) -> bytes:
+        return _successful(self._exchanges.exchange(with_headers(request, metadata), timeout_s))
 
     def begin_infer(
         self, request: bytes, timeout_s: float | None, metadata: Metadata = ()
@@ -341,20 +297,14 @@ class KServeHttpConnection(Closeable, KServeServer):
             SessionError: The connection is closed.
         """
         flights = self._flights or self._begin_flights()
-        call = flights.begin(with_headers(request, metadata) if metadata else request, timeout_s)
+        call = flights.begin(with_headers(request, metadata), timeout_s)
         return cast("grpc.Future[bytes]", call)
 
-    def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded, successful response to a call, and waits for it if necessary.
-
-        Raises:
-            PredictionError, AgentError: See ``translate_infer_errors``.
-        """
-        with translate_infer_errors(self.address):
-            try:
-                return _successful(cast("HttpCall", call).result())
-            except CancelledError as error:
-                raise AgentError(f"{self._name}: the call was cancelled") from error
+    def _answer(self, call: grpc.Future[bytes]) -> bytes:
+        try:
+            return _successful(cast("HttpCall", call).result())
+        except CancelledError as error:
+            raise AgentError(f"{self._name}: the call was cancelled") from error
 
     def hold(self) -> Callable[[], object]:
         """Starts the thread of the calls of ``begin_infer``; returns a function that ends it.
