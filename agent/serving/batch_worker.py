@@ -291,12 +291,11 @@ class BatchMemory:
         if not self._memory:
             return outputs
         return {
-            name: output.copy() if self._may_overwrite(output) else output for name, output in outputs.items()
+            name: output.copy()
+            if any(np.may_share_memory(output, memory) for memory in self._memory.values())
+            else output
+            for name, output in outputs.items()
         }
-
-    def _may_overwrite(self, output: NDArray[Any]) -> bool:
-        """Returns whether an output may be in this memory."""
-        return any(np.may_share_memory(output, memory) for memory in self._memory.values())
 
 
 class SessionPredictor:

@@ -16,7 +16,6 @@ from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.protocol.status import TRACEPARENT_KEY
 from inferometer.agent.tracing.recorder import SpanKind
-from inferometer.client.remote.connection import Metadata
 from inferometer.evaluators.load.load_session import QuerySample
 from inferometer.evaluators.load.target import Answers, CheckedAnswers
 from inferometer.manifests.errors import InferometerError, SessionError
@@ -119,7 +118,7 @@ class CallTarget(Closeable):
         """Sends the trace with these queries from now on; see ``query_tracing.StampingTarget``."""
         self.sample = sample
 
-    def traced_metadata(self, query: int) -> Metadata:
+    def traced_metadata(self, query: int) -> tuple[tuple[str, str], ...]:
         """Returns the trace context of a query's call as metadata; empty if the query is not traced."""
         sample = self.sample
         if sample is None or query not in sample:

@@ -270,7 +270,7 @@ def test_limits_that_make_no_sense_are_refused(
     start_agent: Start, limits: dict[str, float], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        start_agent(limits=Limits(**admission))
+        start_agent(limits=Limits(**limits))
 
 
 def test_metadata_is_bounded(start_agent: Start, channel_to: ChannelTo) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.hardware.conditions import GpuReader, read_counters
-from inferometer.agent.inference.results import BatchResult, Infer
+from inferometer.agent.inference.results import BatchResult
 from inferometer.agent.inference.session import Session
 from inferometer.agent.preprocessing.inputs import Input, NamedTensors, Tensor, Tensors
 from inferometer.agent.protocol.conversion import TracePart, conditions_response, open_response, read_inputs
@@ -381,7 +381,9 @@ class PredictService:
                 if batch is not None:
                     return await session.predict_tensor_async(batch, call, perf_counter_ns, scope)
                 infer = session.infer_for(call, perf_counter_ns, scope)
-                return await call.in_thread(_predicted, session, request, infer, scope)
+                return await call.in_thread(
+                    lambda: session.predict(read_inputs(request.message.inputs), infer, scope)
+                )
 
     async def predict_stream(
         self, requests: AsyncIterator[PredictCall], call: CallContext
@@ -442,11 +444,6 @@ def _results(
                 yield part
         if part := trace.part(last=True):
             yield part
-
-
-def _predicted(session: Session, call: PredictCall, infer: Infer, trace: TraceScope | None) -> BatchResult:
-    """Returns the result of a request."""
-    return session.predict(read_inputs(call.message.inputs), infer, trace)
 
 
 def _inputs(call: PredictCall, session_id: str) -> Sequence[Input]:

@@ -25,7 +25,6 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import BatchResult, Infer
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.conversion import read_options
 from inferometer.agent.server.calls import CallContext
@@ -99,9 +98,9 @@ class ModelOpener:
     architectures: Architectures
     cache: ArtifactCache | None
     fetch: Fetch
-    max_pixels: int = MAX_PIXELS
-    watch: PredictorWatch | None = None
-    threads: int | None = None
+    max_pixels: int
+    watch: PredictorWatch | None
+    threads: int | None
 
     def find(self, request: predict_pb2.OpenRequest) -> tuple[ModelManifest, SessionOptions]:
         """Returns the model that a request names, and the options to open it with.

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import uvicorn
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.protocol.status import HttpRequestError
 from inferometer.agent.server.admission import Limits, client_named
 from inferometer.agent.server.binding import join_address
@@ -153,7 +152,7 @@ _BACKLOG = 2048
 _STARTING_S = 30.0
 
 
-class HttpServer(Closeable):
+class HttpServer:
     """A server on an event loop, from ``start`` to ``stop``. Call its methods from other threads.
 
     ``max_bytes`` is the size of the largest request. Port 0 selects a free port.

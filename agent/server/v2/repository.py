@@ -201,7 +201,7 @@ class Repository:
         model, framework = _split(name)
         found: dict[str, str] = {}
         for manifest in self._catalog.find_models(model):
-            if _is_of(manifest, framework):
+            if framework is None or manifest.framework.name.casefold() == framework.casefold():
                 found.setdefault(canonical_version(manifest.version), manifest.version)
         return tuple(found.values())
 
@@ -350,7 +350,3 @@ def _split(name: str) -> tuple[str, str | None]:
 
 def _key(name: str) -> str:
     return name.strip().casefold()
-
-
-def _is_of(manifest: ModelManifest, framework: str | None) -> bool:
-    return framework is None or manifest.framework.name.casefold() == framework.casefold()

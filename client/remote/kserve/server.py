@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import grpc
 
-from inferometer.agent.protocol.status import one_line
 from inferometer.agent.tracing.calls import client_call
 from inferometer.agent.tracing.recorder import SpanKind
 from inferometer.client.remote.address import KServeAddress
@@ -87,7 +86,7 @@ def infer_error(error: grpc.RpcError, server: KServeAddress) -> AgentError | Pre
 
 
 def _explain(error: grpc.RpcError, server: KServeAddress) -> str:
-    code, details = error.code(), one_line(error.details() or "")
+    code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.PERMISSION_DENIED:
         code = grpc.StatusCode.UNAUTHENTICATED
     return explain(code, details, server.agent, _HTTP_HINTS if server.http else _HINTS)

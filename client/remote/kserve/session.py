@@ -25,7 +25,6 @@ from inferometer.agent.protocol.status import TRACEPARENT_KEY
 from inferometer.agent.tracing.calls import OK, ended
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope
 from inferometer.client.remote.call_target import BeginCall, CallFlight, CallTarget, Outcome
-from inferometer.client.remote.connection import Metadata
 from inferometer.client.remote.kserve.messages import Fit, InferForm, InferReply, outputs_in_order
 from inferometer.client.remote.kserve.server import KServeServer
 from inferometer.client.remote.kserve.shared_memory import SharedBytes, SharedMemory, laid_out
@@ -128,7 +127,7 @@ class CallRecorder:
         self._calls: list[tuple[str, int | None, int, int, int]] = []
 
     @contextmanager
-    def call(self) -> Iterator[Metadata]:
+    def call(self) -> Iterator[tuple[tuple[str, str], ...]]:
         """Records one request around the body of the context; yields the request's metadata."""
         recorder = self._scope.recorder
         span_id = recorder.new_id()

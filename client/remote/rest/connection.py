@@ -21,7 +21,6 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.open_inference.codec import BYTE_SIZE, OFFSET, REGION, STRINGS, Datatype
 from inferometer.agent.open_inference.http_codec import (
     BINARY,
@@ -209,7 +208,7 @@ _MISSING = {404, 405, 501}
 _Message = TypeVar("_Message", bound=Message)
 
 
-class KServeHttpConnection(Closeable, KServeServer):
+class KServeHttpConnection(KServeServer):
     """A connection to a server over HTTP. Thread-safe. Nothing is connected before the first request.
 
     Raises:
