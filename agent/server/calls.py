@@ -372,7 +372,7 @@ _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 class HttpCall(CallContext):
     """A call of an HTTP client, in the task that answers it. For use on the event loop."""
 
-    __slots__ = ("_deadline_s", "_loop", "_task", "_timer", "_why", "error", "path", "port", "scheme")
+    __slots__ = ("_deadline_s", "_loop", "_task", "_timer", "error", "path", "port", "scheme", "why")
 
     def __init__(self, record: Call, metadata: Metadata, threads: Executor) -> None:
         super().__init__(record, metadata, threads)
@@ -380,7 +380,8 @@ class HttpCall(CallContext):
         self._task = asyncio.current_task()
         self._deadline_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._why: Exception | None = None
+        self.why: Exception | None = None
+        """The error with which the call was cancelled."""
         self.error: Exception | None = None
         """The error that the call failed with."""
         self.scheme, self.path, self.port = "http", "", 0
@@ -396,8 +397,8 @@ class HttpCall(CallContext):
 
         Returns None if the client receives no response.
         """
-        if isinstance(error, asyncio.CancelledError) and self._why is not None:
-            error = self._why
+        if isinstance(error, asyncio.CancelledError) and self.why is not None:
+            error = self.why
         return http_status(error) if isinstance(error, Exception) else None
 
     def limit_time(self, header: str) -> None:
@@ -423,13 +424,8 @@ class HttpCall(CallContext):
         """Cancels the call's task with an error; has no effect after the call has ended."""
         if self._active and self._task is not None:
             self._active = False
-            self._why = why
+            self.why = why
             self._task.cancel()
-
-    @property
-    def why_cancelled(self) -> Exception | None:
-        """The error with which the call was cancelled."""
-        return self._why
 
     def fail(self, status: Status, error: Exception | None = None) -> None:
         """Sets the status of a failed call, and the error that caused it."""

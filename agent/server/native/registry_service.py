@@ -74,7 +74,7 @@ class RegistryService:
             cpu_model=agent_info.cpu_model,
             gpus=agent_info.gpus,
             inferometer_version=agent_info.inferometer_version,
-            started_unix_ms=int(agent_info.started_at.timestamp() * 1000) if agent_info.started_at else 0,
+            started_unix_ms=int(self._started_at.timestamp() * 1000),
             open_sessions=self.open_sessions,
             http_port=agent_info.http_port or 0,
         )
@@ -115,7 +115,7 @@ class RegistryService:
         return registry_pb2.StatusResponse(
             health="SERVING" if load.serving else "NOT_SERVING",
             inferometer_version=agent_info.inferometer_version,
-            started_unix_ms=int(agent_info.started_at.timestamp() * 1000) if agent_info.started_at else 0,
+            started_unix_ms=int(self._started_at.timestamp() * 1000),
             uptime_ns=time.perf_counter_ns() - self._started_ns,
             open_sessions=load.sessions,
             models=[

@@ -234,7 +234,7 @@ class RestApp:
                 await self._calls.turn()
                 reply = await self._answer(found, dict(headers), client, receive, call)
             except asyncio.CancelledError as error:
-                raise call.why_cancelled or AgentError("the agent has stopped") from error
+                raise call.why or AgentError("the agent has stopped") from error
             finally:
                 client.call = None
         if reply is None:
@@ -242,7 +242,7 @@ class RestApp:
         try:
             await _send(send, reply, call.trailing)
         except asyncio.CancelledError:
-            if call.why_cancelled is None:  # otherwise the response comes too late
+            if call.why is None:  # otherwise the response comes too late
                 raise
 
     async def _answer(

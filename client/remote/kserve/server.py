@@ -39,12 +39,11 @@ _HINTS = Hints(
     crashed="the server",
     secure_scheme="kserves:",
 )
-_HTTP_HINTS = Hints(
+_HTTP_HINTS = replace(
+    _HINTS,
     refused="is it the port of HTTP, and not that of gRPC?",
     no_grpc="does not speak HTTP/1.1 there; give the port of HTTP, and not that of gRPC",
-    unauthenticated="refuses the call: {}; a secret is given with --secret",
     unimplemented="does not speak the Open Inference Protocol over HTTP ({})",
-    crashed="the server",
     secure_scheme="kserve+https:",
 )
 _LOST = {
