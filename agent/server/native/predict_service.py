@@ -31,7 +31,7 @@ from inferometer.agent.protocol.status import NotOfferedError
 from inferometer.agent.server.admission import Limits, StreamLimit
 from inferometer.agent.server.calls import CallContext, Codec, Method, finished, methods_of
 from inferometer.agent.server.native.call_tracing import CallTrace, ServerTracing
-from inferometer.agent.server.native.sessions import ModelOpener, QueuedSession, Sessions
+from inferometer.agent.server.native.sessions import ModelFinder, QueuedSession, Sessions
 from inferometer.agent.serving.observers import is_about
 from inferometer.agent.serving.served_models import ServedModels
 from inferometer.agent.tracing.recorder import TraceScope
@@ -303,7 +303,7 @@ SERVICE = _SERVICE.full_name
 class PredictService:
     """The service that opens and runs models; without a ``dataset_runner`` it evaluates no datasets."""
 
-    opener: ModelOpener
+    finder: ModelFinder
     models: ServedModels
     sessions: Sessions
     dataset_runner: DatasetRunner | None
@@ -334,7 +334,7 @@ class PredictService:
         self, request: predict_pb2.OpenRequest, trace: TraceScope | None = None
     ) -> tuple[str, QueuedSession]:
         """Opens the model that a request names: a private copy, or one that other clients share."""
-        manifest, options = self.opener.find(request)
+        manifest, options = self.finder.find(request)
         shared = self.models.options.shares
         return self.sessions.open(
             lambda: QueuedSession(self.models.lease(manifest, options, shared=shared, trace=trace))

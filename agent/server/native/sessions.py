@@ -17,14 +17,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from inferometer.agent.architectures.sources import Architectures
-from inferometer.agent.artifacts.files import ArtifactCache
-from inferometer.agent.inference.predictor import PredictorWatch
-from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import BatchResult, Infer
 from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.inference.session import Session, SessionOptions
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.conversion import read_options
 from inferometer.agent.server.calls import CallContext
@@ -85,9 +81,9 @@ def _limits(call: CallContext, clock: Callable[[], int], trace: TraceScope | Non
     return {"deadline_ns": call.deadline_ns(clock), "is_active": call.is_active, "trace": trace}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelOpener:
-    """Finds and loads the models of an agent, as ``open_session`` does. Thread-safe.
+@dataclass(frozen=True, slots=True)
+class ModelFinder:
+    """Finds the models of an agent that requests name. Thread-safe.
 
     ``threads`` is the number of threads of an operator for requests that specify none; None means the
     default, which is the same for all frameworks.
@@ -95,11 +91,6 @@ class ModelOpener:
 
     catalog: Catalog
     registry: Registry
-    architectures: Architectures
-    cache: ArtifactCache | None
-    fetch: Fetch
-    max_pixels: int
-    watch: PredictorWatch | None
     threads: int | None
 
     def find(self, request: predict_pb2.OpenRequest) -> tuple[ModelManifest, SessionOptions]:
@@ -122,22 +113,6 @@ class ModelOpener:
             options.weights,
         )
         return manifest, options
-
-    def open(
-        self, manifest: ModelManifest, options: SessionOptions, trace: TraceScope | None = None
-    ) -> Session:
-        """Loads a model; see ``agent.inference.session.open_session``."""
-        return open_session(
-            manifest,
-            options,
-            self.registry,
-            architectures=self.architectures,
-            cache=self.cache,
-            fetch=self.fetch,
-            max_pixels=self.max_pixels,
-            watch=self.watch,
-            trace=trace,
-        )
 
 
 GIVES_WAY_S = 30.0

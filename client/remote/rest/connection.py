@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 from inferometer.agent.open_inference.codec import BYTE_SIZE, OFFSET, REGION, STRINGS, Datatype
 from inferometer.agent.open_inference.http_codec import (
     BINARY,
+    BINARY_CONTENT,
     BINARY_OUTPUT,
     BINARY_SIZE,
     HEADER_LENGTH,
+    JSON,
     is_whole,
     json_object,
     text_of,
@@ -60,6 +62,7 @@ from inferometer.protos.inference.v2 import model_config_pb2
 
 _Json: TypeAlias = Mapping[str, Any]
 BINARY_EXTENSION = "binary_tensor_data"
+_JSON_BODY = f"content-type: {JSON}\r\n"
 INFER_TEMPLATE = "/v2/models/{model}/infer"
 
 
@@ -149,8 +152,8 @@ class HttpRequestForm(InferForm):
         head = text_of(message).encode()
         path = f"{model_path(self.model_name, self.model_version)}/infer"
         if contents is None:
-            return encode_request("POST", path, self.fixed, head, more="content-type: application/json\r\n")
-        more = f"content-type: application/octet-stream\r\n{HEADER_LENGTH}: {len(head)}\r\n"
+            return encode_request("POST", path, self.fixed, head, more=_JSON_BODY)
+        more = f"content-type: {BINARY_CONTENT}\r\n{HEADER_LENGTH}: {len(head)}\r\n"
         return encode_request("POST", path, self.fixed, head, *contents, more=more)
 
 
@@ -336,7 +339,7 @@ class KServeHttpConnection(KServeServer):
             flights.close()
 
     def _ask(self, verb: str, path: str, body: bytes = b"", timeout_s: float = CONNECT_TIMEOUT_S) -> Response:
-        more = "content-type: application/json\r\n" if body else ""
+        more = _JSON_BODY if body else ""
         request = encode_request(verb, path, self._fixed, body, more=more)
         return Response.parse(self._exchanges.exchange(request, timeout_s))
 

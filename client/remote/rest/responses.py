@@ -207,7 +207,7 @@ def late() -> HttpFailure:
     return HttpFailure(_Code.DEADLINE_EXCEEDED, "not answered in time")
 
 
-def of_connecting(error: OSError) -> HttpFailure:
+def of_connecting(error: OSError | UnicodeError) -> HttpFailure:
     """Returns the failure of a connection that could not be made."""
     if isinstance(error, ssl.SSLCertVerificationError):
         is_name = "mismatch" in error.verify_message
@@ -220,7 +220,7 @@ def of_connecting(error: OSError) -> HttpFailure:
         details = _of_tls(error)
     elif isinstance(error, ConnectionRefusedError):
         details = "connection refused"
-    elif isinstance(error, socket.gaierror):
+    elif isinstance(error, socket.gaierror | UnicodeError):
         details = "name resolution failed"
     elif isinstance(error, TimeoutError):
         details = "timed out"

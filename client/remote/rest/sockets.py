@@ -78,7 +78,7 @@ class Endpoint:
                 plain.close()
                 raise
         except (OSError, UnicodeError) as error:  # the second of a name that is none
-            raise of_connecting(error if isinstance(error, OSError) else socket.gaierror()) from error
+            raise of_connecting(error) from error
 
 
 class Exchanges:
@@ -398,7 +398,7 @@ class Flights:
         except asyncio.TimeoutError:
             call.fail(of_connecting(TimeoutError()))
         except (OSError, UnicodeError) as error:
-            call.fail(of_connecting(error if isinstance(error, OSError) else socket.gaierror()))
+            call.fail(of_connecting(error))
         except asyncio.CancelledError:
             call.fail(lost())
             raise
