@@ -351,13 +351,7 @@ class KServeConnection(ServerConnection, KServeServer):
     def begin_infer(
         self, request: bytes, timeout_s: float | None, metadata: Metadata = ()
     ) -> grpc.Future[bytes]:
-        """Sends one encoded ``ModelInferRequest`` without waiting; ``end_infer`` returns the answer.
-
-        It uses the connection that ``hold`` opened last.
-
-        Raises:
-            SessionError: The connection is closed.
-        """
+        """Sends one encoded ``ModelInferRequest`` over the connection that ``hold`` opened last."""
         given = (*self.metadata, *metadata) if metadata else self.metadata
         return self.begin(self._loaded.future, request, timeout=timeout_s, metadata=given)
 

@@ -121,11 +121,7 @@ class HttpRequestForm(InferForm):
         return self._request([places[each.layer].shape for each in self.inputs], elements)
 
     def decode(self, answer: bytes) -> InferReply:
-        """Reads a response, whose outputs are binary or in JSON.
-
-        Raises:
-            PredictionError: The response is malformed, or its tensors contradict their description.
-        """
+        """Reads a response, whose outputs are binary or in JSON; see ``InferForm``."""
         response = Response.parse(answer)
         try:
             return _read_reply(response)
@@ -293,11 +289,7 @@ class KServeHttpConnection(KServeServer):
     def begin_infer(
         self, request: bytes, timeout_s: float | None, metadata: Metadata = ()
     ) -> grpc.Future[bytes]:
-        """Sends one encoded request without waiting; ``end_infer`` returns the answer.
-
-        Raises:
-            SessionError: The connection is closed.
-        """
+        """Sends one encoded request without waiting; see ``KServeServer``."""
         flights = self._flights or self._begin_flights()
         call = flights.begin(with_headers(request, metadata), timeout_s)
         return cast("grpc.Future[bytes]", call)
