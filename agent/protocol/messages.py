@@ -3,7 +3,7 @@
 Those of PredictStream have every field of those of Predict under the same number, so that one function reads
 either.
 
-See ``agent.protocol.wire`` for the reason why the library does not encode them alone.
+See ``agent.protocol.tensors`` for the reason why the library does not encode them alone.
 """
 
 from __future__ import annotations

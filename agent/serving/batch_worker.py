@@ -19,10 +19,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.inference.session import Session
-from inferometer.agent.preprocessing.inputs import aligned, batch_size
+from inferometer.agent.preprocessing.inputs import Tensors, aligned, batch_size
 from inferometer.agent.serving.batching import Batcher, BatchingOptions
 from inferometer.agent.serving.observers import ModelStatistics, QueueObserver
 from inferometer.agent.serving.request_queue import PredictedBatch, QueuedRequest, Request, RequestQueue
@@ -292,12 +291,11 @@ class BatchMemory:
         if not self._memory:
             return outputs
         return {
-            name: output.copy() if self._may_overwrite(output) else output for name, output in outputs.items()
+            name: output.copy()
+            if any(np.may_share_memory(output, memory) for memory in self._memory.values())
+            else output
+            for name, output in outputs.items()
         }
-
-    def _may_overwrite(self, output: NDArray[Any]) -> bool:
-        """Returns whether an output may be in this memory."""
-        return any(np.may_share_memory(output, memory) for memory in self._memory.values())
 
 
 class SessionPredictor:

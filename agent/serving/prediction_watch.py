@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from inferometer.agent.artifacts.files import InputSignature
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import Predictor, Tensors
 from inferometer.agent.serving.observers import PredictionObserver
@@ -46,7 +45,7 @@ class Trouble:
         return bool(self.lost_devices or self.hanging)
 
 
-class PredictionWatch(Closeable):
+class PredictionWatch:
     """Knows the predictions under way. Thread-safe.
 
     A thread looks several times in ``timeout_s`` whether one of them takes longer than that. Such a
