@@ -52,6 +52,7 @@ CPU = Device()
 
 
 _MAPS = Path("/proc/self/maps")
+_PROCESSORS = Path("/sys/devices/system/cpu")
 
 
 def loaded_library(prefix: str, folder: Path | None = None, maps: Path = _MAPS) -> Path | None:
@@ -293,31 +294,35 @@ def read_environment(
     )
 
 
-def container_architecture(machine: str) -> str:
-    """Returns the name of an architecture in container images; ``machine`` is the system's name.
+def container_architecture(machine: str | None = None) -> str:
+    """Returns the name of an architecture in container images; empty if the system does not report one.
 
-    It is empty if the system does not report one.
+    ``machine`` is the system's name for it; None means that of this machine.
     """
-    name = machine.strip().casefold()
+    name = (platform.machine() if machine is None else machine).strip().casefold()
     return _CONTAINER_ARCHITECTURES.get(name, name)
+
+
+def usable_processors() -> set[int]:
+    """The numbers of the logical processors that this process may run on."""
+    try:
+        return os.sched_getaffinity(0)
+    except AttributeError:  # not every system has processor affinity
+        return set(range(os.cpu_count() or 1))
 
 
 def usable_cores() -> int:
     """The number of logical processors that this process may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not every system has processor affinity
-        return os.cpu_count() or 1
+    return len(usable_processors())
 
 
-def read_governor(processors: Path = Path("/sys/devices/system/cpu")) -> str:
+def read_governor(processors: Path = _PROCESSORS) -> str:
     """Reads the frequency governors of the processors that this process may run on; see ``Environment``."""
     found = set()
-    with suppress(AttributeError):  # not every system has processor affinity
-        for number in os.sched_getaffinity(0):
-            with suppress(OSError):
-                path = processors / f"cpu{number}/cpufreq/scaling_governor"
-                found.add(path.read_text(encoding="utf-8").strip())
+    for number in usable_processors():
+        with suppress(OSError):
+            path = processors / f"cpu{number}/cpufreq/scaling_governor"
+            found.add(path.read_text(encoding="utf-8").strip())
     return ", ".join(sorted(found))
 
 
@@ -357,10 +362,6 @@ def _read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
     return (), None
 
 
-_VARIABLE = "OMP_NUM_THREADS"
-_TOPOLOGY = Path("/sys/devices/system/cpu")
-
-
 def default_threads(spare_cores: int = 0) -> int:
     """Returns how many threads an operator may use on the CPU if no option says it.
 
@@ -373,17 +374,16 @@ def default_threads(spare_cores: int = 0) -> int:
     return max(1, threads)
 
 
-def usable_physical_cores(topology: Path = _TOPOLOGY) -> int:
+def usable_physical_cores(topology: Path = _PROCESSORS) -> int:
     """Returns the number of cores that this process may use; its logical processors count once."""
+    siblings = (topology / f"cpu{number}/topology/thread_siblings_list" for number in usable_processors())
     try:
-        processors = os.sched_getaffinity(0)
-        siblings = (topology / f"cpu{number}/topology/thread_siblings_list" for number in processors)
         return len({path.read_text(encoding="utf-8").strip() for path in siblings})
-    except (AttributeError, OSError):  # the system has no processor affinity, or does not tell the siblings
+    except OSError:  # the system does not tell the siblings
         return min(psutil.cpu_count(logical=False) or usable_cores(), usable_cores())
 
 
 def _threads_of_variable() -> int | None:
     """The number in ``OMP_NUM_THREADS``, of nested levels the outermost; None without a valid one."""
-    outermost = os.environ.get(_VARIABLE, "").partition(",")[0].strip()
+    outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(outermost) or None if outermost.isdecimal() else None

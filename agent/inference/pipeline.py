@@ -227,7 +227,7 @@ class Pipeline:
         attributes = {**self._attributes, "batch_requests": requests}
         tracing = RunTracing(trace, self._open_profiler(trace), attributes, name)
         with self._collecting(tracing):
-            tracing.begin_prepared(size)
+            tracing.begin(size)
             begun = self._clock()
             try:
                 yield tracing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,7 +40,7 @@ from inferometer.agent.inference.results import (
     SystemDescription,
     with_labels,
 )
-from inferometer.agent.inference.run_tracing import RunTracing
+from inferometer.agent.inference.run_tracing import HardwareSampler, RunTracing
 from inferometer.agent.inference.selection import require_supported
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
 from inferometer.agent.preprocessing.inputs import Input, Tensors
@@ -213,7 +212,7 @@ def check_model(
 
     Raises what ``open_session`` raises for the framework, the device, the precision and the manifest.
     """
-    require_supported(manifest, container_architecture(machine or platform.machine()))
+    require_supported(manifest, container_architecture(machine or None))
     predictor = registry.find(manifest.framework.name).load()
     if (wanted := options.precision) is not None:  # also for a plug-in that casts nothing
         predictor.cast_of(manifest, wanted, in_memory=in_memory, asked=True)
@@ -352,8 +351,6 @@ class Session(Closeable):
         if not trace.recorder.wants(TraceLevel.HARDWARE_TRACE):
             yield
             return
-        from inferometer.agent.tracing.hardware_sampler import HardwareSampler  # few runs need it
-
         with HardwareSampler(trace, self.description.device) as sampler:
             sampler.start()
             yield
