@@ -24,14 +24,16 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from inferometer.manifests.errors import ManifestError, suggestion
-from inferometer.manifests.fields import DYNAMIC_AXIS
-from inferometer.manifests.schema import (
+from inferometer.manifests.inputs import (
+    DYNAMIC_AXIS,
     ColorMode,
-    DatasetManifest,
     ElementType,
-    FrameworkManifest,
     ImageParameters,
     InputParameters,
+)
+from inferometer.manifests.schema import (
+    DatasetManifest,
+    FrameworkManifest,
     Manifest,
     ModelManifest,
 )

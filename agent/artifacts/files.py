@@ -41,7 +41,7 @@ from inferometer.agent.artifacts.locations import (
     shown,
 )
 from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError, ConfigurationError
-from inferometer.manifests.fields import FIRST_INPUT
+from inferometer.manifests.inputs import FIRST_INPUT
 from inferometer.manifests.schema import ModelManifest
 
 _KEY_DIGITS = 16

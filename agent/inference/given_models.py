@@ -17,9 +17,9 @@ from inferometer.manifests.errors import (
     printable,
     suggestion,
 )
-from inferometer.manifests.fields import DYNAMIC_AXIS
+from inferometer.manifests.inputs import DYNAMIC_AXIS, ElementType, TensorElementType
 from inferometer.manifests.loader import parse_manifest
-from inferometer.manifests.schema import ElementType, ModelManifest, TensorElementType
+from inferometer.manifests.schema import ModelManifest
 
 INFERRED = "manifest"
 """The attribute of a manifest that says where it was inferred from."""

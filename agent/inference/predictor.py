@@ -35,8 +35,8 @@ from inferometer.manifests.errors import (
     PredictionError,
     suggestion,
 )
-from inferometer.manifests.fields import FIRST_INPUT, is_numbered_layer
-from inferometer.manifests.schema import AxisSizes, ModelManifest, TensorSpec
+from inferometer.manifests.inputs import FIRST_INPUT, AxisSizes, TensorSpec, is_numbered_layer
+from inferometer.manifests.schema import ModelManifest
 
 
 def number_of(name: str) -> int | None:

@@ -19,8 +19,13 @@ from inferometer.agent.preprocessing.model_preprocessor import model_preprocesso
 from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ArtifactError, FrameworkUnavailableError, ManifestError, suggestion
-from inferometer.manifests.fields import HOOKS, is_numbered_layer
-from inferometer.manifests.schema import ImageParameters, InputParameters, ModelManifest, TensorElementType
+from inferometer.manifests.inputs import (
+    ImageParameters,
+    InputParameters,
+    TensorElementType,
+    is_numbered_layer,
+)
+from inferometer.manifests.schema import HOOKS, ModelManifest
 
 _WITHOUT_STRINGS = ("mxnet", "pytorch")
 _SCORES = ("", "float32", "float16")

@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError, features
 
 from inferometer.manifests.errors import InputError, one_line
-from inferometer.manifests.schema import ColorMode, CropMethod, ImageParameters, Interpolation
+from inferometer.manifests.inputs import (
+    ColorMode,
+    CropMethod,
+    ImageParameters,
+    Interpolation,
+)
 
 MAX_PIXELS = 100_000_000
 """The default limit of decoded and resized images: a small file can claim to hold a huge image."""

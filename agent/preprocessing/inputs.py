@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.manifests.errors import InputError
-from inferometer.manifests.schema import InputParameters, TensorElementType, TensorSpec
+from inferometer.manifests.inputs import InputParameters, TensorElementType, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

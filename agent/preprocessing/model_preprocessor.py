@@ -27,7 +27,8 @@ from inferometer.agent.preprocessing.preprocessor import (
     preprocessor_of,
 )
 from inferometer.manifests.errors import InputError
-from inferometer.manifests.schema import InputParameters, ModelManifest, TensorSpec, TextParameters
+from inferometer.manifests.inputs import InputParameters, TensorSpec, TextParameters
+from inferometer.manifests.schema import ModelManifest
 
 
 class ModelPreprocessor:

@@ -23,7 +23,7 @@ from inferometer.agent.preprocessing.image_decoder import (
     undecodable,
 )
 from inferometer.manifests.errors import InputError, one_line
-from inferometer.manifests.schema import ColorMode, ImageParameters, Interpolation
+from inferometer.manifests.inputs import ColorMode, ImageParameters, Interpolation
 
 
 class _CStderr:

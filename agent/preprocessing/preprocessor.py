@@ -34,7 +34,7 @@ from inferometer.agent.preprocessing.inputs import (
     element_bytes,
 )
 from inferometer.manifests.errors import ConfigurationError, FrameworkUnavailableError, InputError
-from inferometer.manifests.schema import (
+from inferometer.manifests.inputs import (
     ColorMode,
     Decoder,
     ElementType,

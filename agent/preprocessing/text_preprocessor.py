@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from inferometer.agent.preprocessing.inputs import Payload, Tensors, Text, TokenizedText
 from inferometer.agent.preprocessing.preprocessor import Preprocessor
 from inferometer.manifests.errors import ArtifactError, FrameworkUnavailableError, InputError, one_line
-from inferometer.manifests.tensor_specs import TextParameters, Truncation
+from inferometer.manifests.inputs import TextParameters, Truncation
 
 try:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors

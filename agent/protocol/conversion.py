@@ -43,8 +43,8 @@ from inferometer.agent.tracing.recorder import (
     TraceLevel,
 )
 from inferometer.manifests.errors import AgentError, ConfigurationError, InputError
+from inferometer.manifests.inputs import AxisSizes
 from inferometer.manifests.schema import ModelManifest
-from inferometer.manifests.tensor_specs import AxisSizes
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 _INT64 = np.dtype("<i8")

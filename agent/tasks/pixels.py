@@ -18,7 +18,8 @@ from inferometer.agent.tasks.predictions import (
     find_layer,
 )
 from inferometer.manifests.errors import ManifestError, PredictionError
-from inferometer.manifests.schema import ColorMode, Layout, ModelOutput
+from inferometer.manifests.inputs import ColorMode, Layout
+from inferometer.manifests.schema import ModelOutput
 
 _MOST_CLASSES = 65536
 _BLOCK_ELEMENTS = 2**22

@@ -31,7 +31,7 @@ from inferometer.evaluators.datasets.folder import printable
 from inferometer.evaluators.datasets.tables import targets_of
 from inferometer.evaluators.load.target import synthetic_arrays
 from inferometer.manifests.errors import DatasetError, suggestion
-from inferometer.manifests.schema import TensorSpec
+from inferometer.manifests.inputs import TensorSpec
 
 _KINDS = "fiub"
 _STRINGS = "UO"

@@ -36,7 +36,7 @@ from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.workers import size_of
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
-from inferometer.manifests.schema import ImageParameters, InputParameters, TensorSpec
+from inferometer.manifests.inputs import ImageParameters, InputParameters, TensorSpec
 
 MAX_INPUTS = 1024
 """The most inputs of a run: more than the caches of a processor hold, and prepared within seconds."""

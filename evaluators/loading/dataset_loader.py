@@ -30,7 +30,7 @@ from inferometer.evaluators.loading.workers import (
 )
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InferometerError
-from inferometer.manifests.schema import InputParameters
+from inferometer.manifests.inputs import InputParameters
 
 
 class EpochOrder:

@@ -42,8 +42,8 @@ from inferometer.evaluators.load.queries import Outcome, QueryLog
 from inferometer.evaluators.load.target import PreparedInputs, ReadInputs
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, InputError, ManifestError, PredictionError
+from inferometer.manifests.inputs import TensorElementType
 from inferometer.manifests.loader import load_manifest
-from inferometer.manifests.tensor_specs import TensorElementType
 
 DEADLINE_S = 30.0
 VALUES: dict[str, list[list[Any]]] = {

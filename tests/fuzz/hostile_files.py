@@ -40,9 +40,9 @@ from inferometer.evaluators.plans.running.folder import Ended, Journal, Result, 
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import InferometerError, InputError
+from inferometer.manifests.inputs import TextParameters
 from inferometer.manifests.loader import load_manifest
 from inferometer.manifests.schema import ModelManifest
-from inferometer.manifests.tensor_specs import TextParameters
 from tests import task_dataset_files
 from tests.fuzz.audit_watch import Watch
 from tests.fuzz.damaged_datasets import made

@@ -31,7 +31,8 @@ from inferometer.evaluators.datasets.folder import FolderDataset
 from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.schema import ImageParameters, ModelManifest
+from inferometer.manifests.inputs import ImageParameters
+from inferometer.manifests.schema import ModelManifest
 from tests.perf.bare_loops import Predict
 from tests.perf.dataset_overhead import RepeatedDataset
 from tests.perf.ratios import Row, divided, interleaved

@@ -60,7 +60,8 @@ from inferometer.manifests.errors import (
     PredictionError,
     suggestion,
 )
-from inferometer.manifests.schema import ModelManifest, TensorSpec
+from inferometer.manifests.inputs import TensorSpec
+from inferometer.manifests.schema import ModelManifest
 
 _EXECUTORS = 4
 _DYNAMIC_EXECUTORS = 16

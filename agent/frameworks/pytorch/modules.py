@@ -27,7 +27,7 @@ from inferometer.agent.inference.predictor import (
     number_of,
 )
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, DeviceError, one_line, suggestion
-from inferometer.manifests.schema import TensorSpec
+from inferometer.manifests.inputs import TensorSpec
 
 FAILURES = (*CODE_FAILURES, pickle.UnpicklingError, torch.jit.Error)
 """What PyTorch raises for files that do not fit it."""

@@ -56,9 +56,8 @@ from inferometer.manifests.errors import (
     DeviceError,
     PredictionError,
 )
-from inferometer.manifests.fields import FIRST_INPUT
+from inferometer.manifests.inputs import FIRST_INPUT, AxisSizes
 from inferometer.manifests.schema import ModelManifest
-from inferometer.manifests.tensor_specs import AxisSizes
 
 _PROGRAM = ".pt2"
 """Files of this name can run no code, as ``requirements.code_of`` says; TorchScript is not read from them."""

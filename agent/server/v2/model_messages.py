@@ -20,7 +20,8 @@ from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy
 from inferometer.agent.serving.observers import Total, Totals
 from inferometer.agent.serving.served_models import SERVE_ALL, VersionChoice, VersionPolicy
 from inferometer.manifests.errors import ConfigurationError, suggestion
-from inferometer.manifests.schema import ImageParameters, Layout, ModelManifest
+from inferometer.manifests.inputs import ImageParameters, Layout
+from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2 as config_pb
 

@@ -51,13 +51,12 @@ from inferometer.manifests.errors import (
     EvaluationInterrupted,
     FrameworkUnavailableError,
 )
+from inferometer.manifests.inputs import TensorInput, TensorParameters
 from inferometer.manifests.schema import (
     FrameworkRequirement,
     ModelFiles,
     ModelManifest,
     ModelOutput,
-    TensorInput,
-    TensorParameters,
 )
 
 JOURNAL = "operators"

@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 from manifest_content import DATASET, MODEL, REMOVED, changed
 
 from inferometer.manifests.errors import ManifestError
-from inferometer.manifests.loader import parse_manifest
-from inferometer.manifests.schema import (
+from inferometer.manifests.inputs import (
     ColorMode,
     CropMethod,
-    DatasetManifest,
     ElementType,
-    FrameworkManifest,
     ImageParameters,
     Interpolation,
     Layout,
+)
+from inferometer.manifests.loader import parse_manifest
+from inferometer.manifests.schema import (
+    DatasetManifest,
+    FrameworkManifest,
     ModelManifest,
     Transform,
 )
