@@ -7,6 +7,7 @@ without effect.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -196,6 +197,63 @@ class OutputParameters(Part):
     embedding_layer: Layer = 0
 
     _spelt = model_validator(mode="before")(with_fields_spelt)
+
+    @property
+    def scores_per_class(self) -> bool:
+        """Whether a model gives a score for each class, and no class of each box."""
+        return self.classes_layer is None or self.classes_layer == self.probabilities_layer
+
+
+_CORNERS = {BoxFormat.XYXY: (0, 1, 2, 3), BoxFormat.YXYX: (1, 0, 3, 2)}
+
+
+@dataclass(frozen=True, slots=True)
+class BoxNotation:
+    """How a model writes boxes.
+
+    Attributes:
+        format: The order of the four numbers.
+        corners: For boxes of two corners, the places of left, top, right and bottom.
+        units: The units of the coordinates.
+        stated: Whether the manifest says so; if not, boxes that contradict it are refused.
+        frame: The width and height that pixels refer to; None means those of the model's input.
+    """
+
+    format: BoxFormat
+    corners: tuple[int, int, int, int]
+    units: BoxUnits
+    stated: bool
+    frame: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, parameters: OutputParameters) -> BoxNotation:
+        """Returns the notation that a manifest describes.
+
+        What a manifest omits follows from MLModelScope's notation. Its ``xmin_index`` to ``ymax_index`` give
+        the order, and ``scale_width`` and ``scale_height`` the size that pixels refer to; with an order but
+        no size, boxes are relative. TensorFlow's ``detection_boxes`` are relative and begin with y. Otherwise
+        boxes are xyxy: in pixels beside a ``classes_layer`` of their own, as in GluonCV's models, and else
+        relative, as in its SSD models for PyTorch and ONNX Runtime.
+        """
+        places = [
+            getattr(parameters, f"{name}_index") for name in ("xmin", "ymin", "xmax", "ymax")
+        ]  # where MLModelScope omits one, it is that of yxyx
+        ordered = any(place is not None for place in places)
+        tensorflow = str(parameters.boxes_layer).startswith("detection_boxes")
+        style = parameters.box_format or (BoxFormat.YXYX if tensorflow else BoxFormat.XYXY)
+        corners = _CORNERS.get(style, (0, 1, 2, 3))
+        if ordered and parameters.box_format is None:
+            style, default = BoxFormat.XYXY, _CORNERS[BoxFormat.YXYX]
+            chosen = [d if p is None else p for p, d in zip(places, default, strict=True)]
+            corners = (chosen[0], chosen[1], chosen[2], chosen[3])
+        frame = None
+        if parameters.scale_width and parameters.scale_height:
+            frame = (parameters.scale_width, parameters.scale_height)
+        units = BoxUnits.PIXELS
+        if frame is None and (ordered or tensorflow or parameters.scores_per_class):
+            units = BoxUnits.RELATIVE
+        stated = parameters.box_units is not None or frame is not None
+        return cls(style, corners, parameters.box_units or units, stated, frame)
 
 
 class ModelOutput(Part):

@@ -1,7 +1,8 @@
 """The device that a model runs on, and its hardware and software, as an evaluation records them.
 
-Owns the default number of threads of an operator, one rule for all frameworks, so that they compare; and
-the shared libraries that this process has loaded, with the versions that CUDA's libraries tell.
+Owns the default number of threads of an operator, one rule for all frameworks, so that they compare; the
+shared libraries that this process has loaded, with the versions that CUDA's libraries tell; and this process
+as a resource of OpenTelemetry's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import ctypes
 import os
 import platform
 import socket
+import sys
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -387,3 +390,44 @@ def _threads_of_variable() -> int | None:
     """The number in ``OMP_NUM_THREADS``, of nested levels the outermost; None without a valid one."""
     outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(outermost) or None if outermost.isdecimal() else None
+
+
+CLIENT_SERVICE = "inferometer"
+"""The ``service.name`` of a process that evaluates."""
+AGENT_SERVICE = "inferometer-agent"
+"""The ``service.name`` of a served agent."""
+_NAMESPACE = uuid.UUID("4d63009a-8d0f-11ee-aad7-4c796ed8e320")  # OpenTelemetry's, for service.instance.id
+
+
+def process_resource(service: str = CLIENT_SERVICE, instance: str = "") -> tuple[tuple[str, str | int], ...]:
+    """Returns the attributes of this process by OpenTelemetry's conventions, sorted by name.
+
+    ``service.instance.id`` is the same at every call; ``instance`` tells several services of one process
+    apart. ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` take precedence. The command line is left
+    out, because it may have a secret.
+    """
+    host, process = socket.gethostname(), psutil.Process()
+    name = f"{host}/{process.pid}/{process.create_time()}/{service}/{instance}"
+    found: dict[str, str | int] = {
+        "host.arch": container_architecture(),
+        "host.name": host,
+        "os.type": sys.platform,
+        "process.executable.name": os.path.basename(sys.executable),  # noqa: PTH119 - it may be empty
+        "process.pid": process.pid,
+        "process.runtime.name": sys.implementation.name,
+        "process.runtime.version": platform.python_version(),
+        "service.instance.id": str(uuid.uuid5(_NAMESPACE, name)),
+        "service.name": service,
+        "service.version": __version__,
+    }
+    return tuple(sorted((found | _configured_resource()).items()))
+
+
+def _configured_resource() -> dict[str, str | int]:
+    """Returns the attributes that the environment sets."""
+    if not (os.environ.get("OTEL_RESOURCE_ATTRIBUTES") or os.environ.get("OTEL_SERVICE_NAME")):
+        return {}  # as nearly always: this loads no library
+    from opentelemetry.sdk.resources import OTELResourceDetector
+
+    given = OTELResourceDetector().detect().attributes
+    return {name: value for name, value in given.items() if isinstance(value, str)}

@@ -30,7 +30,7 @@ _INDEX = "models.json"
 _AGENT = Path(__file__).parents[1]
 _READERS = (
     Path(__file__),
-    Path(__file__).with_name("requirements.py"),
+    Path(__file__).with_name("selection.py"),
     _AGENT / "artifacts" / "locations.py",
     _AGENT.parent / "manifests",
 )
@@ -68,7 +68,7 @@ class ListedModel:
         return self.availability(cache_directory) is Availability.MISSING
 
     def availability(self, cache_directory: Path) -> Availability:
-        """Returns where the model's files are; see ``agent.artifacts.locations.availability``."""
+        """Returns where the model's files are; see ``agent.artifacts.locations.availability_of``."""
         return availability_of(
             ((tuple(map(Path, candidates)), url) for candidates, url in self.files), cache_directory
         )

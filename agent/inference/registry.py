@@ -42,7 +42,7 @@ class FrameworkEntry:
             ``Predictor.signature_of_object``.
         trainer: Its trainer as ``"module:Class"``, imported when a model is trained; empty for none.
         companions: The function that returns the processes beside its ranks, as ``"module:function"``; it
-            does not import the framework. ``agent.training.companion`` defines its interface. Empty for none.
+            does not import the framework. ``agent.training.trainer`` defines its interface. Empty for none.
         operators: The class that runs its single operators, as ``"module:Class"``; empty for none.
     """
 

@@ -79,7 +79,7 @@ Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An image file's bytes: PNG, JPEG or another of ``agent.preprocessing.pillow_decoder.FORMATS``."""
+    """An image file's bytes: PNG, JPEG or another of ``agent.preprocessing.image_decoder.FORMATS``."""
 
     content: bytes
 

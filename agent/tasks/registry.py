@@ -84,7 +84,7 @@ _BUILTIN = {
     "semantic_segmentation": "inferometer.agent.tasks.pixels:SemanticSegmentation",
     "image_enhancement": "inferometer.agent.tasks.pixels:ImageEnhancement",
     "regression": "inferometer.agent.tasks.vectors:Regression",
-    "text_classification": "inferometer.agent.tasks.vectors:TextClassification",
+    "text_classification": "inferometer.agent.tasks.vectors:Classification",
 }
 POSTPROCESSORS: TaskRegistry[PostprocessorType] = TaskRegistry(
     "output.type", "postprocessing", "inferometer.postprocessors", _BUILTIN

@@ -17,7 +17,6 @@ from inferometer.agent.tasks.predictions import (
     RawOutputs,
     TaskPostprocessor,
     Values,
-    as_computed,
     find_layer,
 )
 from inferometer.manifests.errors import PredictionError
@@ -57,20 +56,11 @@ class Classification(TaskPostprocessor):
     def _scores(self, tensors: Tensors) -> NDArray[np.float32]:
         """Returns the scores as float32, inputs × classes."""
         layer = self._output.parameters.probabilities_layer
-        names = list(tensors)
-        if isinstance(layer, int):
-            if not 0 <= layer < len(names):
-                raise PredictionError(f"the model has no output number {layer}; it has {len(names)}")
-            layer = names[layer]
-        if layer not in tensors:
-            raise PredictionError(f'the model has no output "{layer}"; it has: {", ".join(names)}')
-        tensor: NDArray[Any] = tensors[layer]
+        layer, tensor = find_layer(tensors, layer, exactly=True)
         if tensor.ndim < 2 or not tensor.shape[1] or any(side != 1 for side in tensor.shape[2:]):
             raise PredictionError(
                 f"output {layer} has shape {list(tensor.shape)}; a classification is inputs × classes"
             )
-        if tensor.dtype.kind not in "biuf":
-            raise PredictionError(f"output {layer} has element type {tensor.dtype}; scores are numbers")
         with np.errstate(over="ignore"):  # a score beyond float32 becomes infinite, which is reported
             scores = tensor.reshape(len(tensor), tensor.shape[1]).astype(np.float32, copy=False)
         labels = self._output.parameters.labels
@@ -91,10 +81,6 @@ def softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     return probabilities
 
 
-class TextClassification(Classification):
-    """Ranks classes by their scores; see ``Classification``. Thread-safe."""
-
-
 class Regression(TaskPostprocessor):
     """Takes an output of N or N × k numbers, also with further axes of length 1. Thread-safe."""
 
@@ -113,14 +99,13 @@ class Regression(TaskPostprocessor):
             raise PredictionError(
                 f"output {name} has shape {list(tensor.shape)}; a regression has N, or N × k numbers"
             )
-        values = as_computed(tensor.reshape(len(tensor), -1))
-        if self._labels and values.shape[1] != self._labels:
+        rows = tensor.reshape(len(tensor), -1)
+        if self._labels and rows.shape[1] != self._labels:
             raise PredictionError(
-                f"output {name} has {values.shape[1]} numbers for each input; its manifest has "
+                f"output {name} has {rows.shape[1]} numbers for each input; its manifest has "
                 f"{self._labels} labels"
             )
-        good: NDArray[np.bool_] = np.isfinite(values).all(axis=1)
-        return Values(values[good]), good
+        return _finite_rows(rows)
 
 
 class EmbeddingVectors(TaskPostprocessor):
@@ -140,9 +125,15 @@ class EmbeddingVectors(TaskPostprocessor):
             raise PredictionError(
                 f"output {name} has shape {list(shape)}; embeddings are {inputs.size} inputs × values"
             )
-        values = as_computed(tensor.reshape(shape[:2]))
-        usable: NDArray[np.bool_] = np.isfinite(values).all(axis=1)
-        return Values(values[usable]), usable
+        return _finite_rows(tensor.reshape(shape[:2]))
+
+
+def _finite_rows(rows: NDArray[Any]) -> tuple[Values, NDArray[np.bool_]]:
+    """Returns the rows whose numbers are all finite, and the mask of these rows."""
+    # float64 where float32 does not hold all numbers of their type
+    values = rows.astype(np.promote_types(rows.dtype, np.float32), copy=False)
+    good: NDArray[np.bool_] = np.isfinite(values).all(axis=1)
+    return Values(values[good]), good
 
 
 class Raw(TaskPostprocessor):

@@ -14,11 +14,12 @@ from inferometer.agent import __version__
 from inferometer.agent.tracing.recorder import (
     ALL_BITS,
     NO_PARENT,
+    Attributes,
     AttributeValue,
     SpanChunk,
     SpanKind,
-    SpanLink,
     SpanRole,
+    TraceContext,
 )
 
 _SCOPE = InstrumentationScope("inferometer", __version__)
@@ -71,7 +72,15 @@ def readable_spans(
         ]
 
 
-def _link(link: SpanLink) -> Link:
+def otel_resource(attributes: Attributes) -> Resource:
+    """Returns a resource in OpenTelemetry's form, with the library that sends it."""
+    library = Resource.create().attributes.items()
+    return Resource(
+        {name: value for name, value in library if name.startswith("telemetry.sdk.")} | dict(attributes)
+    )
+
+
+def _link(link: TraceContext) -> Link:
     trace, span = int(link.trace_id, 16), link.span_id & ALL_BITS
     return Link(SpanContext(trace, span, is_remote=False, trace_flags=_SAMPLED))
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import grpc
 
 from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.environment import AGENT_SERVICE, process_resource
 from inferometer.agent.protocol.conversion import TracePart
 from inferometer.agent.protocol.status import (
     LAYERS_KEY,
@@ -20,7 +21,7 @@ from inferometer.agent.protocol.status import (
 )
 from inferometer.agent.server.rpc import CallContext
 from inferometer.agent.tracing.calls import ended
-from inferometer.agent.tracing.exporting import AGENT_SERVICE, ExportReport, TraceExport, process_resource
+from inferometer.agent.tracing.exporting import ExportReport, TraceExport
 from inferometer.agent.tracing.recorder import (
     CHUNK_SPANS,
     Attributes,
