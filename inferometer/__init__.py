@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from inferometer.agent import __version__
     from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
     from inferometer.agent.hardware.environment import Device, DeviceKind, FrameworkDetails
-    from inferometer.agent.inference.predictor import Precision, Predictor, PredictorOptions, Tensors, Weights
+    from inferometer.agent.inference.predictor import Precision, Predictor, PredictorOptions, Weights
     from inferometer.agent.inference.registry import FrameworkEntry
     from inferometer.agent.preprocessing.inputs import (
         EncodedImage,
         ImageGeometry,
         Pixels,
         Tensor,
+        Tensors,
         TokenizedText,
         Url,
     )
@@ -298,7 +299,6 @@ _OWNERS = {
         "Precision",
         "Predictor",
         "PredictorOptions",
-        "Tensors",
         "Weights",
     ),
     "agent.inference.registry": ("FrameworkEntry",),
@@ -306,6 +306,7 @@ _OWNERS = {
         "EncodedImage",
         "Pixels",
         "Tensor",
+        "Tensors",
         "Url",
         "ImageGeometry",
         "TokenizedText",

@@ -23,7 +23,7 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from inferometer.manifests.errors import ManifestError, suggestion
+from inferometer.manifests.errors import ManifestError, shown_value, suggestion
 from inferometer.manifests.inputs import (
     DYNAMIC_AXIS,
     ColorMode,
@@ -31,12 +31,7 @@ from inferometer.manifests.inputs import (
     ImageParameters,
     InputParameters,
 )
-from inferometer.manifests.schema import (
-    DatasetManifest,
-    FrameworkManifest,
-    Manifest,
-    ModelManifest,
-)
+from inferometer.manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
 
 _MAX_NUMBER_BITS = 63
 _NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
@@ -147,7 +142,6 @@ _KINDS: dict[str, type[Manifest]] = {
     "dataset": DatasetManifest,
 }
 _MAX_BYTES = 4 * 1024 * 1024
-_SHOWN_CHARACTERS = 60
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -192,12 +186,12 @@ def parse_manifest(content: object, source: Path) -> Manifest:
     """
     if not isinstance(content, dict):
         raise ManifestError(
-            f"{source}: holds {_shown(content)}; allowed: a mapping of fields such as name and version"
+            f"{source}: holds {shown_value(content)}; allowed: a mapping of fields such as name and version"
         )
     kind = content.get("kind", "model")
     schema = _KINDS.get(kind) if isinstance(kind, str) else None
     if schema is None:
-        raise ManifestError(f"{source}: field kind: found {_shown(kind)}; allowed: {', '.join(_KINDS)}")
+        raise ManifestError(f"{source}: field kind: found {shown_value(kind)}; allowed: {', '.join(_KINDS)}")
     try:
         manifest = schema.model_validate(content)
     except ValidationError as error:
@@ -221,12 +215,12 @@ def _explain(error: ValidationError, schema: type[Manifest]) -> str:
     ):
         text = f"field {field}: is missing"
     elif first["type"] == "union_tag_invalid":
-        text = f"field {field}: found {_shown(tag)}; allowed: {first['ctx']['expected_tags']}"
+        text = f"field {field}: found {shown_value(tag)}; allowed: {first['ctx']['expected_tags']}"
     elif first["type"] == "extra_forbidden":
         text = f"field {field}: is not known; {suggestion(str(location[-1]), fields_beside)}"
     else:
         reason = first["msg"].removeprefix("Value error, ")
-        text = f"field {field}: found {_shown(first['input'])}; {reason[:1].lower()}{reason[1:]}"
+        text = f"field {field}: found {shown_value(first['input'])}; {reason[:1].lower()}{reason[1:]}"
     return text + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
@@ -266,12 +260,7 @@ def _json_schema(schema: type[Manifest]) -> dict[str, Any]:
 
 
 def _field_name(part: int | str) -> str:
-    return part if isinstance(part, str) and part.isidentifier() else _shown(part)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+    return part if isinstance(part, str) and part.isidentifier() else shown_value(part)
 
 
 _WIDTH = 10_000

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.predictor import Predictor, Tensors
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.preparation import (
     Clock,
-    Fetch,
     Gate,
     Preparation,
     PreparedInput,
@@ -31,16 +30,15 @@ from inferometer.agent.inference.results import (
     Infer,
     Inferred,
     InputFailure,
-    Outputs,
     Postprocessor,
     QueueTimes,
-    RawOutputs,
     Stage,
     StageTimes,
 )
 from inferometer.agent.inference.run_tracing import RunTracing
-from inferometer.agent.preprocessing.inputs import Input, Origin, batch_size
+from inferometer.agent.preprocessing.inputs import Fetch, Input, Origin, Tensors, batch_size
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
+from inferometer.agent.tasks.predictions import Outputs, RawOutputs
 from inferometer.agent.tracing.recorder import AttributeValue, Profiler, TraceLevel, TraceScope
 from inferometer.manifests.errors import HungError, PredictionError
 

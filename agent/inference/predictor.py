@@ -23,8 +23,7 @@ from typing_extensions import Self
 from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import CPU, Device, FrameworkDetails, default_threads
-from inferometer.agent.preprocessing.inputs import Tensors as Tensors
-from inferometer.agent.preprocessing.inputs import dtype_of
+from inferometer.agent.preprocessing.inputs import Tensors, dtype_of, quoted
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,
@@ -347,10 +346,8 @@ class Predictor(Closeable):
         model, tensors = str(self), self.tensors
         names = [each.name for each in tensors]
         if len(inputs) != len(names) or any(name not in inputs for name in names):
-            found = ", ".join(f'"{name}"' for name in inputs) or "none"
-            takes = ", ".join(f'"{name}"' for name in names)
-            takes = f"one, {takes}" if len(names) == 1 else takes
-            raise PredictionError(f"{model}: found the inputs {found}; it takes {takes}")
+            takes = f"one, {quoted(names)}" if len(names) == 1 else quoted(names)
+            raise PredictionError(f"{model}: found the inputs {quoted(inputs) or 'none'}; it takes {takes}")
         checked = {
             each.name: checked_array(model, each, inputs[each.name], PredictionError) for each in tensors
         }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from inferometer.agent.inference.results import InputFailure, Stage
-from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Origin, Tensors, Url
+from inferometer.agent.preprocessing.inputs import EncodedImage, Fetch, Input, Origin, Tensors, Url
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.manifests.errors import InputError, SessionError
 
@@ -163,8 +163,6 @@ def round_size(tensor_bytes: int, batch_size: int) -> int:
 
 Clock: TypeAlias = Callable[[], int]
 """A monotonic clock in nanoseconds."""
-Fetch: TypeAlias = Callable[[str], bytes]
-"""Returns the content at a URL, or raises InputError."""
 _SHARES = 8
 """Tasks for each thread: with one, a thread with small images would wait for one with large images."""
 

@@ -21,11 +21,7 @@ from inferometer.agent.artifacts.locations import labels_file
 from inferometer.agent.hardware.environment import Device, Environment
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.preprocessing.inputs import Origin, Tensors
-from inferometer.agent.tasks.predictions import Classifications as Classifications
-from inferometer.agent.tasks.predictions import Outputs as Outputs
-from inferometer.agent.tasks.predictions import PredictedInputs
-from inferometer.agent.tasks.predictions import Predictions as Predictions
-from inferometer.agent.tasks.predictions import RawOutputs as RawOutputs
+from inferometer.agent.tasks.predictions import Outputs, PredictedInputs
 from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError, PredictionError
 from inferometer.manifests.schema import ModelManifest, ModelOutput

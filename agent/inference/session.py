@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,6 @@ from inferometer.agent.inference.predictor import (
     Weights,
     has_own_precision,
 )
-from inferometer.agent.inference.preparation import Clock, Fetch
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import (
     BatchResult,
@@ -42,8 +41,7 @@ from inferometer.agent.inference.results import (
 )
 from inferometer.agent.inference.run_tracing import HardwareSampler, RunTracing
 from inferometer.agent.inference.selection import require_supported
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
-from inferometer.agent.preprocessing.inputs import Input, Tensors
+from inferometer.agent.preprocessing.inputs import MAX_PIXELS, Fetch, Input, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor, model_preprocessor_of
 from inferometer.agent.tracing.recorder import AttributeValue, SpanKind, TraceLevel, TraceScope, traced
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, InputError
@@ -130,7 +128,7 @@ def open_session(
     fetch: Fetch = no_fetch,
     max_pixels: int = MAX_PIXELS,
     watch: PredictorWatch | None = None,
-    clock: Clock = time.perf_counter_ns,
+    clock: Callable[[], int] = time.perf_counter_ns,
     machine: str | None = None,
     trace: TraceScope | None = None,
     given: GivenModel | None = None,

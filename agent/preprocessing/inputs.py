@@ -112,6 +112,10 @@ class Url:
     address: str
 
 
+Fetch: TypeAlias = Callable[[str], bytes]
+"""Returns the content at a URL, or raises InputError."""
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """A text, or a pair of texts, such as a question and the text that answers it."""
@@ -151,6 +155,8 @@ class Input:
             raise InputError(f"input {self.id}: cannot be read: {error.strerror or error}") from error
 
 
+MAX_PIXELS = 100_000_000
+"""The default limit of decoded and resized images: a small file can claim to hold a huge image."""
 STRING_CHARACTERS = 128
 """The length of a synthetic string, as in perf_analyzer; what a string counts for before it is known."""
 
@@ -167,6 +173,11 @@ def element_bytes(tensor: TensorSpec) -> int:
     """Returns the size of an element in bytes; of a string, that of a synthetic one."""
     dtype = dtype_of(tensor)
     return STRING_CHARACTERS if dtype.hasobject else dtype.itemsize
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Returns the names of tensors for a message."""
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def batch_size(batch: Tensors) -> int:

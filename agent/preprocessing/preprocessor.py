@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS, ImageDecoder, check_pixels
+from inferometer.agent.preprocessing.image_decoder import ImageDecoder, PillowDecoder, check_pixels
 from inferometer.agent.preprocessing.inputs import (
+    MAX_PIXELS,
     EncodedImage,
     ImageGeometry,
     NamedTensors,
@@ -206,8 +207,6 @@ def open_decoder(parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> I
         FrameworkUnavailableError: Its library is not installed; the message has the command to install it.
     """
     if parameters.decoder is Decoder.PILLOW:
-        from inferometer.agent.preprocessing.image_decoder import PillowDecoder
-
         return PillowDecoder(parameters, max_pixels)
     # OpenCV reads its limit on import; the default is 2 ** 30 pixels
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))

@@ -19,10 +19,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.inference.session import Session
-from inferometer.agent.preprocessing.inputs import aligned, batch_size
+from inferometer.agent.preprocessing.inputs import Tensors, aligned, batch_size
 from inferometer.agent.serving.batching import Batcher, BatchingOptions
 from inferometer.agent.serving.observers import ModelStatistics, QueueObserver
 from inferometer.agent.serving.request_queue import PredictedBatch, QueuedRequest, Request, RequestQueue

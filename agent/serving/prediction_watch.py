@@ -18,7 +18,8 @@ import numpy as np
 from inferometer.agent.artifacts.files import InputSignature
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import Predictor, Tensors
+from inferometer.agent.inference.predictor import Predictor
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.serving.observers import PredictionObserver
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel

@@ -10,8 +10,8 @@ from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
-from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.results import Inferred, QueueTimes
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import (
     DeadlineError,

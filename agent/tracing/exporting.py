@@ -218,6 +218,8 @@ def _refused(text: str, what: str = f"allowed: {_ALLOWED}") -> ConfigurationErro
 
 ATTEMPT_TIMEOUT_S = 10.0
 """The longest time of one delivery attempt."""
+AGAIN_STATUSES = {429, 502, 503, 504}
+"""The statuses of HTTP after which a later attempt may succeed."""
 _LONGEST_REASON = 240
 
 

@@ -489,9 +489,9 @@ def find_companions(entry: FrameworkEntry, communication: str) -> CompanionsOf |
     Raises:
         FrameworkUnavailableError: The framework is not installed.
     """
-    companions = entry.load_companions()
-    if companions is None:
+    if not entry.companions:
         return None
+    companions = entry.import_part(entry.companions)
     if not callable(companions):
         raise FrameworkUnavailableError(f"framework {entry.name}: {entry.companions} is no function")
     return partial(companions, communication)
@@ -501,7 +501,7 @@ def _trainer_of(entry: FrameworkEntry, registry: Registry) -> type[Trainer]:
     if not entry.trainer:
         able = ", ".join(each.name for each in registry.entries if each.trainer)
         raise ConfigurationError(f"framework {entry.name} trains no models; allowed: {able or 'none'}")
-    trainer = entry.load_trainer()
+    trainer = entry.import_part(entry.trainer)
     if not (isinstance(trainer, type) and issubclass(trainer, Trainer)):
         raise FrameworkUnavailableError(f"framework {entry.name}: {entry.trainer} is no Trainer")
     return trainer

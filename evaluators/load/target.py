@@ -15,12 +15,13 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.preparation import Fetch, Gate, Preparation, PreparedInput
+from inferometer.agent.inference.preparation import Gate, Preparation, PreparedInput
 from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
 from inferometer.agent.inference.session import no_fetch
 from inferometer.agent.preprocessing.inputs import (
     STRING_CHARACTERS,
     EncodedImage,
+    Fetch,
     NamedTensors,
     Payload,
     Pixels,

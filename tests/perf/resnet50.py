@@ -18,12 +18,12 @@ from PIL import Image, ImageFilter
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors, Weights
+from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import Postprocessor
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, no_fetch, open_session
-from inferometer.agent.preprocessing.inputs import Tensor
+from inferometer.agent.preprocessing.inputs import Tensor, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.evaluators.datasets.base import Dataset, Sample

@@ -44,7 +44,6 @@ from inferometer.agent.inference.predictor import (
     Precision,
     Predictor,
     PredictorOptions,
-    Tensors,
     Weights,
     has_numbers,
     has_own_precision,
@@ -52,7 +51,7 @@ from inferometer.agent.inference.predictor import (
     prediction_failure,
     title_of,
 )
-from inferometer.agent.preprocessing.inputs import batch_size, blank_batch
+from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank_batch
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,

@@ -30,12 +30,11 @@ from inferometer.agent.inference.predictor import (
     Precision,
     Predictor,
     PredictorOptions,
-    Tensors,
     found_names,
     prediction_failure,
     title_of,
 )
-from inferometer.agent.preprocessing.inputs import batch_size, blank
+from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,

@@ -44,11 +44,10 @@ from inferometer.agent.inference.predictor import (
     Precision,
     Predictor,
     PredictorOptions,
-    Tensors,
     prediction_failure,
     title_of,
 )
-from inferometer.agent.preprocessing.inputs import batch_size, blank_batch
+from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank_batch
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,

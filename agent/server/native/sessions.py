@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 from inferometer.agent.architectures.sources import Architectures
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.inference.predictor import PredictorWatch
-from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import BatchResult, Infer
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
-from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.agent.preprocessing.inputs import MAX_PIXELS, Fetch, Tensors
 from inferometer.agent.protocol.conversion import read_options
 from inferometer.agent.server.rpc import CallContext
 from inferometer.agent.serving.loaded_models import Lease

@@ -14,7 +14,6 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.open_inference.codec import (
     BATCH_SIDE,
     BYTE_SIZE,
@@ -27,6 +26,7 @@ from inferometer.agent.open_inference.codec import (
     TensorSignature,
     inputs_of,
 )
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.tensors import (
     Parts,
     array_bytes,

@@ -52,12 +52,7 @@ from inferometer.manifests.errors import (
     FrameworkUnavailableError,
 )
 from inferometer.manifests.inputs import TensorInput, TensorParameters
-from inferometer.manifests.schema import (
-    FrameworkRequirement,
-    ModelFiles,
-    ModelManifest,
-    ModelOutput,
-)
+from inferometer.manifests.schema import FrameworkRequirement, ModelFiles, ModelManifest, ModelOutput
 
 JOURNAL = "operators"
 """The folder in the data directory that keeps the rows of a run in progress, and the machine's peaks."""

@@ -20,12 +20,7 @@ from inferometer.manifests.inputs import (
     Layout,
 )
 from inferometer.manifests.loader import parse_manifest
-from inferometer.manifests.schema import (
-    DatasetManifest,
-    FrameworkManifest,
-    ModelManifest,
-    Transform,
-)
+from inferometer.manifests.schema import DatasetManifest, FrameworkManifest, ModelManifest, Transform
 
 SOURCE = Path("folder") / "tiny.yml"
 IMAGE = "inputs.0.parameters"
