@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from inferometer.agent import __version__
     from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
-    from inferometer.agent.hardware.environment import Device, DeviceKind, FrameworkDetails
-    from inferometer.agent.inference.predictor import Precision, Predictor, PredictorOptions, Weights
+    from inferometer.agent.hardware.environment import (
+        Device,
+        DeviceKind,
+        FrameworkDetails,
+        Precision,
+        PredictorOptions,
+        Weights,
+    )
+    from inferometer.agent.inference.predictor import Predictor
     from inferometer.agent.inference.registry import FrameworkEntry
     from inferometer.agent.preprocessing.inputs import (
         EncodedImage,
@@ -294,13 +301,11 @@ _OWNERS = {
         "Device",
         "DeviceKind",
         "FrameworkDetails",
-    ),
-    "agent.inference.predictor": (
         "Precision",
-        "Predictor",
         "PredictorOptions",
         "Weights",
     ),
+    "agent.inference.predictor": ("Predictor",),
     "agent.inference.registry": ("FrameworkEntry",),
     "agent.preprocessing.inputs": (
         "EncodedImage",

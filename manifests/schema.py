@@ -141,7 +141,7 @@ class OutputParameters(Part):
 
     ``positive_label`` is the class whose F1 a text classification reports, of two. ``start_layer`` and
     ``end_layer`` are the outputs with the scores of each token as the first and the last of an answer, which
-    has at most ``max_answer_length`` tokens; see ``agent.tasks.question_answering`` for
+    has at most ``max_answer_length`` tokens; see ``agent.tasks.vectors`` for
     ``no_answer_threshold``. ``embedding_layer`` is the output with the embedding.
     """
 

@@ -1,4 +1,4 @@
-"""The device that a model runs on, and its hardware and software, as an evaluation records them.
+"""The device that a model runs on, how it runs there, and the hardware and software around it.
 
 Owns the default number of threads of an operator, one rule for all frameworks, so that they compare; the
 shared libraries that this process has loaded, with the versions that CUDA's libraries tell; and this process
@@ -25,6 +25,7 @@ import pynvml
 
 from inferometer.agent import __version__
 from inferometer.agent.hardware.allocator import SETTING, allocator_in_use
+from inferometer.manifests.errors import ConfigurationError
 
 
 class DeviceKind(str, Enum):
@@ -52,6 +53,59 @@ class Device:
 
 
 CPU = Device()
+
+
+class Weights(str, Enum):
+    """The source of a model's weights.
+
+    ``RANDOM`` weights are drawn from a seed, for models that are built in code. They serve measurements of
+    speed only.
+    """
+
+    PRETRAINED = "pretrained"
+    RANDOM = "random"
+
+
+class Precision(str, Enum):
+    """The type of the numbers that a model in code computes with; a model in a file has its own."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorOptions:
+    """The options of a predictor.
+
+    Attributes:
+        device: The device that runs the model.
+        threads: Threads that one operator may use on the CPU; None means the default.
+        weights: The source of the weights.
+        seed: The seed of random weights.
+        spare_cores: Cores that the default number of threads leaves free, for instance for the load
+            generator: between two operators the threads of a framework spin, and block their cores.
+        precision: The type of the numbers that a model in code computes with; see ``Predictor.casts_to``.
+        cudnn_benchmark: Whether cuDNN times its algorithms for each shape and takes the fastest; None leaves
+            the framework's default, and without a GPU it changes nothing.
+    """
+
+    device: Device = CPU
+    threads: int | None = None
+    weights: Weights = Weights.PRETRAINED
+    seed: int = 0
+    spare_cores: int = 0
+    precision: Precision = Precision.FLOAT32
+    cudnn_benchmark: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ConfigurationError(f"threads: found {self.threads}; allowed: 1 or more")
+
+    @property
+    def operator_threads(self) -> int:
+        """``threads``, or the default, which is the same for all frameworks."""
+        return self.threads or default_threads(self.spare_cores)
 
 
 _MAPS = Path("/proc/self/maps")

@@ -10,8 +10,6 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -22,7 +20,7 @@ from typing_extensions import Self
 
 from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.hardware.environment import CPU, Device, FrameworkDetails, default_threads
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions
 from inferometer.agent.preprocessing.inputs import Tensors, dtype_of, quoted
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
@@ -88,59 +86,6 @@ def found_names(where: object, tensors: Sequence[TensorSpec], found: Sequence[st
 
 
 _NO_TURN = nullcontext()
-
-
-class Weights(str, Enum):
-    """The source of a model's weights.
-
-    ``RANDOM`` weights are drawn from a seed, for models that are built in code. They serve measurements of
-    speed only.
-    """
-
-    PRETRAINED = "pretrained"
-    RANDOM = "random"
-
-
-class Precision(str, Enum):
-    """The type of the numbers that a model in code computes with; a model in a file has its own."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-
-
-@dataclass(frozen=True, slots=True)
-class PredictorOptions:
-    """The options of a predictor.
-
-    Attributes:
-        device: The device that runs the model.
-        threads: Threads that one operator may use on the CPU; None means the default.
-        weights: The source of the weights.
-        seed: The seed of random weights.
-        spare_cores: Cores that the default number of threads leaves free, for instance for the load
-            generator: between two operators the threads of a framework spin, and block their cores.
-        precision: The type of the numbers that a model in code computes with; see ``Predictor.casts_to``.
-        cudnn_benchmark: Whether cuDNN times its algorithms for each shape and takes the fastest; None leaves
-            the framework's default, and without a GPU it changes nothing.
-    """
-
-    device: Device = CPU
-    threads: int | None = None
-    weights: Weights = Weights.PRETRAINED
-    seed: int = 0
-    spare_cores: int = 0
-    precision: Precision = Precision.FLOAT32
-    cudnn_benchmark: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise ConfigurationError(f"threads: found {self.threads}; allowed: 1 or more")
-
-    @property
-    def operator_threads(self) -> int:
-        """``threads``, or the default, which is the same for all frameworks."""
-        return self.threads or default_threads(self.spare_cores)
 
 
 class Predictor(Closeable):

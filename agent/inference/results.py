@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.files import get_file
 from inferometer.agent.artifacts.locations import labels_file
-from inferometer.agent.hardware.environment import Device, Environment
-from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.hardware.environment import Device, Environment, Precision, Weights
 from inferometer.agent.preprocessing.inputs import Origin, Tensors
 from inferometer.agent.tasks.predictions import Outputs, PredictedInputs
 from inferometer.agent.tasks.registry import POSTPROCESSORS

@@ -11,8 +11,7 @@ import re
 from collections import Counter
 from functools import partial
 
-from inferometer.agent.hardware.environment import CPU, container_architecture, read_environment
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import CPU, Weights, container_architecture, read_environment
 from inferometer.agent.inference.registry import BUILTIN, Registry
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of

@@ -17,19 +17,15 @@ from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import (
     CPU,
     Device,
+    Precision,
+    PredictorOptions,
+    Weights,
     container_architecture,
     read_environment,
     usable_cores,
 )
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import (
-    Precision,
-    Predictor,
-    PredictorOptions,
-    PredictorWatch,
-    Weights,
-    has_own_precision,
-)
+from inferometer.agent.inference.predictor import Predictor, PredictorWatch, has_own_precision
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import (
     BatchResult,

@@ -77,7 +77,7 @@ class TaskRegistry(Generic[Part]):
 _BUILTIN = {
     "classification": "inferometer.agent.tasks.vectors:Classification",
     "embedding": "inferometer.agent.tasks.vectors:EmbeddingVectors",
-    "question_answering": "inferometer.agent.tasks.question_answering:AnswerSpans",
+    "question_answering": "inferometer.agent.tasks.vectors:AnswerSpans",
     "raw": "inferometer.agent.tasks.vectors:Raw",
     "object_detection": "inferometer.agent.tasks.objects:DetectionPostprocessor",
     "instance_segmentation": "inferometer.agent.tasks.objects:InstancePostprocessor",

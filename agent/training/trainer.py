@@ -25,10 +25,12 @@ from inferometer.agent.hardware.environment import (
     CPU,
     Device,
     FrameworkDetails,
+    PredictorOptions,
+    Weights,
     container_architecture,
     read_environment,
 )
-from inferometer.agent.inference.predictor import PredictorOptions, Weights, checked_array, title_of
+from inferometer.agent.inference.predictor import checked_array, title_of
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.inference.results import SystemDescription, with_labels
 from inferometer.agent.inference.selection import require_supported

@@ -14,7 +14,7 @@ from onnx import helper
 from tiny_models import save_torchscript
 
 from inferometer.agent.artifacts.files import Artifacts
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Pixels, Tensor

@@ -26,8 +26,8 @@ import psutil
 import yaml
 
 from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.given_models import Wanted, model_of_file
-from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import unsupported
 from inferometer.agent.preprocessing.inputs import Text, blank_batch

@@ -17,8 +17,9 @@ from PIL import Image, ImageFilter
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Weights
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import Postprocessor
 from inferometer.agent.inference.selection import select_model

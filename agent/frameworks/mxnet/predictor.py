@@ -39,12 +39,9 @@ from inferometer.agent.frameworks.mxnet.runtime import (
     reason,
     refuse,
 )
-from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions, Weights
 from inferometer.agent.inference.predictor import (
-    Precision,
     Predictor,
-    PredictorOptions,
-    Weights,
     has_numbers,
     has_own_precision,
     number_of,

@@ -39,14 +39,8 @@ from inferometer.agent.frameworks.pytorch.modules import (
     use_threads,
 )
 from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_inputs
-from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import (
-    Precision,
-    Predictor,
-    PredictorOptions,
-    prediction_failure,
-    title_of,
-)
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions
+from inferometer.agent.inference.predictor import Predictor, prediction_failure, title_of
 from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank_batch
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (

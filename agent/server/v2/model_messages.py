@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weights
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.open_inference.codec import TensorSignature, shown, v2_version

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from inferometer.agent.hardware.environment import unknown_environment, usable_cores
+from inferometer.agent.hardware.environment import Weights, unknown_environment, usable_cores
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import Postprocessor, SystemDescription, with_labels
 from inferometer.agent.inference.selection import require_supported
 from inferometer.agent.inference.session import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.results import (
     LOCAL_AGENT,
     BatchResult,

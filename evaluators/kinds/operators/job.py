@@ -15,8 +15,7 @@ import numpy as np
 
 from inferometer.agent import __version__
 from inferometer.agent.hardware.conditions import GpuReader, read_counters
-from inferometer.agent.hardware.environment import Environment, default_threads, read_environment
-from inferometer.agent.inference.predictor import Precision
+from inferometer.agent.hardware.environment import Environment, Precision, default_threads, read_environment
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.operators.operator import RunnerOptions

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import Predictor, PredictorOptions
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.results import BatchResult, Postprocessor, Stage
 from inferometer.agent.preprocessing.inputs import Input, Payload, Tensor, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
