@@ -385,16 +385,15 @@ class ImageParameters(Part):
     @property
     def height(self) -> int:
         """The height in pixels; of images of any size, that of synthetic ones."""
-        if self.any_size:
-            return self.max_dimension or ANY_SIZE_SIDE
-        return self.dimensions[1 if self.layout is Layout.CHW else 0]
+        return self._side(1 if self.layout is Layout.CHW else 0)
 
     @property
     def width(self) -> int:
         """The width in pixels; of images of any size, that of synthetic ones."""
-        if self.any_size:
-            return self.max_dimension or ANY_SIZE_SIDE
-        return self.dimensions[2 if self.layout is Layout.CHW else 1]
+        return self._side(2 if self.layout is Layout.CHW else 1)
+
+    def _side(self, axis: int) -> int:
+        return (self.max_dimension or ANY_SIZE_SIDE) if self.any_size else self.dimensions[axis]
 
     @field_validator("dimensions")
     @classmethod

@@ -263,9 +263,6 @@ def _field_name(part: int | str) -> str:
     return part if isinstance(part, str) and part.isidentifier() else shown_value(part)
 
 
-_WIDTH = 10_000
-
-
 def manifest_text(
     manifest: ModelManifest,
     folder: Path,
@@ -347,4 +344,4 @@ def _preprocessing(parameters: InputParameters) -> Iterator[str]:
 
 
 def _scalar(text: str) -> str:
-    return yaml.safe_dump(text, allow_unicode=True, width=_WIDTH).splitlines()[0]
+    return yaml.safe_dump(text, allow_unicode=True, width=10_000).splitlines()[0]

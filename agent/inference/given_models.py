@@ -235,7 +235,8 @@ def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int,
             f"{where}: input {found.name} has the shape {_shown(shape)}; accepted: a batch, and 1 to 8 sizes"
         )
     if given is None:
-        if shape is not None and not _may_be_image(shape):
+        # an input with the axes of images has open sizes where a size is to be chosen
+        if shape is not None and len(shape) != _IMAGE_AXES:
             return tuple(DYNAMIC_AXIS if size is None else size for size in shape[1:])
         if shape is None or None in shape[1:]:
             known = f"the shape {_shown(shape)}, in which not only the batch is open" if shape else "no shape"
@@ -253,11 +254,6 @@ def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int,
             f"{_shown((None, *given))}"
         )
     return given
-
-
-def _may_be_image(shape: Sequence[int | None]) -> bool:
-    """Returns whether an input has the axes of images, whose open sizes mean a size to choose."""
-    return len(shape) == _IMAGE_AXES
 
 
 def _element_type(where: str, found: InputSignature, wanted: Wanted) -> str:

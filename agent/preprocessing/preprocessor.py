@@ -62,7 +62,7 @@ class Preprocessor(ABC):
         self.tensors: tuple[TensorSpec, ...] = parameters.tensors
         self.dimensions: tuple[int, ...] = self.tensors[0].written
         self.dtype: np.dtype[Any] = dtype_of(parameters)
-        self.tensor_bytes = tensor_bytes(parameters)
+        self.tensor_bytes = input_bytes(self.tensors)
 
     @property
     def libraries(self) -> Mapping[str, str]:
@@ -167,11 +167,6 @@ def check_text(text: str) -> NDArray[Any]:
 
 def _wrong_shape(array: NDArray[Any], shape: tuple[int, ...]) -> InputError:
     return InputError(f"tensor has shape {list(array.shape)}; the model takes {list(shape)}")
-
-
-def tensor_bytes(parameters: InputParameters) -> int:
-    """Returns the size of an input's tensors in bytes; see ``input_bytes``."""
-    return input_bytes(parameters.tensors)
 
 
 def input_bytes(tensors: Iterable[TensorSpec]) -> int:
