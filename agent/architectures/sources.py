@@ -268,7 +268,7 @@ _BUILT_IN: Mapping[str, str] = {"PyTorch": "PyTorch", "MXNet": "MXNet", "ONNXRun
 
 
 _PACKAGES: Mapping[str, str] = {"torchvision": "PyTorch", "timm": "PyTorch", "gluon": "MXNet"}
-"""The framework whose ``package_models`` builds the models of each package, which are named ``package:NAME``."""
+"""The framework whose ``package_models`` builds a package's models, which are named ``package:NAME``."""
 
 
 def is_built_in(name: str) -> bool:
