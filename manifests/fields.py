@@ -6,7 +6,7 @@ be one number, a checksum may be empty. Output types have other names.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from packaging.version import Version
@@ -33,13 +33,6 @@ def with_fields_spelt(content: object) -> object:
     if not isinstance(content, Mapping):
         return content
     return {new if (new := MISSPELT.get(key, key)) not in content else key: content[key] for key in content}
-
-
-def without_empty_fields(content: object, fields: Collection[str]) -> object:
-    """Removes ``fields`` without a value; other fields stay, and validation rejects them."""
-    if not isinstance(content, Mapping):
-        return content
-    return {key: value for key, value in content.items() if value is not None or key not in fields}
 
 
 def full_dimensions(content: object) -> object:
@@ -170,4 +163,8 @@ class Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_empty(cls, content: object) -> object:
-        return without_empty_fields(content, cls.model_fields)
+        """Removes fields without a value; unknown ones stay, and validation rejects them."""
+        if not isinstance(content, Mapping):
+            return content
+        known = cls.model_fields
+        return {key: value for key, value in content.items() if value is not None or key not in known}

@@ -263,6 +263,17 @@ def _field_name(part: int | str) -> str:
     return part if isinstance(part, str) and part.isidentifier() else shown_value(part)
 
 
+_OUTPUT = """\
+output:
+  type: raw                 # the output tensors unchanged, so that no accuracy is counted
+  # For a model that classifies, write this instead, with its labels in the order of its scores:
+  # type: classification
+  # parameters:
+  #   probabilities_layer: 0           # the output's index or name
+  #   probabilities_transform: softmax # none if the model does it
+  #   labels: [cat, dog]               # or features_url: labels.txt, one a line"""
+
+
 def manifest_text(
     manifest: ModelManifest,
     folder: Path,
@@ -279,51 +290,38 @@ def manifest_text(
         checksums: The checksum of each file by its name.
         fixed_batch: The only batch size that the model takes; None for any.
     """
-    return "\n".join(_lines(manifest, folder, target, checksums, fixed_batch)) + "\n"
 
+    def lines() -> Iterator[str]:
+        files = manifest.model
+        yield f"name: {_scalar(manifest.name)}"
+        yield 'version: "1.0"              # of the model; fill it in if there are several'
+        yield "framework:"
+        yield f"  name: {_scalar(manifest.framework.name)}"
+        yield '  version: "*"              # the versions that it runs in, such as ">=1.17"'
+        if fixed_batch:
+            yield f"# the model takes batches of {fixed_batch} only: --batch_size={fixed_batch}"
+        yield "inputs:"
+        for model_input in manifest.inputs:
+            parameters = model_input.parameters
+            dynamic = f", {DYNAMIC_AXIS} for a dynamic axis" if DYNAMIC_AXIS in parameters.dimensions else ""
+            yield f"  - type: {model_input.type}"
+            yield "    parameters:"
+            yield f"      dimensions: {list(parameters.dimensions)}   # without the batch{dynamic}"
+            yield f"      element_type: {parameters.element_type.value}"
+            yield f"      input_layer: {_scalar(parameters.input_layer)}"
+            yield from (f"      {line}" for line in _preprocessing(parameters))
+        yield _OUTPUT
+        yield "model:"
+        for field, name in (("graph", files.graph_path), ("weights", files.weights_path)):
+            if name is not None:
+                path = Path(os.path.relpath(folder / name, target)).as_posix()
+                yield f"  {field}_path: {_scalar(path)}   # relative to this file"
+                yield f"  {field}_checksum: {checksums[name]}"
+        yield "# dataset: my_images          # the default of --dataset_name"
+        yield "# description: what it does, and where it comes from"
+        yield "# license: that of the model"
 
-def _lines(
-    manifest: ModelManifest,
-    folder: Path,
-    target: Path,
-    checksums: Mapping[str, str],
-    fixed_batch: int | None,
-) -> Iterator[str]:
-    files = manifest.model
-    yield f"name: {_scalar(manifest.name)}"
-    yield 'version: "1.0"              # of the model; fill it in if there are several'
-    yield "framework:"
-    yield f"  name: {_scalar(manifest.framework.name)}"
-    yield '  version: "*"              # the versions that it runs in, such as ">=1.17"'
-    if fixed_batch:
-        yield f"# the model takes batches of {fixed_batch} only: --batch_size={fixed_batch}"
-    yield "inputs:"
-    for model_input in manifest.inputs:
-        parameters = model_input.parameters
-        dynamic = f", {DYNAMIC_AXIS} for a dynamic axis" if DYNAMIC_AXIS in parameters.dimensions else ""
-        yield f"  - type: {model_input.type}"
-        yield "    parameters:"
-        yield f"      dimensions: {list(parameters.dimensions)}   # without the batch{dynamic}"
-        yield f"      element_type: {parameters.element_type.value}"
-        yield f"      input_layer: {_scalar(parameters.input_layer)}"
-        yield from (f"      {line}" for line in _preprocessing(parameters))
-    yield "output:"
-    yield "  type: raw                 # the output tensors unchanged, so that no accuracy is counted"
-    yield "  # For a model that classifies, write this instead, with its labels in the order of its scores:"
-    yield "  # type: classification"
-    yield "  # parameters:"
-    yield "  #   probabilities_layer: 0           # the output's index or name"
-    yield "  #   probabilities_transform: softmax # none if the model does it"
-    yield "  #   labels: [cat, dog]               # or features_url: labels.txt, one a line"
-    yield "model:"
-    for field, name in (("graph", files.graph_path), ("weights", files.weights_path)):
-        if name is not None:
-            path = Path(os.path.relpath(folder / name, target)).as_posix()
-            yield f"  {field}_path: {_scalar(path)}   # relative to this file"
-            yield f"  {field}_checksum: {checksums[name]}"
-    yield "# dataset: my_images          # the default of --dataset_name"
-    yield "# description: what it does, and where it comes from"
-    yield "# license: that of the model"
+    return "\n".join(lines()) + "\n"
 
 
 def _preprocessing(parameters: InputParameters) -> Iterator[str]:

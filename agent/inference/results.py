@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.artifacts.files import get_file
+from inferometer.agent.artifacts.files import ArtifactCache, get_file
 from inferometer.agent.artifacts.locations import labels_file
 from inferometer.agent.hardware.environment import Device, Environment, Precision, Weights
 from inferometer.agent.preprocessing.inputs import Origin, Tensors
@@ -24,9 +24,6 @@ from inferometer.agent.tasks.predictions import Outputs, PredictedInputs
 from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError, PredictionError
 from inferometer.manifests.schema import ModelManifest, ModelOutput
-
-if TYPE_CHECKING:
-    from inferometer.agent.artifacts.files import ArtifactCache
 
 
 class Stage(str, Enum):

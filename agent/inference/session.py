@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
-from inferometer.agent.artifacts.files import Artifacts, InputSignature, get_file, resolve_model
+from inferometer.agent.artifacts.files import (
+    ArtifactCache,
+    Artifacts,
+    InputSignature,
+    get_file,
+    resolve_model,
+)
 from inferometer.agent.artifacts.locations import shown, tokenizer_files
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import (
@@ -44,7 +50,6 @@ from inferometer.manifests.errors import ArtifactError, ConfigurationError, Inpu
 from inferometer.manifests.schema import ModelManifest
 
 if TYPE_CHECKING:
-    from inferometer.agent.artifacts.files import ArtifactCache
     from inferometer.agent.inference.given_models import GivenModel
 
 MAX_THREADS = 1024

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
-from inferometer.agent.artifacts.files import Artifacts, resolve_model
+from inferometer.agent.artifacts.files import ArtifactCache, Artifacts, resolve_model
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import (
     CPU,
@@ -44,9 +44,6 @@ from inferometer.manifests.errors import (
     suggestion,
 )
 from inferometer.manifests.schema import Loss, ModelManifest
-
-if TYPE_CHECKING:
-    from inferometer.agent.artifacts.files import ArtifactCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,9 +335,9 @@ class Trainer(Closeable):
         for name, values in parameters.items():
             if name not in shapes:
                 raise TrainingError(f'{self}: unknown parameter "{name}"; {suggestion(name, shapes)}')
-            if np.shape(values) != shapes[name]:
+            if (found := np.shape(values)) != (allowed := shapes[name]):
                 raise TrainingError(
-                    f'{self}: parameter "{name}": found the shape {np.shape(values)}; allowed: {shapes[name]}'
+                    f'{self}: parameter "{name}": found the shape {found}; allowed: {allowed}'
                 )
 
     @abstractmethod
@@ -471,7 +468,12 @@ def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Re
     """
     require_supported(manifest, container_architecture())
     entry = registry.find(manifest.framework.name)
-    trainer = _trainer_of(entry, registry)
+    if not entry.trainer:
+        able = ", ".join(each.name for each in registry.entries if each.trainer)
+        raise ConfigurationError(f"framework {entry.name} trains no models; allowed: {able or 'none'}")
+    trainer = entry.import_part(entry.trainer)
+    if not (isinstance(trainer, type) and issubclass(trainer, Trainer)):
+        raise FrameworkUnavailableError(f"framework {entry.name}: {entry.trainer} is no Trainer")
     if manifest.model.architecture is None:
         raise ArtifactError(
             f"model {manifest.name} {manifest.version} for {entry.name} is read from a file; only a model "
@@ -497,13 +499,3 @@ def find_companions(entry: FrameworkEntry, communication: str) -> CompanionsOf |
     if not callable(companions):
         raise FrameworkUnavailableError(f"framework {entry.name}: {entry.companions} is no function")
     return partial(companions, communication)
-
-
-def _trainer_of(entry: FrameworkEntry, registry: Registry) -> type[Trainer]:
-    if not entry.trainer:
-        able = ", ".join(each.name for each in registry.entries if each.trainer)
-        raise ConfigurationError(f"framework {entry.name} trains no models; allowed: {able or 'none'}")
-    trainer = entry.import_part(entry.trainer)
-    if not (isinstance(trainer, type) and issubclass(trainer, Trainer)):
-        raise FrameworkUnavailableError(f"framework {entry.name}: {entry.trainer} is no Trainer")
-    return trainer
