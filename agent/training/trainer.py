@@ -150,7 +150,6 @@ class PlacedBatch(Protocol):
 
     def __len__(self) -> int:
         """Returns the number of samples."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,10 +334,8 @@ class Trainer(Closeable):
         for name, values in parameters.items():
             if name not in shapes:
                 raise TrainingError(f'{self}: unknown parameter "{name}"; {suggestion(name, shapes)}')
-            if (found := np.shape(values)) != (allowed := shapes[name]):
-                raise TrainingError(
-                    f'{self}: parameter "{name}": found the shape {found}; allowed: {allowed}'
-                )
+            if (found := np.shape(values)) != (wanted := shapes[name]):
+                raise TrainingError(f'{self}: parameter "{name}": found the shape {found}; allowed: {wanted}')
 
     @abstractmethod
     def parameters(self) -> dict[str, NDArray[Any]]:
