@@ -20,7 +20,7 @@ from inferometer.agent.artifacts.files import ArtifactCache, get_file
 from inferometer.agent.artifacts.locations import labels_file
 from inferometer.agent.hardware.environment import Device, Environment, Precision, Weights
 from inferometer.agent.preprocessing.inputs import Origin, Tensors
-from inferometer.agent.tasks.predictions import Outputs, PredictedInputs
+from inferometer.agent.tasks.predictions import Outputs, PredictedInputs, RawOutputs
 from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError, PredictionError
 from inferometer.manifests.schema import ModelManifest, ModelOutput
@@ -109,6 +109,13 @@ class BatchResult:
     failures: tuple[InputFailure, ...]
     times: StageTimes
     queue: QueueTimes | None = None
+
+    def shares_memory(self, batch: Tensors) -> bool:
+        """Returns whether outputs may share the memory of the batch, as when a model returns its input."""
+        tensors = self.outputs.tensors if isinstance(self.outputs, RawOutputs) else {}
+        return any(
+            np.may_share_memory(tensor, array) for tensor in tensors.values() for array in batch.values()
+        )
 
 
 LOCAL_AGENT = "local"
