@@ -425,7 +425,8 @@ def default_threads(spare_cores: int = 0) -> int:
     ``OMP_NUM_THREADS`` if it is set, also for frameworks that do not read it; else one thread for each core
     that this process may use. ``spare_cores`` are left free, and at least one thread remains.
     """
-    threads = _threads_of_variable() or usable_physical_cores()
+    outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # of nested levels
+    threads = (int(outermost) if outermost.isdecimal() else 0) or usable_physical_cores()
     if spare_cores:
         threads = min(threads, usable_cores() - spare_cores)
     return max(1, threads)
@@ -438,12 +439,6 @@ def usable_physical_cores(topology: Path = _PROCESSORS) -> int:
         return len({path.read_text(encoding="utf-8").strip() for path in siblings})
     except OSError:  # the system does not tell the siblings
         return min(psutil.cpu_count(logical=False) or usable_cores(), usable_cores())
-
-
-def _threads_of_variable() -> int | None:
-    """The number in ``OMP_NUM_THREADS``, of nested levels the outermost; None without a valid one."""
-    outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(outermost) or None if outermost.isdecimal() else None
 
 
 CLIENT_SERVICE = "inferometer"

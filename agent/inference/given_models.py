@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,8 @@ def _given(
         raise ConfigurationError(f"{where}: has no inputs; accepted: a model with inputs")
     several = len(signature.inputs) > 1
     if several and wanted.shape is not None:
-        names = f"{len(signature.inputs)} inputs: {_listed(each.name for each in signature.inputs)}"
+        shown_names = [each.name for each in signature.inputs[:5]] + ["…"] * (len(signature.inputs) > 5)
+        names = f"{len(signature.inputs)} inputs: {', '.join(shown_names)}"
         raise ConfigurationError(f"{where}: has {names}; one shape describes a model with one input")
     inputs, shown, batches = [], [], set()
     for place, found in enumerate(signature.inputs):
@@ -293,8 +294,3 @@ def _described(image: Mapping[str, Any]) -> str:
 def _shown(shape: Sequence[int | None]) -> str:
     names = ["batch" if shape[:1] == (None,) else str(shape[0])] if shape else []
     return f"({', '.join([*names, *('?' if size is None else str(size) for size in shape[1:])])})"
-
-
-def _listed(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:5]) + (", …" if len(listed) > 5 else "")

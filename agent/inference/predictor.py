@@ -88,6 +88,37 @@ def found_names(where: object, tensors: Sequence[TensorSpec], found: Sequence[st
 _NO_TURN = nullcontext()
 
 
+def inputs_of_examples(
+    model: str,
+    examples: Sequence[InputSignature],
+    float_type: str = "float32",
+    arguments: Sequence[str] = (),
+) -> tuple[InputSignature, ...]:
+    """Returns the inputs of a model in memory that does not state them, from examples.
+
+    Args:
+        model: The name of the model in messages.
+        examples: The tensors of a batch.
+        float_type: The dtype of the tensors that are floats.
+        arguments: The names of the model's arguments, for several examples without names.
+
+    Raises:
+        ConfigurationError: There are no examples.
+    """
+    if not examples:
+        raise ConfigurationError(f"{model} does not tell its input; give inputs, an array of samples")
+    inputs = []
+    for place, example in enumerate(examples):
+        element_type = example.element_type or float_type
+        if element_type.startswith("float"):
+            element_type = float_type
+        name = FIRST_INPUT
+        if len(examples) > 1:
+            name = arguments[place] if len(arguments) >= len(examples) else f"input{place}"
+        inputs.append(InputSignature(example.name or name, element_type, example.shape))
+    return tuple(inputs)
+
+
 class Predictor(Closeable):
     """One model on one device.
 

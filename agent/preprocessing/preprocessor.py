@@ -125,7 +125,8 @@ def check_tensor(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...]
     """
     axes = len(batch)
     if array.shape[:axes] != batch or not tensor.takes(array.shape[axes:]):
-        raise _wrong_shape(array, (*batch, *tensor.written))
+        wanted = [*batch, *tensor.written]
+        raise InputError(f"tensor has shape {list(array.shape)}; the model takes {wanted}")
     return check_elements(array, dtype_of(tensor))
 
 
@@ -163,10 +164,6 @@ def check_text(text: str) -> NDArray[Any]:
     if not text:
         raise InputError("the text is empty")
     return check_strings(np.array([text], object))
-
-
-def _wrong_shape(array: NDArray[Any], shape: tuple[int, ...]) -> InputError:
-    return InputError(f"tensor has shape {list(array.shape)}; the model takes {list(shape)}")
 
 
 def input_bytes(tensors: Iterable[TensorSpec]) -> int:

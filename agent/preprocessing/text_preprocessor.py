@@ -30,7 +30,6 @@ except ImportError as error:
 
 _UNKNOWN, _FIRST, _SEPARATOR = "[UNK]", "[CLS]", "[SEP]"
 _PADDING = ("[PAD]", "<pad>")
-_JSON = b"{"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +120,7 @@ def _opened(parameters: TextParameters, path: Path) -> Tokenizer:
         text = content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ArtifactError(f"{path}: the tokenizer cannot be read: {one_line(error)}") from error
-    if not content.lstrip().startswith(_JSON):
+    if not content.lstrip().startswith(b"{"):
         return _word_pieces(path, text, lower_case=parameters.lower_case is not False)
     if parameters.lower_case is not None:
         raise ArtifactError(

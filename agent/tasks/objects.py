@@ -215,7 +215,11 @@ class ObjectFinder:
         if not np.isfinite(boxes[places]).all():
             return None
         order = np.argsort(-values, kind="stable")
-        return self._distinct(self._placed(places[order], boxes, values[order], chosen[order], geometry))
+        found = self._placed(places[order], boxes, values[order], chosen[order], geometry)
+        most, threshold = self._parameters.max_detections, self._parameters.iou_threshold
+        if threshold is None:
+            return found[:most]
+        return found[without_duplicates(found.boxes, found.classes, threshold, most)]
 
     def _whole(self, classes: NDArray[np.float64]) -> NDArray[np.int64]:
         rounded = np.rint(classes)
@@ -251,12 +255,6 @@ class ObjectFinder:
             clipped = clipped.astype(np.float32).astype(np.float64)
         area = (clipped[:, 2] > clipped[:, 0]) & (clipped[:, 3] > clipped[:, 1])
         return FoundObjects(places, whole, clipped, scores, classes)[area]
-
-    def _distinct(self, found: FoundObjects) -> FoundObjects:
-        most, threshold = self._parameters.max_detections, self._parameters.iou_threshold
-        if threshold is None:
-            return found[:most]
-        return found[without_duplicates(found.boxes, found.classes, threshold, most)]
 
 
 class _Layers:

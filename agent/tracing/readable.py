@@ -19,7 +19,6 @@ from inferometer.agent.tracing.recorder import (
     SpanChunk,
     SpanKind,
     SpanRole,
-    TraceContext,
 )
 
 _SCOPE = InstrumentationScope("inferometer", __version__)
@@ -44,12 +43,11 @@ def readable_spans(
     list.
     """
     trace = int(trace_id, 16)
-
-    def context(span_id: int) -> SpanContext:
-        return SpanContext(trace, span_id & ALL_BITS, is_remote=False, trace_flags=_SAMPLED)
-
     kinds = [_ReadableKind(kind) for kind in chunk.kinds]
-    links = {span_id: [_link(link) for link in of_span] for span_id, of_span in chunk.links.items()}
+    links = {
+        span_id: [Link(_context(int(link.trace_id, 16), link.span_id)) for link in of_span]
+        for span_id, of_span in chunk.links.items()
+    }
     for first in range(0, len(chunk), most):
         part = slice(first, first + most)
         columns = (chunk.kind, chunk.span_id, chunk.parent_id, chunk.start_ns, chunk.duration_ns)
@@ -57,8 +55,8 @@ def readable_spans(
         yield [
             ReadableSpan(
                 name=kinds[place].name,
-                context=context(span_id),
-                parent=None if parent_id == NO_PARENT else context(parent_id),
+                context=_context(trace, span_id),
+                parent=None if parent_id == NO_PARENT else _context(trace, parent_id),
                 resource=resource,
                 attributes=kinds[place].attributes(batch, thread),
                 links=links.get(span_id, ()),
@@ -80,9 +78,8 @@ def otel_resource(attributes: Attributes) -> Resource:
     )
 
 
-def _link(link: TraceContext) -> Link:
-    trace, span = int(link.trace_id, 16), link.span_id & ALL_BITS
-    return Link(SpanContext(trace, span, is_remote=False, trace_flags=_SAMPLED))
+def _context(trace_id: int, span_id: int) -> SpanContext:
+    return SpanContext(trace_id, span_id & ALL_BITS, is_remote=False, trace_flags=_SAMPLED)
 
 
 def plain(value: AttributeValue) -> AttributeValue:

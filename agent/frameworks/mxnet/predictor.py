@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature, inputs_of_examples
+from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
 from inferometer.agent.artifacts.mxnet_symbols import (
     find_symbol,
     symbol_inputs,
@@ -44,6 +44,7 @@ from inferometer.agent.inference.predictor import (
     Predictor,
     has_numbers,
     has_own_precision,
+    inputs_of_examples,
     number_of,
     prediction_failure,
     title_of,

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature, inputs_of_examples
+from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
 from inferometer.agent.artifacts.torch_archives import TorchFile, open_archive, torch_file, traced_inputs
 from inferometer.agent.frameworks.pytorch.modules import (
     CUDNN_BENCHMARK,
@@ -40,7 +40,7 @@ from inferometer.agent.frameworks.pytorch.modules import (
 )
 from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_inputs
 from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions
-from inferometer.agent.inference.predictor import Predictor, prediction_failure, title_of
+from inferometer.agent.inference.predictor import Predictor, inputs_of_examples, prediction_failure, title_of
 from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank_batch
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
