@@ -127,15 +127,8 @@ def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
         if entry["model"] is not None:
             files = tuple((tuple(candidates), url) for candidates, url in entry["model"]["files"])
             model = ListedModel(**entry["model"] | {"files": files})
-            found.setdefault(
-                (
-                    model.name.casefold(),
-                    canonicalize_version(model.version),
-                    model.framework.casefold(),
-                    model.constraint,
-                ),
-                model,
-            )
+            name, framework = model.name.casefold(), model.framework.casefold()
+            found.setdefault((name, canonicalize_version(model.version), framework, model.constraint), model)
     ordered = sorted(found.values(), key=lambda model: model.framework.casefold())
     ordered.sort(key=lambda model: Version(model.version), reverse=True)
     ordered.sort(key=lambda model: model.name.casefold())
