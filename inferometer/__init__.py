@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from inferometer.agent import __version__
     from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
-    from inferometer.agent.hardware.environment import Device, DeviceKind, FrameworkDetails
-    from inferometer.agent.inference.predictor import Precision, Predictor, PredictorOptions, Tensors, Weights
+    from inferometer.agent.hardware.environment import (
+        Device,
+        DeviceKind,
+        FrameworkDetails,
+        Precision,
+        PredictorOptions,
+        Weights,
+    )
+    from inferometer.agent.inference.predictor import Predictor
     from inferometer.agent.inference.registry import FrameworkEntry
     from inferometer.agent.preprocessing.inputs import (
         EncodedImage,
         ImageGeometry,
         Pixels,
         Tensor,
+        Tensors,
         TokenizedText,
         Url,
     )
@@ -293,19 +301,17 @@ _OWNERS = {
         "Device",
         "DeviceKind",
         "FrameworkDetails",
-    ),
-    "agent.inference.predictor": (
         "Precision",
-        "Predictor",
         "PredictorOptions",
-        "Tensors",
         "Weights",
     ),
+    "agent.inference.predictor": ("Predictor",),
     "agent.inference.registry": ("FrameworkEntry",),
     "agent.preprocessing.inputs": (
         "EncodedImage",
         "Pixels",
         "Tensor",
+        "Tensors",
         "Url",
         "ImageGeometry",
         "TokenizedText",

@@ -11,12 +11,14 @@ any machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 Size: TypeAlias = int | tuple[int, int]
 """Height and width in pixels, or one number for both."""
@@ -252,9 +254,7 @@ def draw_weights(parameters: Iterable[Any], seed: int, gaussian: Sequence[Gaussi
         shape = parameter.shape
         if gaussian and parameter.name.endswith("weight"):
             deviation, bias = next(layers)
-            values = np.empty(math.prod(shape), np.float32)
-            for piece in np.split(values, range(_PIECE, len(values), _PIECE)):
-                piece[:] = generator.normal(0.0, deviation, len(piece))
+            values = _drawn(shape, partial(generator.normal, 0.0, deviation))
         elif gaussian:
             values = np.full(shape, bias, np.float32)
         elif parameter.name.endswith("weight") and len(shape) > 1:
@@ -262,9 +262,14 @@ def draw_weights(parameters: Iterable[Any], seed: int, gaussian: Sequence[Gaussi
             # a filter of one channel is taken for a depthwise one, whose result is of one channel, too
             channels = 2 if field > 1 and shape[1] == 1 else shape[0] + shape[1]
             bound = math.sqrt(6 / (channels * field))
-            values = np.empty(math.prod(shape), np.float32)
-            for piece in np.split(values, range(_PIECE, len(values), _PIECE)):
-                piece[:] = generator.uniform(-bound, bound, len(piece))
+            values = _drawn(shape, partial(generator.uniform, -bound, bound))
         else:
             values = np.full(shape, parameter.name.endswith(("gamma", "running_var")), np.float32)
         parameter.set_data(values.reshape(shape))  # on all of its devices
+
+
+def _drawn(shape: tuple[int, ...], draw: Callable[..., Any]) -> NDArray[np.float32]:
+    values = np.empty(math.prod(shape), np.float32)
+    for piece in np.split(values, range(_PIECE, len(values), _PIECE)):
+        piece[:] = draw(len(piece))
+    return values

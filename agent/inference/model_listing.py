@@ -30,7 +30,7 @@ _INDEX = "models.json"
 _AGENT = Path(__file__).parents[1]
 _READERS = (
     Path(__file__),
-    Path(__file__).with_name("requirements.py"),
+    Path(__file__).with_name("selection.py"),
     _AGENT / "artifacts" / "locations.py",
     _AGENT.parent / "manifests",
 )
@@ -68,7 +68,7 @@ class ListedModel:
         return self.availability(cache_directory) is Availability.MISSING
 
     def availability(self, cache_directory: Path) -> Availability:
-        """Returns where the model's files are; see ``agent.artifacts.locations.availability``."""
+        """Returns where the model's files are; see ``agent.artifacts.locations.availability_of``."""
         return availability_of(
             ((tuple(map(Path, candidates)), url) for candidates, url in self.files), cache_directory
         )
@@ -127,15 +127,8 @@ def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
         if entry["model"] is not None:
             files = tuple((tuple(candidates), url) for candidates, url in entry["model"]["files"])
             model = ListedModel(**entry["model"] | {"files": files})
-            found.setdefault(
-                (
-                    model.name.casefold(),
-                    canonicalize_version(model.version),
-                    model.framework.casefold(),
-                    model.constraint,
-                ),
-                model,
-            )
+            name, framework = model.name.casefold(), model.framework.casefold()
+            found.setdefault((name, canonicalize_version(model.version), framework, model.constraint), model)
     ordered = sorted(found.values(), key=lambda model: model.framework.casefold())
     ordered.sort(key=lambda model: Version(model.version), reverse=True)
     ordered.sort(key=lambda model: model.name.casefold())

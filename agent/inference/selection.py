@@ -7,21 +7,24 @@ its manifest.
 
 from __future__ import annotations
 
-import platform
 import re
 from collections import Counter
 from functools import partial
 
-from inferometer.agent.hardware.environment import CPU, container_architecture, read_environment
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import CPU, Weights, container_architecture, read_environment
 from inferometer.agent.inference.registry import BUILTIN, Registry
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
 from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ArtifactError, FrameworkUnavailableError, ManifestError, suggestion
-from inferometer.manifests.fields import HOOKS, is_numbered_layer
-from inferometer.manifests.schema import ImageParameters, InputParameters, ModelManifest, TensorElementType
+from inferometer.manifests.inputs import (
+    ImageParameters,
+    InputParameters,
+    TensorElementType,
+    is_numbered_layer,
+)
+from inferometer.manifests.schema import HOOKS, ModelManifest
 
 _WITHOUT_STRINGS = ("mxnet", "pytorch")
 _SCORES = ("", "float32", "float16")
@@ -105,7 +108,7 @@ def _of_input(parameters: InputParameters, inputs: int) -> list[str]:
 
 def unsupported_here(manifest: ModelManifest) -> list[str]:
     """Returns the unsupported requirements of a model on this machine."""
-    return unsupported(manifest, container_architecture(platform.machine()))
+    return unsupported(manifest, container_architecture())
 
 
 def require_supported(manifest: ModelManifest, architecture: str = "") -> ModelManifest:
@@ -209,7 +212,7 @@ def describe_unloaded(
         UnknownFrameworkError: The framework is unknown.
         FrameworkUnavailableError: The library that decodes the model's images is not installed.
     """
-    require_supported(manifest, container_architecture(platform.machine()))
+    require_supported(manifest, container_architecture())
     preprocessor = model_preprocessor_of(manifest)
     return SystemDescription(
         manifest=manifest,

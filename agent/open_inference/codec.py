@@ -32,7 +32,7 @@ from inferometer.agent.protocol.tensors import (
     strings,
 )
 from inferometer.manifests.errors import InputError, PredictionError, one_line, suggestion
-from inferometer.manifests.fields import DYNAMIC_AXIS
+from inferometer.manifests.inputs import DYNAMIC_AXIS
 from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2 as config

@@ -34,7 +34,7 @@ from inferometer.agent.open_inference.codec import (
 )
 from inferometer.agent.protocol.tensors import MAX_DIMENSIONS, array_bytes, pack, unpack
 from inferometer.manifests.errors import InputError, PredictionError, one_line
-from inferometer.manifests.fields import DYNAMIC_AXIS
+from inferometer.manifests.inputs import DYNAMIC_AXIS
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 LONG_BYTES = 64 * 1024

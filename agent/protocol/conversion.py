@@ -17,8 +17,8 @@ from google.protobuf.message import Message
 from pydantic import ValidationError
 
 from inferometer.agent.hardware.conditions import ConditionCounters, GpuCounters, ProcessorTimes
-from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu
-from inferometer.agent.inference.predictor import Precision, Weights, has_own_precision
+from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu, Precision, Weights
+from inferometer.agent.inference.predictor import has_own_precision
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.preprocessing.inputs import (
@@ -42,8 +42,8 @@ from inferometer.agent.tracing.recorder import (
     TraceLevel,
 )
 from inferometer.manifests.errors import AgentError, ConfigurationError, InputError
+from inferometer.manifests.inputs import AxisSizes
 from inferometer.manifests.schema import ModelManifest
-from inferometer.manifests.tensor_specs import AxisSizes
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 _INT64 = np.dtype("<i8")

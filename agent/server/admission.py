@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
+from inferometer.agent.preprocessing.inputs import MAX_PIXELS
 from inferometer.agent.protocol.status import AUTHORIZATION_KEY, RETRY_KEY, bearer
 from inferometer.manifests.errors import ConfigurationError, InputError, RateLimitError, SessionLimitError
 

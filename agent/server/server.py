@@ -19,9 +19,9 @@ from typing_extensions import Self
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.artifacts.web import fetch_image
-from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import open_session
+from inferometer.agent.preprocessing.inputs import Fetch
 from inferometer.agent.server import standard_services
 from inferometer.agent.server.admission import ClientLimits, Limits, SecretCheck, StreamLimit
 from inferometer.agent.server.binding import (

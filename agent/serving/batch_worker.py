@@ -30,7 +30,6 @@ from inferometer.agent.tracing.recorder import (
     NO_PARENT,
     SpanChunk,
     SpanKind,
-    SpanLink,
     SpanRecorder,
     TraceContext,
     TraceLevel,
@@ -69,7 +68,7 @@ def traced_batch(
         with session.traced_batch(TraceScope.top(recorder), BATCH, size, len(requests)) as tracing:
             yield tracing
     finally:
-        links = [SpanLink(trace.recorder.context.trace_id, trace.parent_id) for _, trace in traced]
+        links = [trace.context for _, trace in traced]
         chunks = recorder.chunks()
         for request, trace in traced:
             record_wait(trace, request.came_ns, begun_ns)
@@ -77,7 +76,9 @@ def traced_batch(
                 trace.recorder.add_chunk(copied)
 
 
-def _copies(chunks: Sequence[SpanChunk], trace: TraceScope, links: Sequence[SpanLink]) -> Iterator[SpanChunk]:
+def _copies(
+    chunks: Sequence[SpanChunk], trace: TraceScope, links: Sequence[TraceContext]
+) -> Iterator[SpanChunk]:
     """The spans of a batch below a request, with new ids; they have no number of a batch."""
     upper = (secrets.randbits(31) or 1) << _UPPER
     lower = (1 << _UPPER) - 1

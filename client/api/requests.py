@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packaging.version import Version
 
 from inferometer.agent.artifacts.files import InputSignature
-from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Precision, Weights
 from inferometer.agent.inference.given_models import (
     GivenModel,
     Wanted,
@@ -25,7 +25,6 @@ from inferometer.agent.inference.given_models import (
     model_of_file,
     model_of_object,
 )
-from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.client.api.discovery import choose_agents
 from inferometer.client.api.invocation import FRAMEWORK, Invocation

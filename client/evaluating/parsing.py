@@ -10,9 +10,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Precision, Weights
 from inferometer.agent.inference.given_models import GivenModel, Wanted, model_of_file
-from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.client.api.discovery import choose_agents
 from inferometer.client.api.invocation import Invocation

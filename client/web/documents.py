@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.client.commands.show import precision_text, system_document
 from inferometer.client.web.elements import (
     charts_of,

@@ -25,13 +25,14 @@ from inferometer.agent.preprocessing.inputs import (
     Tensors,
     batch_size,
     dtype_of,
+    quoted,
 )
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample, TargetValues
 from inferometer.evaluators.datasets.folder import printable
 from inferometer.evaluators.datasets.tables import targets_of
 from inferometer.evaluators.load.target import synthetic_arrays
 from inferometer.manifests.errors import DatasetError, suggestion
-from inferometer.manifests.schema import TensorSpec
+from inferometer.manifests.inputs import TensorSpec
 
 _KINDS = "fiub"
 _STRINGS = "UO"
@@ -87,7 +88,7 @@ class NamedArrayInputs(Dataset):
         names = [each.name for each in tensors]
         if not isinstance(arrays, Mapping):
             if len(arrays) != len(names):
-                takes = f"the model takes {len(names)}: {_listed(names)}"
+                takes = f"the model takes {len(names)}: {quoted(names)}"
                 raise DatasetError(f"found {len(arrays)} inputs; {takes}")
             arrays = dict(zip(names, arrays, strict=True))
         self._arrays = checked_arrays("inputs", arrays, tensors)
@@ -157,7 +158,7 @@ def checked_arrays(
         if name not in arrays:
             raise DatasetError(f'{where}: has no array "{name}"; {suggestion(name, list(arrays))}')
         if name not in names:
-            raise DatasetError(f'{where}: has the array "{name}"; the model takes {_listed(names)}')
+            raise DatasetError(f'{where}: has the array "{name}"; the model takes {quoted(names)}')
     for each in tensors:
         array = arrays[each.name]
         found = f"{where}: {each.name} is {array.dtype} of shape ({_sizes(array.shape)})"
@@ -186,10 +187,6 @@ def _content(array: NDArray[Any]) -> memoryview:
     if array.dtype.kind in _STRINGS:
         return memoryview(json.dumps(array.tolist(), default=str).encode())
     return np.ascontiguousarray(array).data
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
 
 
 def _sizes(shape: tuple[int, ...]) -> str:

@@ -36,7 +36,8 @@ from inferometer.manifests.errors import (
     printable,
     suggestion,
 )
-from inferometer.manifests.schema import Backend, DatasetManifest, ModelManifest, TensorSpec
+from inferometer.manifests.inputs import TensorSpec
+from inferometer.manifests.schema import Backend, DatasetManifest, ModelManifest
 
 BACKENDS: tuple[str, ...] = tuple(filter(None, get_args(Backend)))
 """The names of the formats."""

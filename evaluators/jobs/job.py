@@ -27,7 +27,8 @@ from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 from inferometer.evaluators.system import SystemUnderTest, TensorSystem
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, NotFoundError
-from inferometer.manifests.schema import ModelManifest, TensorSpec
+from inferometer.manifests.inputs import TensorSpec
+from inferometer.manifests.schema import ModelManifest
 
 SYNTHETIC_INPUTS = 64
 """The least number of random tensors of an evaluation batch by batch."""

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 import numpy as np
 
 from inferometer.agent.hardware.allocator import SETTING, Allocator
-from inferometer.agent.hardware.environment import DeviceKind
-from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
 from inferometer.agent.inference.results import LOCAL_AGENT, SystemDescription
 from inferometer.evaluators.comparing.verdict import FIGURES
 from inferometer.evaluators.evaluation import Evaluation, M, Measurement, Status

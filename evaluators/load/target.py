@@ -15,12 +15,13 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.preparation import Fetch, Gate, Preparation, PreparedInput
+from inferometer.agent.inference.preparation import Gate, Preparation, PreparedInput
 from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
 from inferometer.agent.inference.session import no_fetch
 from inferometer.agent.preprocessing.inputs import (
     STRING_CHARACTERS,
     EncodedImage,
+    Fetch,
     NamedTensors,
     Payload,
     Pixels,
@@ -36,7 +37,7 @@ from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.workers import size_of
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
-from inferometer.manifests.schema import ImageParameters, InputParameters, TensorSpec
+from inferometer.manifests.inputs import ImageParameters, InputParameters, TensorSpec
 
 MAX_INPUTS = 1024
 """The most inputs of a run: more than the caches of a processor hold, and prepared within seconds."""

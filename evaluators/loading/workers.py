@@ -46,7 +46,7 @@ from inferometer.evaluators.loading.child_process import (
     start_child,
 )
 from inferometer.manifests.errors import ConfigurationError, InferometerError, InputError, one_line
-from inferometer.manifests.schema import InputParameters
+from inferometer.manifests.inputs import InputParameters
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,8 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu
-from inferometer.agent.inference.predictor import Precision, Weights, has_own_precision
+from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu, Precision, Weights
+from inferometer.agent.inference.predictor import has_own_precision
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.tracing.recorder import (
     COLUMNS,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Protocol, TypeVar
 
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.tracing.recorder import SpanChunk
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.evaluation import Evaluation

@@ -27,7 +27,7 @@ from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, framed
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
 from inferometer.evaluators.loading.loader import LoaderOptions
-from inferometer.manifests.schema import Decoder, ImageParameters
+from inferometer.manifests.inputs import Decoder, ImageParameters
 from tests.perf.ratios import Row, divided, interleaved
 
 IMAGES = 512

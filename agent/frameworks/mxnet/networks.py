@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from inferometer.agent.architectures.layers import draw_weights
 from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.mxnet.runtime import FAILURES, mxnet, reason
-from inferometer.agent.inference.predictor import Precision, PredictorOptions, Weights
+from inferometer.agent.hardware.environment import Precision, PredictorOptions, Weights
 from inferometer.manifests.errors import ArtifactError
 from inferometer.manifests.schema import Loss
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature, inputs_of_examples
+from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
 from inferometer.agent.artifacts.mxnet_symbols import (
     find_symbol,
     symbol_inputs,
@@ -39,20 +39,17 @@ from inferometer.agent.frameworks.mxnet.runtime import (
     reason,
     refuse,
 )
-from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions, Weights
 from inferometer.agent.inference.predictor import (
-    Precision,
     Predictor,
-    PredictorOptions,
-    Tensors,
-    Weights,
     has_numbers,
     has_own_precision,
+    inputs_of_examples,
     number_of,
     prediction_failure,
     title_of,
 )
-from inferometer.agent.preprocessing.inputs import batch_size, blank_batch
+from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank_batch
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,
@@ -60,7 +57,8 @@ from inferometer.manifests.errors import (
     PredictionError,
     suggestion,
 )
-from inferometer.manifests.schema import ModelManifest, TensorSpec
+from inferometer.manifests.inputs import TensorSpec
+from inferometer.manifests.schema import ModelManifest
 
 _EXECUTORS = 4
 _DYNAMIC_EXECUTORS = 16

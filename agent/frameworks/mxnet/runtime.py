@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 from inferometer.agent.hardware.environment import (
     Device,
     FrameworkDetails,
+    Precision,
     cuda_library_versions,
     default_threads,
     loaded_library,
     on_or_off,
 )
-from inferometer.agent.inference.predictor import CODE_FAILURES, Precision
+from inferometer.agent.inference.predictor import CODE_FAILURES
 from inferometer.manifests.errors import ConfigurationError, DeviceError, one_line
 
 _BARRIER_TIMEOUT_S = 10.0

@@ -33,8 +33,8 @@ from inferometer.agent.frameworks.mxnet.runtime import (
     mxnet,
     reason,
 )
-from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import Precision, prediction_failure, title_of
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision
+from inferometer.agent.inference.predictor import prediction_failure, title_of
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.agent.training.trainer import (
     PlacedBatch,

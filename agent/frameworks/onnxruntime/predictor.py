@@ -25,17 +25,9 @@ from inferometer.agent.frameworks.onnxruntime.sessions import (
     open_session,
     reason,
 )
-from inferometer.agent.hardware.environment import CPU, FrameworkDetails
-from inferometer.agent.inference.predictor import (
-    Precision,
-    Predictor,
-    PredictorOptions,
-    Tensors,
-    found_names,
-    prediction_failure,
-    title_of,
-)
-from inferometer.agent.preprocessing.inputs import batch_size, blank
+from inferometer.agent.hardware.environment import CPU, FrameworkDetails, Precision, PredictorOptions
+from inferometer.agent.inference.predictor import Predictor, found_names, prediction_failure, title_of
+from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,

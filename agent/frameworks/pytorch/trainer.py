@@ -26,8 +26,8 @@ from inferometer.agent.frameworks.pytorch.modules import (
     use_threads,
 )
 from inferometer.agent.frameworks.pytorch.ranks import Ranks, communication_of
-from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import Precision, prediction_failure, title_of
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision
+from inferometer.agent.inference.predictor import prediction_failure, title_of
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.agent.training.trainer import (
     OptimizerOptions,

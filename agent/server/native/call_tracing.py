@@ -10,11 +10,12 @@ from dataclasses import replace
 import grpc
 
 from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.environment import AGENT_SERVICE, process_resource
 from inferometer.agent.protocol.conversion import TracePart
 from inferometer.agent.protocol.status import LAYERS_KEY, LEVEL_KEY, TRACEPARENT_KEY, status_code
 from inferometer.agent.server.calls import CallContext
 from inferometer.agent.tracing.calls import ended
-from inferometer.agent.tracing.exporting import AGENT_SERVICE, ExportReport, TraceExport, process_resource
+from inferometer.agent.tracing.exporting import ExportReport, TraceExport
 from inferometer.agent.tracing.recorder import (
     CHUNK_SPANS,
     Attributes,

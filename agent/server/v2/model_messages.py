@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weights
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.open_inference.codec import TensorSignature, titled, v2_version
@@ -20,7 +19,8 @@ from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy
 from inferometer.agent.serving.observers import Total, Totals
 from inferometer.agent.serving.served_models import SERVE_ALL, VersionChoice, VersionPolicy
 from inferometer.manifests.errors import ConfigurationError, suggestion
-from inferometer.manifests.schema import ImageParameters, Layout, ModelManifest
+from inferometer.manifests.inputs import ImageParameters, Layout
+from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2 as config_pb
 

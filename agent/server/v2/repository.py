@@ -41,7 +41,7 @@ from inferometer.manifests.errors import (
     UnknownModelError,
     one_line,
 )
-from inferometer.manifests.fields import DYNAMIC_AXIS
+from inferometer.manifests.inputs import DYNAMIC_AXIS
 from inferometer.manifests.schema import ModelManifest
 from inferometer.manifests.versions import exactly
 

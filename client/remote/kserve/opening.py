@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from inferometer.agent.hardware.environment import unknown_environment, usable_cores
+from inferometer.agent.hardware.environment import Weights, unknown_environment, usable_cores
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import Weights
-from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.results import Postprocessor, SystemDescription, with_labels
 from inferometer.agent.inference.selection import require_supported
 from inferometer.agent.inference.session import (
@@ -27,8 +25,7 @@ from inferometer.agent.open_inference.codec import (
     inputs_of,
     v2_version,
 )
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
-from inferometer.agent.preprocessing.inputs import blank_batch
+from inferometer.agent.preprocessing.inputs import MAX_PIXELS, Fetch, blank_batch
 from inferometer.client.remote.address import KServeAddress
 from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.messages import Fit, ServedInput

@@ -14,12 +14,12 @@ import grpc
 from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.files import Artifacts
-from inferometer.agent.hardware.environment import Device, DeviceKind, usable_cores
+from inferometer.agent.hardware.environment import Device, DeviceKind, PredictorOptions, usable_cores
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.results import BatchResult, Infer, Postprocessor, SystemDescription
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, Session
-from inferometer.agent.preprocessing.inputs import Input, Payload, batch_size
+from inferometer.agent.preprocessing.inputs import Input, Payload, Tensors, batch_size
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.protocol.status import TRACEPARENT_KEY
 from inferometer.agent.tracing.calls import OK, ended

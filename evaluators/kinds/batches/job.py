@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from inferometer.agent.artifacts.files import ArtifactCache
-from inferometer.agent.tracing.exporting import process_resource
+from inferometer.agent.hardware.environment import process_resource
 from inferometer.agent.tracing.recorder import (
     SpanKind,
     SpanRecorder,

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.results import (
     LOCAL_AGENT,
     BatchResult,
     InputFailure,
-    Predictions,
     Stage,
     SystemDescription,
 )
+from inferometer.agent.tasks.predictions import Predictions
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.session import open_preprocessor
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
+from inferometer.agent.preprocessing.inputs import MAX_PIXELS
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.evaluators.conditions.watch import Watch

@@ -15,8 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from inferometer.agent.hardware.environment import Device
-from inferometer.agent.inference.predictor import Precision, PredictorOptions, Weights
+from inferometer.agent.hardware.environment import Device, Precision, PredictorOptions, Weights
 from inferometer.agent.inference.results import InputFailure, with_labels
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
