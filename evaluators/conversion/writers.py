@@ -267,8 +267,6 @@ class RecordWriter(DatasetWriter):
 class LmdbWriter(DatasetWriter):
     """Writes an LMDB of Datums; see ``DatasetWriter``. What is not flushed is not in it."""
 
-    _MAP_BYTES = 1 << 30
-
     def __init__(self, folder: Path, encoding: Encoding, state: State) -> None:
         from inferometer.evaluators.conversion.lmdb_environment import LmdbEnvironment
 
@@ -277,7 +275,7 @@ class LmdbWriter(DatasetWriter):
 
     def write(self, index: int, payload: Payload, label: str | None, number: int | None) -> Payload:
         """Writes the next sample."""
-        from inferometer.evaluators.datasets import caffe_lmdb
+        from inferometer.evaluators.conversion.lmdb_environment import encoded_datum, float_datum, raw_datum
 
         written: Payload
         if isinstance(payload, Tensor):
@@ -286,13 +284,13 @@ class LmdbWriter(DatasetWriter):
                 raise InputError(
                     f"is a tensor of {payload.array.dtype} of shape {shape}; a Datum has float32 of 3"
                 )
-            written, message = payload, caffe_lmdb.float_datum(payload.array, number)
+            written, message = payload, float_datum(payload.array, number)
         elif self.encoding.raw:
             written = Pixels(self.encoding.pixels(payload))
-            message = caffe_lmdb.raw_datum(written.array, number)
+            message = raw_datum(written.array, number)
         else:
             written = self.encoding.encoded(payload)
-            message = caffe_lmdb.encoded_datum(written.content, number)
+            message = encoded_datum(written.content, number)
         self._environment.put(b"%08d" % index, message)
         return written
 

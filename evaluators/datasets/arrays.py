@@ -26,8 +26,15 @@ from inferometer.agent.preprocessing.inputs import (
     batch_size,
     dtype_of,
 )
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample, TargetValues
-from inferometer.evaluators.datasets.folder import printable
+from inferometer.evaluators.datasets.base import (
+    Dataset,
+    DatasetIdentity,
+    LoadedDataset,
+    Sample,
+    TargetValues,
+    reopened,
+)
+from inferometer.evaluators.datasets.files import printable_name
 from inferometer.evaluators.datasets.tables import targets_of
 from inferometer.evaluators.load.target import synthetic_arrays
 from inferometer.manifests.errors import DatasetError, suggestion
@@ -206,7 +213,7 @@ _MOST_INFLATION = 100
 """An array has at most so many bytes for each of its file, and may always have the limit above."""
 
 
-class ArraysDataset(Dataset):
+class ArraysDataset(LoadedDataset):
     """Images or tensors, and labels, in arrays. The order is that of the arrays, and an id is an index.
 
     ``images`` (or ``x``, or ``data`` as in DLBS) with uint8 elements contains decoded images, which are
@@ -219,7 +226,7 @@ class ArraysDataset(Dataset):
     For a model with several inputs, each is an array of the input's name. A model's only input may also have
     its name, where there is none of the names above.
 
-    The arguments are those of ``ArchiveDataset``, and the ``tensors`` that the model takes, if there is one.
+    The arguments are those of ``StoredDataset``, and the ``tensors`` that the model takes, if there is one.
 
     Raises:
         DatasetError: The file is not an ``.npz``, is damaged, or its arrays are not as above.
@@ -237,11 +244,14 @@ class ArraysDataset(Dataset):
         version: str | None = None,
         tensors: Sequence[TensorSpec] = (),
     ) -> None:
-        self._path = path
         self._tensors = tuple(tensors)
+        super().__init__(path, category, checksum=checksum, name=name, version=version)
+
+    def _open(self, path: Path) -> int:
         arrays, labels, targets = _load(path, self._tensors)
-        if any(each.name in arrays and each.name not in _SAMPLES for each in tensors) or len(arrays) > 1:
-            arrays = checked_arrays(path, arrays, tensors)
+        named = any(each.name in arrays and each.name not in _SAMPLES for each in self._tensors)
+        if named or len(arrays) > 1:
+            arrays = checked_arrays(path, arrays, self._tensors)
             count = len(next(iter(arrays.values())))
             self._payload: Callable[[int], Payload] = partial(payload_of, arrays)
         else:
@@ -251,10 +261,7 @@ class ArraysDataset(Dataset):
             self._payload = lambda index: payload(rows[index])
         self._labels = None if labels is None else _texts(labels, count, path)
         self._targets = None if targets is None else targets_of(targets, count, str(path))
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, count))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return count
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is in memory."""
@@ -262,20 +269,8 @@ class ArraysDataset(Dataset):
         truth = None if self._targets is None else TargetValues(self._targets[index])
         return Sample(str(index), self._payload(index), label, truth=truth)
 
-    def __reduce__(self) -> tuple[Callable[..., ArraysDataset], tuple[Any, ...]]:
-        """Pickles the path; another process reads the file again."""
-        return _reopened, (self._path, self.identity, self._tensors)
-
-
-def _reopened(path: Path, identity: DatasetIdentity, tensors: Sequence[TensorSpec]) -> ArraysDataset:
-    return ArraysDataset(
-        path,
-        identity.category,
-        checksum=identity.checksum,
-        name=identity.name,
-        version=identity.version,
-        tensors=tensors,
-    )
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return reopened, (partial(ArraysDataset, tensors=self._tensors), self._path, self.identity)
 
 
 def _load(
@@ -292,7 +287,7 @@ def _load(
         elif not named and inputs and inputs[0] in content.files:
             named = inputs
         elif len(named) != 1:
-            found = ", ".join(map(printable, content.files)) or "none"
+            found = ", ".join(map(printable_name, content.files)) or "none"
             wanted = "has no array" if not named else "needs one array of"
             raise DatasetError(f"{path}: {wanted} images (or x, data) or inputs; it has: {found}")
         samples = {name: read_array(content, name) for name in named}
@@ -337,12 +332,12 @@ def read_array(content: NpzFile, name: str) -> NDArray[Any]:
         most_bytes = max(_LEAST_LIMIT_BYTES, _MOST_INFLATION * info.compress_size)
         if info.filename in {name, f"{name}.npy"} and info.file_size > most_bytes:
             raise DatasetError(
-                f"{archive.filename}: {printable(name)} has {info.file_size} bytes when unpacked; "
+                f"{archive.filename}: {printable_name(name)} has {info.file_size} bytes when unpacked; "
                 f"accepted: {most_bytes}"
             )
     array = content[name]
     if not isinstance(array, np.ndarray):
-        raise DatasetError(f"{archive.filename}: {printable(name)} is no array")
+        raise DatasetError(f"{archive.filename}: {printable_name(name)} is no array")
     return array
 
 

@@ -20,9 +20,16 @@ from typing import Any
 import numpy as np
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.datasets.files import RandomAccessFile, read_class_names
-from inferometer.evaluators.datasets.folder import MAX_IMAGE_BYTES, read_image, too_large
+from inferometer.evaluators.datasets.base import Sample, StoredDataset
+from inferometer.evaluators.datasets.files import (
+    MAX_IMAGE_BYTES,
+    RandomAccessFile,
+    read_class_names,
+    read_image,
+    read_whole,
+    reading,
+    too_large,
+)
 from inferometer.manifests.errors import DatasetError, InputError, one_line
 from inferometer.manifests.files import BUILTIN
 
@@ -137,7 +144,7 @@ class _Member:
     size: int
 
 
-class ValidationDataset(Dataset):
+class ValidationDataset(StoredDataset):
     """The validation images of ILSVRC 2012, in the order of their numbers; labels are WordNet ids.
 
     The classes come from ``val.txt``, with a name and an index in each line, where the index counts the
@@ -147,28 +154,16 @@ class ValidationDataset(Dataset):
     line n of ``synsets.txt`` is the WordNet id of number n. Only those images that are there are samples. An
     image that is damaged or gone fails as an input.
 
-    Args:
-        path: The folder with the images or with ``ILSVRC2012_img_val.tar``, or the tar.
-        category: The category, such as ``vision``.
-        checksum: ``sha256:…`` of the tar, where it is known.
-        name: The name of the dataset; None means ``ilsvrc2012_validation``.
-        version: The manifest's version, where there is one.
+    ``path`` is the folder with the images or with ``ILSVRC2012_img_val.tar``, or the tar; the other arguments
+    are those of ``StoredDataset``.
 
     Raises:
         DatasetError: There are no images or no classes, or a file is damaged.
     """
 
-    backend = NAME
+    backend = default_name = NAME
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
+    def _open(self, path: Path) -> int:
         folder = path if path.is_dir() else path.parent
         self._folder = folder
         self._tar: RandomAccessFile | None = None
@@ -183,10 +178,7 @@ class ValidationDataset(Dataset):
             raise DatasetError(f"{path}: holds no images named like ILSVRC2012_val_00000001.JPEG")
         self._names = names
         self._labels = _labels(names, _places(folder), folder)
-        super().__init__(DatasetIdentity(category, name or NAME, version, checksum, len(names)))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return len(names)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is read later."""
@@ -232,17 +224,15 @@ def is_validation(folder: Path, entries: Mapping[str, bool]) -> bool:
 
 
 def _images_of(folder: Path) -> list[str]:
-    try:
+    with reading(folder):
         return sorted(path.name for path in folder.iterdir() if _IMAGE.fullmatch(path.name))
-    except OSError as error:
-        raise DatasetError(f"{folder}: cannot be read: {error.strerror or error}") from error
 
 
 def _members(path: Path) -> dict[str, _Member]:
     """Returns the images of the tar, by name."""
     found: dict[str, _Member] = {}
     try:
-        with tarfile.open(path, "r:") as tar:
+        with reading(path), tarfile.open(path, "r:") as tar:
             for entry in tar:
                 name = entry.name.rpartition("/")[2]
                 if entry.isfile() and _IMAGE.fullmatch(name):
@@ -252,8 +242,6 @@ def _members(path: Path) -> dict[str, _Member]:
         raise DatasetError(
             f"{path}: is truncated or damaged after byte {last.offset + last.size}: {one_line(error)}"
         ) from error
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
     return found
 
 
@@ -299,16 +287,8 @@ def _id(source: Path, name: str, number: int | None, ids: tuple[str, ...], first
 
 
 def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_TEXT_BYTES + 1)
-        if len(content) <= _MAX_TEXT_BYTES:
-            return content.decode("utf-8")
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"{path}: is not UTF-8 at byte {error.start}") from error
-    raise DatasetError(f"{path}: is larger than {_MAX_TEXT_BYTES} bytes")
+    with reading(path):
+        return read_whole(path, _MAX_TEXT_BYTES).decode("utf-8")
 
 
 def _of_values(path: Path) -> dict[str, int]:

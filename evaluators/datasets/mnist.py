@@ -11,7 +11,6 @@ import math
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Pixels
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.datasets.base import LoadedDataset, Sample
 from inferometer.manifests.errors import DatasetError, one_line
 
 
@@ -93,7 +92,7 @@ def _content(file: _Reader, size: int) -> bytes:
 _IMAGES = re.compile(r"(.*)images([-.])idx3-ubyte(\.gz)?")
 
 
-class IdxDataset(Dataset):
+class IdxDataset(LoadedDataset):
     """The grey images of an idx file, with the labels from the label file, in the order of the files.
 
     Labels are the digits, as text. All images are in memory.
@@ -122,7 +121,10 @@ class IdxDataset(Dataset):
         name: str | None = None,
         version: str | None = None,
     ) -> None:
-        self._path = path
+        del checksum
+        super().__init__(path, category, name=name, version=version)
+
+    def _open(self, path: Path) -> int:
         images = images_file(path) if path.is_dir() else path
         if images is None:
             raise DatasetError(f"{path}: holds no file like train-images-idx3-ubyte, also with .gz")
@@ -132,22 +134,11 @@ class IdxDataset(Dataset):
             raise DatasetError(
                 f"{labels}: has {len(self._labels)} labels, and {images} has {len(self._images)} images"
             )
-        super().__init__(DatasetIdentity(category, name or str(path), version, None, len(self._images)))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return len(self._images)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is in memory."""
         return Sample(str(index), Pixels(self._images[index]), str(int(self._labels[index])), True)
-
-    def __reduce__(self) -> tuple[Callable[..., IdxDataset], tuple[Path, DatasetIdentity]]:
-        """Pickles the path; another process reads the files again."""
-        return _reopened, (self._path, self.identity)
-
-
-def _reopened(path: Path, identity: DatasetIdentity) -> IdxDataset:
-    return IdxDataset(path, identity.category, name=identity.name, version=identity.version)
 
 
 def is_images_file(name: str) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.datasets.files import RandomAccessFile, read_class_names
-from inferometer.evaluators.datasets.folder import MAX_IMAGE_BYTES, too_large
+from inferometer.evaluators.datasets.base import Sample, StoredDataset
+from inferometer.evaluators.datasets.files import (
+    MAX_IMAGE_BYTES,
+    RandomAccessFile,
+    read_class_names,
+    reading,
+    too_large,
+)
 from inferometer.manifests.errors import DatasetError, InputError
 
 MAGIC = 0xCED7230A
@@ -202,10 +206,8 @@ def read_index(path: Path, file: RandomAccessFile) -> RecordPlaces:
     Raises:
         DatasetError: It cannot be read, has an invalid line, or belongs to another file.
     """
-    try:
+    with reading(path):
         lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
     if lines and not lines[-1].strip():
         lines.pop()
     offsets = np.empty(len(lines), np.int64)
@@ -223,10 +225,8 @@ def read_index(path: Path, file: RandomAccessFile) -> RecordPlaces:
     if len(ordered) < len(offsets):
         raise DatasetError(f"{path}: has two lines with the same offset; {_REMEDY}")
     places = RecordPlaces(ordered, np.append(ordered[1:], max(file.size, int(ordered[-1]) + HEADER.size)))
-    try:
+    with reading(file.path):
         _check_index(path, file, places)
-    except OSError as error:
-        raise DatasetError(f"{file.path}: cannot be read: {error.strerror or error}") from error
     return places
 
 
@@ -261,7 +261,7 @@ _BEGIN = struct.Struct("<IIIfQQ")
 _LABEL = struct.Struct("<f")
 
 
-class RecordDataset(Dataset):
+class RecordDataset(StoredDataset):
     """The images of a ``.rec``, in the order of the file.
 
     A label is the index of a class, as text; of several labels it is the first. Where ``<name>.classes.txt``
@@ -269,12 +269,7 @@ class RecordDataset(Dataset):
     an ``.idx`` of the same name beside it, the file is not gone through. Samples can be read from several
     threads. A damaged record fails as an input.
 
-    Args:
-        path: The ``.rec``.
-        category: The category, such as ``vision``.
-        checksum: ``sha256:…`` of the file, where it is known.
-        name: The name of the dataset; None means the path.
-        version: The manifest's version, where there is one.
+    The arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: The file cannot be read or has no record, or the ``.idx`` is damaged or of another file.
@@ -282,25 +277,13 @@ class RecordDataset(Dataset):
 
     backend = "recordio"
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
+    def _open(self, path: Path) -> int:
         self._file = RandomAccessFile(path)
         index = path.with_suffix(".idx")
         self._places = read_index(index, self._file) if index.exists() else find_records(self._file)
         self._names = read_class_names(path.with_suffix(".classes.txt"))
         self.labels_are_indices = self._names is None
-        size = len(self._places.offsets)
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, size))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return len(self._places.offsets)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample; its label is read here, its image later."""
@@ -368,12 +351,8 @@ class RecordDataset(Dataset):
             raise InputError(self._where(index, f"does not begin with the number {MAGIC:#x} of RecordIO"))
         flag, length = split_word(word)
         if flag == 0 and length > size - HEADER.size:
-            raise InputError(
-                self._where(
-                    index,
-                    f"is cut off or damaged: its length is {length}, and {size - HEADER.size} are there",
-                )
-            )
+            cut = f"is cut off or damaged: its length is {length}, and {size - HEADER.size} are there"
+            raise InputError(self._where(index, cut))
         try:
             content = join_parts(record)
         except InputError as error:

@@ -9,28 +9,33 @@ import csv
 import io
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from inferometer.agent.preprocessing.inputs import Text
 from inferometer.evaluators.datasets.base import (
     AcceptedAnswers,
-    Dataset,
-    DatasetIdentity,
+    LoadedDataset,
     Sample,
+    StoredDataset,
     TargetValues,
     Truth,
 )
-from inferometer.evaluators.datasets.files import numbers, parse_json, shown
-from inferometer.evaluators.datasets.folder import printable, read_image
-from inferometer.manifests.errors import DatasetError
-from inferometer.manifests.errors import printable as escaped
+from inferometer.evaluators.datasets.files import (
+    numbers,
+    parse_json,
+    printable_name,
+    read_image,
+    read_whole,
+    reading,
+    shown,
+)
+from inferometer.manifests.errors import DatasetError, printable
 
 MAX_FILE_BYTES = 1024 * 1024 * 1024
 """The most bytes of a file, which is in memory as a whole."""
@@ -160,13 +165,8 @@ def _list(path: Path, number: int, part: Any, name: str) -> list[Any]:
 
 
 def _content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise DatasetError(f"{path}: is larger than {MAX_FILE_BYTES} bytes; split it")
+    with reading(path):
+        content = read_whole(path, MAX_FILE_BYTES, "; split it")
     return content.removeprefix(b"\xef\xbb\xbf")
 
 
@@ -176,7 +176,7 @@ _LABELS = ("label",)
 _SHOWN = 5
 
 
-class TextDataset(Dataset):
+class TextDataset(LoadedDataset):
     """Texts, or pairs of texts, with a label, accepted answers or a reference vector each, in memory.
 
     The columns are ``text`` or ``sentence``, with an optional ``pair``; or ``question`` and ``context``; or
@@ -184,44 +184,28 @@ class TextDataset(Dataset):
     text or a whole number; ``answers``, a list, or ``answer``, one text; and ``target``, a list of numbers.
     In a CSV, lists are written as in JSON. Further columns are passed over.
 
-    The arguments are those of ``ArchiveDataset``.
+    The arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: The file cannot be read, has no rows, or a row is not as above; the message has the
             number of its line.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        self._path = path
+    def _open(self, path: Path) -> int:
         self._samples = tuple(map(_sample, self._rows(path)))
         if not self._samples:
             raise DatasetError(f"{path}: holds no texts")
         _refuse_equal_ids(path, self._samples)
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(self._samples)))
+        return len(self._samples)
 
     @staticmethod
     @abstractmethod
     def _rows(path: Path) -> Iterator[Row]:
         """Yields the rows of a file; raises DatasetError where it cannot be read."""
 
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(self._samples)
-
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is in memory."""
         return self._samples[index]
-
-    def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], Path, DatasetIdentity]]:
-        """Pickles the path; another process reads the file again."""
-        return _reopened, (type(self), self._path, self.identity)
 
 
 class JsonLinesDataset(TextDataset):
@@ -254,17 +238,11 @@ class SquadDataset(TextDataset):
         return read_squad(path)
 
 
-def _reopened(kind: Callable[..., Any], path: Path, identity: DatasetIdentity) -> Any:
-    return kind(
-        path, identity.category, checksum=identity.checksum, name=identity.name, version=identity.version
-    )
-
-
 def _refuse_equal_ids(path: Path, samples: tuple[Sample, ...]) -> None:
     known: set[str] = set()
     for sample in samples:
         if sample.id in known:
-            raise DatasetError(f"{path}: two rows have the id {escaped(sample.id)}; ids are for one each")
+            raise DatasetError(f"{path}: two rows have the id {printable(sample.id)}; ids are for one each")
         known.add(sample.id)
 
 
@@ -285,7 +263,7 @@ def _text(row: Row) -> Text:
             return Text(_of(row, first), _of(row, second))
     named = [name for name in _TEXTS if name in columns]
     if len(named) != 1:
-        found = ", ".join(escaped(str(name)) for name in list(columns)[:_SHOWN]) or "none"
+        found = ", ".join(printable(str(name)) for name in list(columns)[:_SHOWN]) or "none"
         raise DatasetError(
             f"{row.place}: needs one column text (or sentence), or question and context; it has: {found}"
         )
@@ -373,13 +351,13 @@ class _Row(NamedTuple):
     values: tuple[float, ...]
 
 
-class ValuesTableDataset(Dataset):
+class ValuesTableDataset(StoredDataset):
     """A ``.csv`` of image files and numbers. The order is that of the lines.
 
     The first line names the columns; the first is ``file``, with paths relative to the table's folder, and
     the others are numbers, the targets. It is UTF-8, separated by commas.
 
-    ``path`` is the table; the other arguments are those of ``MaskFolderDataset``.
+    The arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: It cannot be read, or a line is not as above.
@@ -387,27 +365,16 @@ class ValuesTableDataset(Dataset):
 
     backend = "values_csv"
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
+    def _open(self, path: Path) -> int:
         self._folder = path.parent
         self._rows = _read(path)
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(self._rows)))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return len(self._rows)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, whose image is read later."""
         row = self._rows[index]
         truth = TargetValues(np.array(row.values, np.float64))
-        return Sample(printable(row.file), partial(read_image, self._folder / row.file), truth=truth)
+        return Sample(printable_name(row.file), partial(read_image, self._folder / row.file), truth=truth)
 
     def files(self) -> Iterator[Path]:
         """Returns the files of the images."""

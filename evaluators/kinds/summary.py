@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import LOCAL_AGENT, InputFailure
 from inferometer.agent.tracing.recorder import TraceLevel
-from inferometer.evaluators.datasets.folder import printable
+from inferometer.evaluators.datasets.files import printable_name
 from inferometer.evaluators.evaluation import Evaluation, Status, TimedMeasurement
 from inferometer.evaluators.intervals import Interval, t_quantile_95
 from inferometer.evaluators.statistics import carried_percentile
@@ -145,7 +145,7 @@ def trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
 
 def failure_line(failure: InputFailure) -> str:
     """Returns which input failed, in which stage and why, on one line even if a reason has several."""
-    return printable(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
+    return printable_name(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
 
 
 def failures_line(failures: Sequence[InputFailure], *, every: bool = False) -> str:
