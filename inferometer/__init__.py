@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         TargetValues,
     )
     from inferometer.evaluators.evaluation import Evaluation, Status
+    from inferometer.evaluators.intervals import bootstrap_interval
     from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, SystemRequest
     from inferometer.evaluators.jobs.options import Range, check_options, declared, given_options
     from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
@@ -110,7 +111,6 @@ if TYPE_CHECKING:
         ScoreInterval,
         TaskMetric,
         TaskResult,
-        bootstrap_interval,
     )
     from inferometer.manifests.errors import (
         ArtifactError,
@@ -334,8 +334,8 @@ _OWNERS = {
         "DatasetIdentity",
         "Sample",
     ),
+    "evaluators.intervals": ("bootstrap_interval",),
     "evaluators.tasks.metric": (
-        "bootstrap_interval",
         "TaskMetric",
         "Score",
         "ScoreInterval",

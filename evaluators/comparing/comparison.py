@@ -26,7 +26,7 @@ from inferometer.evaluators.comparing.verdict import (
     noise,
     percent_of,
 )
-from inferometer.evaluators.intervals import t_quantile_95
+from inferometer.evaluators.intervals import Z_95, t_quantile_95
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.reports.base import Column, Row
@@ -157,7 +157,6 @@ def _between(a: Sequence[float], b: Sequence[float]) -> float:
     return t_quantile_95(degrees) * math.sqrt(squares / degrees * (1 / len(a) + 1 / len(b)))
 
 
-_Z_95 = 1.959964
 _HALF = 0.5
 
 
@@ -189,7 +188,7 @@ def compare_top1(a: Sequence[Accuracy], b: Sequence[Accuracy], *, threshold: flo
         right, every = share * inputs + _HALF, inputs + 2 * _HALF
         variance += 1 / right - 1 / every
         logs.append(math.log(right / every))
-    reach = _Z_95 * math.sqrt(variance)
+    reach = Z_95 * math.sqrt(variance)
     low, high = (math.exp(logs[1] - logs[0] + way * reach) for way in (-1, 1))
     value = 1.0 if shares[0] == shares[1] else shares[1] / shares[0] if shares[0] else math.inf
     verdict = _verdict(value, low, high, threshold)

@@ -18,7 +18,7 @@ from inferometer.evaluators.comparing.verdict import Ratio, Verdict, listed
 from inferometer.evaluators.evaluation import Evaluation, of_kind
 from inferometer.evaluators.intervals import t_quantile_95
 from inferometer.evaluators.jobs.compare import Comparison, ComparisonRequest, conditions_warnings
-from inferometer.evaluators.jobs.options import THRESHOLD as DEFAULT_THRESHOLD
+from inferometer.evaluators.jobs.options import THRESHOLD
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.report import (
     p50_interval,
@@ -30,8 +30,6 @@ from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.statistics import percentile, student_tail
 from inferometer.manifests.errors import ConfigurationError
 
-THRESHOLD = 0.05
-"""The default fraction by which p50 may differ."""
 FIGURE = "p50"
 _SERIAL_DEGREES = 9
 """The degrees of freedom of the interval of one process, which is made of 10 stretches."""
@@ -442,13 +440,9 @@ def _processes(side: Side) -> int:
     for framework, measurement in _measurements(side):
         for row in measurement.rows:
             if row.status is RowStatus.MEASURED:
-                key = (framework, *_whole_key(row))
+                key = (framework, *row.key, row.form)
                 counts[key] = counts.get(key, 0) + 1
     return min(counts.values(), default=0)
-
-
-def _whole_key(row: OperatorRow) -> tuple[str, ...]:
-    return (*row.key, row.form)
 
 
 def compare_operators_of(request: ComparisonRequest) -> Comparison:
@@ -461,10 +455,8 @@ def compare_operators_of(request: ComparisonRequest) -> Comparison:
         )
     if request.figures not in (None, (FIGURE,)):
         raise ConfigurationError(f"operators are compared in {FIGURE} alone; leave out --figures")
-    found = compare_operator_sides(
-        a, b, DEFAULT_THRESHOLD if request.threshold is None else request.threshold
-    )
-    default = f"threshold {100 * DEFAULT_THRESHOLD:g} %, the default; --threshold gives another"
+    found = compare_operator_sides(a, b, THRESHOLD if request.threshold is None else request.threshold)
+    default = f"threshold {100 * THRESHOLD:g} %, the default; --threshold gives another"
     warnings = (f"warning: {line}" for side in (a, b) for line in conditions_warnings(side))
     return Comparison(
         rows=found.rows,

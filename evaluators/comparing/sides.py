@@ -16,7 +16,7 @@ from inferometer.evaluators.datasets.base import short_checksum
 from inferometer.evaluators.drawing.charts import Drawing, PointChart, Series, label_of, readable, time_unit
 from inferometer.evaluators.evaluation import Evaluation, Status, of_kind
 from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchMeasurement
-from inferometer.evaluators.kinds.batches.plot import thinned
+from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, thinned
 from inferometer.evaluators.kinds.kind import Kind
 from inferometer.evaluators.kinds.load.measurement import RateAnswer
 from inferometer.evaluators.kinds.registry import kind_of
@@ -272,8 +272,6 @@ def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
     }
 
 
-MOST_POINTS = 1000
-"""Points of one side that a drawing has at most."""
 _NS_PER_US = 1000
 
 

@@ -20,6 +20,7 @@ from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.reports.base import (
     NAME_COLUMNS,
+    NS_PER_US,
     STABILITY_COLUMN,
     Column,
     M,
@@ -27,6 +28,7 @@ from inferometer.evaluators.reports.base import (
     Row,
     Value,
     describe_names,
+    in_us,
 )
 from inferometer.evaluators.statistics import carried_percentile, trimmed_mean
 from inferometer.evaluators.traces.layers import Layer, layers
@@ -76,7 +78,6 @@ def describe_traced(evaluation: Evaluation) -> Row:
     return {**describe_names(evaluation), "trace_level": evaluation.trace_level.name}
 
 
-_NS_PER_US = 1000
 _RUNTIME_CALL = "runtime call"
 _PHASE_COLUMN = Column("phase", "phase", detail=1)
 """The phase of a training step; empty in inference."""
@@ -96,15 +97,11 @@ def _figures(
     """Returns the values of ``_MEAN_COLUMNS``, of columns of percentiles, and of ``_TOTAL_COLUMNS``."""
     return {
         "occurrences": len(durations_ns),
-        "duration_us_trimmed_mean": trimmed_mean(durations_ns) / _NS_PER_US,
-        **{f"duration_us_p{each}": _in_us(carried_percentile(durations_ns, each)) for each in percents},
-        "total_us": total_ns / _NS_PER_US,
+        "duration_us_trimmed_mean": trimmed_mean(durations_ns) / NS_PER_US,
+        **{f"duration_us_p{each}": in_us(carried_percentile(durations_ns, each)) for each in percents},
+        "total_us": total_ns / NS_PER_US,
         "share_percent": 100 * total_ns / whole_ns if whole_ns else None,
     }
-
-
-def _in_us(duration_ns: float | None) -> float | None:
-    return None if duration_ns is None else duration_ns / _NS_PER_US
 
 
 _HEAVIEST = 10
@@ -154,7 +151,7 @@ class LayerRunsReport(TraceReport[Traced]):
                     "layer_type": type_ if isinstance(type_, str) else "",
                     "phase": phase if isinstance(phase, str) else "",
                     "started_at_ns": start_ns,
-                    "duration_us": duration_ns / _NS_PER_US,
+                    "duration_us": duration_ns / NS_PER_US,
                 }
 
 
@@ -367,7 +364,7 @@ class EventflowReport(TraceReport[Traced]):
                     "name": kind.name,
                     "level": kind.level.name,
                     "start_unix_ns": start_ns,
-                    "duration_us": duration_ns / _NS_PER_US,
+                    "duration_us": duration_ns / NS_PER_US,
                     "batch": None if batch == NO_BATCH else batch,
                     "thread": thread,
                     "attributes": attributes[position],

@@ -12,7 +12,7 @@ from inferometer.agent.tasks.predictions import Classifications, Predictions
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.kinds.batches.accuracy import AccuracyCounter
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
-from inferometer.evaluators.tasks.metric import Score, ScoringFailure, TaskMetric, TaskResult, wilson_interval
+from inferometer.evaluators.tasks.metric import Score, ScoringFailure, TaskMetric, TaskResult, counted_score
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelManifest, Transform
 
@@ -69,8 +69,8 @@ class ClassificationMetric(TaskMetric):
         if found is None:
             return None
         scores = [
-            Score("top-1", found.top1_share, wilson_interval(found.top1, found.evaluated)),
-            Score("top-5", found.top5_share, wilson_interval(found.top5, found.evaluated)),
+            counted_score("top-1", found.top1, found.evaluated),
+            counted_score("top-5", found.top5, found.evaluated),
         ]
         error = self._calibration.error(found.evaluated)
         if error is not None:

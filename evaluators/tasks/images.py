@@ -17,12 +17,12 @@ from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps, Ima
 from inferometer.evaluators.datasets.base import IGNORED_CLASS, ClassMap, Sample, TargetImage, UnreadClassMap
 from inferometer.evaluators.kinds.batches.accuracy import ClassIndex
 from inferometer.evaluators.tasks.metric import (
+    MOST_COUNTS,
     Score,
     TaskMetric,
     TaskResult,
     mean_score,
-    ratio_interval,
-    score_within,
+    ratio_score,
 )
 from inferometer.manifests.errors import DatasetError, PredictionError, printable
 from inferometer.manifests.schema import ModelManifest
@@ -181,8 +181,6 @@ class ImageEnhancementMetric(TaskMetric):
 DEFINITION = "mean IoU over the dataset's confusion matrix, version 1"
 MOST_CLASSES = 4096
 """A dataset has at most so many classes: the matrix then has 128 MiB."""
-MOST_COUNTS = 2**24
-"""The interval requires three counts of each image and class; beyond 128 MiB there is none."""
 MOST_SHOWN_CLASSES = 256
 """The matrix is among the details for at most so many classes."""
 _NO_MAP = "has no class map, which semantic segmentation is scored against"
@@ -336,11 +334,10 @@ class SemanticSegmentationMetric(TaskMetric):
         for place, each in enumerate(self._counts):
             counts[:, place, : each.shape[1]] = each
         recognised, true, predicted = counts
-        of_iou = ratio_interval(recognised, true + predicted - recognised)
-        of_pixels = ratio_interval(recognised.sum(axis=1, keepdims=True), true.sum(axis=1, keepdims=True))
+        right, every = (each.sum(axis=1, keepdims=True) for each in (recognised, true))
         return (
-            score_within("mean_IoU", mean_iou, of_iou, least=0.0, most=1.0),
-            score_within("pixel_accuracy", accuracy, of_pixels, least=0.0, most=1.0),
+            ratio_score("mean_IoU", mean_iou, recognised, true + predicted - recognised),
+            ratio_score("pixel_accuracy", accuracy, right, every),
         )
 
     def _details(self, ious: NDArray[np.float64]) -> dict[str, Any]:

@@ -19,19 +19,18 @@ from inferometer.agent.tasks.predictions import Classifications, Predictions, Te
 from inferometer.evaluators.datasets.base import AcceptedAnswers, Sample
 from inferometer.evaluators.kinds.batches.accuracy import ClassIndex, decimal
 from inferometer.evaluators.tasks.metric import (
+    MOST_COUNTS,
     Score,
     TaskMetric,
     TaskResult,
     mean_score,
-    ratio_interval,
-    score_within,
+    ratio_score,
     share_score,
 )
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
 _MOST_DETAILED_CLASSES = 100
-_MOST_COUNTS = 2**24
 
 
 class TextClassificationMetric(TaskMetric):
@@ -139,16 +138,16 @@ def f1_score(
 
 
 def _f1(true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int, positive: int | None) -> Score:
-    """F1 with its interval; there is none for more than ``_MOST_COUNTS`` samples times classes."""
+    """F1 with its interval; there is none for more than ``MOST_COUNTS`` samples times classes."""
     value = f1_score(true, predicted, classes, positive)
     if not np.isfinite(value):
         return Score("F1", None)
     columns = np.union1d(true, predicted) if positive is None else np.array([positive])
-    if len(true) * len(columns) > _MOST_COUNTS:
+    if len(true) * len(columns) > MOST_COUNTS:
         return Score("F1", value)
     of_true, of_predicted = (each[:, np.newaxis] == columns for each in (true, predicted))
     parts, wholes = 2.0 * (of_true & of_predicted), of_true.astype(np.float64) + of_predicted
-    return score_within("F1", value, ratio_interval(parts, wholes), least=0.0, most=1.0)
+    return ratio_score("F1", value, parts, wholes)
 
 
 def _positive(label: str, labels: Sequence[str]) -> int | None:

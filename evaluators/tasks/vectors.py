@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Predictions, Values
 from inferometer.evaluators.datasets.base import Sample, TargetValues
+from inferometer.evaluators.intervals import Interval, ratio_interval
 from inferometer.evaluators.tasks.metric import (
     Score,
-    ScoreInterval,
     TaskMetric,
     TaskResult,
     mean_score,
-    ratio_interval,
     score_within,
     share_score,
 )
@@ -97,7 +96,7 @@ class RegressionMetric(TaskMetric):
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _intervals(predicted: _Numbers, targets: _Numbers) -> dict[str, ScoreInterval | None]:
+def _intervals(predicted: _Numbers, targets: _Numbers) -> dict[str, Interval | None]:
     """Returns the intervals of the scores over other samples of the kind."""
     errors, ones = np.abs(predicted - targets), np.ones_like(targets)
     spread = np.where(np.ptp(targets, axis=0) > 0, np.square(targets - targets.mean(axis=0)), 0.0)
@@ -105,7 +104,7 @@ def _intervals(predicted: _Numbers, targets: _Numbers) -> dict[str, ScoreInterva
     return {
         "MAE": ratio_interval(errors, ones),
         "RMSE": ratio_interval(np.square(errors), ones, power=0.5),
-        "R2": None if missed is None else ScoreInterval(1.0 - missed.high, 1.0 - missed.low),
+        "R2": None if missed is None else Interval(1.0 - missed.high, 1.0 - missed.low),
     }
 
 
