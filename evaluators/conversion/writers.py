@@ -27,7 +27,7 @@ from inferometer.agent.preprocessing.image_decoder import (
 )
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text
 from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, framed
-from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
+from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError, one_line
 
 _GREY_MODES = frozenset({"1", "L", "LA", "I", "F"})
 _DEFAULT_QUALITY = 95
@@ -188,6 +188,15 @@ def digest_of(index: int, label: str | None, payload: Payload) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
+def size_of(payload: Payload) -> int:
+    """Returns the bytes of a sample's data."""
+    if isinstance(payload, EncodedImage):
+        return len(payload.content)
+    if isinstance(payload, Text):
+        return payload.nbytes
+    return payload.array.nbytes if isinstance(payload, Pixels | Tensor) else 0
+
+
 def added(checksum: int, digest: int) -> int:
     """Returns a checksum with the digest of one more sample."""
     return (checksum + digest) % (1 << DIGEST_BITS)
@@ -268,8 +277,13 @@ class LmdbWriter(DatasetWriter):
     """Writes an LMDB of Datums; see ``DatasetWriter``. What is not flushed is not in it."""
 
     def __init__(self, folder: Path, encoding: Encoding, state: State) -> None:
-        from inferometer.evaluators.conversion.lmdb_environment import LmdbEnvironment
-
+        try:
+            from inferometer.evaluators.conversion.lmdb_environment import LmdbEnvironment
+        except ImportError as error:
+            raise ConfigurationError(
+                f"caffe_lmdb requires the package lmdb, which cannot be imported ({one_line(error)}); "
+                "install it with: pip install 'inferometer[data]'"
+            ) from error
         super().__init__(folder, encoding, state)
         self._environment = LmdbEnvironment(folder)
 
@@ -319,13 +333,7 @@ class FolderWriter(DatasetWriter):
         image = self.encoding.encoded(payload)
         folder = self.folder
         if label is not None:
-            if (
-                not label
-                or label.startswith(".")
-                or "/" in label
-                or "\0" in label
-                or len(os.fsencode(label)) > 255
-            ):
+            if not label or label[0] == "." or {"/", "\0"} & set(label) or len(os.fsencode(label)) > 255:
                 raise DatasetError(f'the class "{label}" can be no name of a folder')
             folder = folder / label
             folder.mkdir(exist_ok=True)
@@ -455,3 +463,21 @@ def _reopened(path: Path, size: int) -> IO[bytes]:
 def _flush(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+def publish(content: Path, target: Path) -> None:
+    """Renames the files that a writer has completed in a folder; continues where it was interrupted.
+
+    Args:
+        content: The folder of the writer.
+        target: The dataset: a folder, or a ``.rec`` or an ``.npz`` by its suffix.
+    """
+    if target.suffix == ".npz":
+        (content / ArrayWriter.FILE).replace(target)
+    elif target.suffix == ".rec":
+        for suffix in (".classes.txt", ".idx", ".rec"):
+            part = content / f"train{suffix}"
+            if part.exists():
+                part.replace(target.with_suffix(suffix))
+    else:
+        content.replace(target)
