@@ -18,11 +18,9 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import (
-    NamedTensors,
     Payload,
     Pixels,
     Tensor,
-    Tensors,
     batch_size,
     dtype_of,
 )
@@ -36,7 +34,7 @@ from inferometer.evaluators.datasets.base import (
 )
 from inferometer.evaluators.datasets.files import printable_name
 from inferometer.evaluators.datasets.tables import targets_of
-from inferometer.evaluators.load.target import synthetic_arrays
+from inferometer.evaluators.load.target import payload_of, synthetic_arrays
 from inferometer.manifests.errors import DatasetError, suggestion
 from inferometer.manifests.schema import TensorSpec
 
@@ -141,13 +139,6 @@ class SyntheticDataset(Dataset):
     def __iter__(self) -> Iterator[Sample]:
         for index in range(len(self)):
             yield Sample(str(index), payload_of(self._arrays, index % self._drawn))
-
-
-def payload_of(arrays: Tensors, index: int) -> Tensor | NamedTensors:
-    """Returns one input of arrays with the batch as their first axis."""
-    if len(arrays) == 1:
-        return Tensor(next(iter(arrays.values()))[index])
-    return NamedTensors({name: array[index] for name, array in arrays.items()})
 
 
 def checked_arrays(

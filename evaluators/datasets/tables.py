@@ -8,11 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +46,7 @@ CSV_RULES = (
 )
 
 
-class Row(NamedTuple):
+class _TextRow(NamedTuple):
     """One row of a file.
 
     Attributes:
@@ -61,12 +60,8 @@ class Row(NamedTuple):
     columns: Mapping[str, Any]
 
 
-def read_json_lines(path: Path) -> Iterator[Row]:
-    """Yields the objects of a file with one in each line; empty lines are skipped.
-
-    Raises:
-        DatasetError: The file cannot be read, or a line is not an object; the message has its number.
-    """
+def _read_json_lines(path: Path) -> Iterator[_TextRow]:
+    """Yields the objects of a file with one in each line; empty lines are skipped."""
     for number, line in enumerate(_content(path).split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -77,16 +72,11 @@ def read_json_lines(path: Path) -> Iterator[Row]:
             raise DatasetError(f"{place}: {error}") from error
         if not isinstance(value, dict):
             raise DatasetError(f'{place}: is no JSON object; give one in each line, such as {{"text": "…"}}')
-        yield Row(place, number, value)
+        yield _TextRow(place, number, value)
 
 
-def read_csv(path: Path) -> Iterator[Row]:
-    """Yields the rows of a CSV with a header; those of a ``.tsv`` are separated by tabs.
-
-    Raises:
-        DatasetError: The file cannot be read, has no header, or a row has another number of values than it;
-            the message has the number of the line.
-    """
+def _read_csv(path: Path) -> Iterator[_TextRow]:
+    """Yields the rows of a CSV with a header; those of a ``.tsv`` are separated by tabs."""
     content = _content(path)
     try:
         text = content.decode("utf-8")
@@ -113,16 +103,13 @@ def read_csv(path: Path) -> Iterator[Row]:
             raise DatasetError(
                 f"{path}: line {number}: has {len(values)} values; the header has {len(header)} columns"
             )
-        yield Row(f"{path}: line {number}", number, dict(zip(header, values, strict=True)))
+        yield _TextRow(f"{path}: line {number}", number, dict(zip(header, values, strict=True)))
 
 
-def read_squad(path: Path) -> Iterator[Row]:
+def _read_squad(path: Path) -> Iterator[_TextRow]:
     """Yields the questions of a file in the format of SQuAD 1.1 or 2.0, as rows with these columns.
 
     ``id``, ``question``, ``context`` and ``answers``, a list that is empty for an impossible question.
-
-    Raises:
-        DatasetError: The file cannot be read, or is not of this format.
     """
     try:
         content = parse_json(_content(path))
@@ -145,7 +132,7 @@ def read_squad(path: Path) -> Iterator[Row]:
                     "context": _value(path, number, paragraph, "context"),
                     "answers": [_value(path, number, answer, "text") for answer in answers],
                 }
-                yield Row(place, number, columns)
+                yield _TextRow(place, number, columns)
 
 
 def _value(path: Path, number: int, part: Any, name: str) -> Any:
@@ -191,17 +178,15 @@ class TextDataset(LoadedDataset):
             number of its line.
     """
 
+    _rows: ClassVar[staticmethod[[Path], Iterator[_TextRow]]]
+    """Yields the rows of a file; raises DatasetError where it cannot be read."""
+
     def _open(self, path: Path) -> int:
         self._samples = tuple(map(_sample, self._rows(path)))
         if not self._samples:
             raise DatasetError(f"{path}: holds no texts")
         _refuse_equal_ids(path, self._samples)
         return len(self._samples)
-
-    @staticmethod
-    @abstractmethod
-    def _rows(path: Path) -> Iterator[Row]:
-        """Yields the rows of a file; raises DatasetError where it cannot be read."""
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is in memory."""
@@ -212,30 +197,21 @@ class JsonLinesDataset(TextDataset):
     """Texts in JSON lines; see ``TextDataset``."""
 
     backend = "jsonl"
-
-    @staticmethod
-    def _rows(path: Path) -> Iterator[Row]:
-        return read_json_lines(path)
+    _rows = staticmethod(_read_json_lines)
 
 
 class CsvDataset(TextDataset):
     """Texts in a CSV, or tab-separated in a ``.tsv``; see ``TextDataset``."""
 
     backend = "csv"
-
-    @staticmethod
-    def _rows(path: Path) -> Iterator[Row]:
-        return read_csv(path)
+    _rows = staticmethod(_read_csv)
 
 
 class SquadDataset(TextDataset):
     """The questions of SQuAD's JSON with their contexts and accepted answers."""
 
     backend = "squad"
-
-    @staticmethod
-    def _rows(path: Path) -> Iterator[Row]:
-        return read_squad(path)
+    _rows = staticmethod(_read_squad)
 
 
 def _refuse_equal_ids(path: Path, samples: tuple[Sample, ...]) -> None:
@@ -246,7 +222,7 @@ def _refuse_equal_ids(path: Path, samples: tuple[Sample, ...]) -> None:
         known.add(sample.id)
 
 
-def _sample(row: Row) -> Sample:
+def _sample(row: _TextRow) -> Sample:
     text = _text(row)
     id_ = row.columns.get("id", row.number)
     if isinstance(id_, bool) or not isinstance(id_, str | int) or not str(id_).strip():
@@ -255,7 +231,7 @@ def _sample(row: Row) -> Sample:
     return Sample(str(id_), text, label, truth=_truth(row))
 
 
-def _text(row: Row) -> Text:
+def _text(row: _TextRow) -> Text:
     """Returns the text or the pair of a row; an empty one is a text, which fails when it is preprocessed."""
     columns = row.columns
     for first, second in _PAIRS:
@@ -270,7 +246,7 @@ def _text(row: Row) -> Text:
     return Text(_of(row, named[0]), _of(row, "pair") if columns.get("pair") is not None else None)
 
 
-def _of(row: Row, name: str) -> str:
+def _of(row: _TextRow, name: str) -> str:
     value = row.columns[name]
     if not isinstance(value, str):
         raise DatasetError(f"{row.place}: {name} is no text")
@@ -287,7 +263,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _label(row: Row) -> str | None:
+def _label(row: _TextRow) -> str | None:
     value = next((row.columns[name] for name in _LABELS if name in row.columns), None)
     if value is None:
         return None
@@ -298,7 +274,7 @@ def _label(row: Row) -> str | None:
     return str(value)
 
 
-def _truth(row: Row) -> Truth | None:
+def _truth(row: _TextRow) -> Truth | None:
     columns = row.columns
     found = [name for name in ("answers", "answer", "target") if columns.get(name) is not None]
     if not found:
@@ -319,7 +295,7 @@ def _truth(row: Row) -> Truth | None:
     return AcceptedAnswers(tuple(answers))
 
 
-def _list_of(row: Row, name: str) -> list[Any]:
+def _list_of(row: _TextRow, name: str) -> list[Any]:
     """Returns a value that is a list, or the JSON of one."""
     value = row.columns[name]
     if isinstance(value, str):
@@ -332,7 +308,7 @@ def _list_of(row: Row, name: str) -> list[Any]:
     return value
 
 
-def _vector(row: Row, values: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _vector(row: _TextRow, values: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     try:
         vector = numbers(values, "target")
     except ValueError as error:

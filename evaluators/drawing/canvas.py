@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 import warnings
@@ -23,7 +24,6 @@ from matplotlib.ticker import (
     LogLocator,
     MaxNLocator,
     NullFormatter,
-    NullLocator,
 )
 
 from inferometer.evaluators.drawing.charts import (
@@ -45,7 +45,7 @@ from inferometer.evaluators.drawing.charts import (
     row_inches,
     shortened,
 )
-from inferometer.evaluators.drawing.point_painting import paint_points
+from inferometer.evaluators.drawing.point_painting import make_logarithmic, paint_points
 from inferometer.evaluators.drawing.style import (
     ALARM,
     GRID,
@@ -92,7 +92,6 @@ _DETAIL_CHARACTERS = 72
 _THIN_INCHES = 0.02
 _CHARACTER_INCHES = 0.064
 _LOGARITHMIC_FROM = 20
-_WIDE = 1000  # ratios that have ticks at powers of ten alone
 _EDGE = "#FFFFFF"
 
 
@@ -212,11 +211,8 @@ def _paint_bars(axes: Axes, chart: BarChart, palette: Palette, tip: Tip) -> None
 def _make_ratios(axes: Axes, end: float, part: float) -> None:
     """Makes an axis of ratios from 1 on."""
     end = max(end, 1.01)
-    axes.set_xscale("log")
+    make_logarithmic(axes, axes.xaxis, math.log10(end))
     axes.set_xlim(1, end**part)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if end < _WIDE else (1,), numticks=30))
-    axes.xaxis.set_major_formatter(FuncFormatter(tick))
-    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _paint_row(

@@ -210,7 +210,7 @@ def _scale(axes: Axes, chart: PointChart) -> None:
     heights += [rule.at for rule in chart.rules if not rule.upright]
     highest, lowest = max(heights, default=0.0), min(heights, default=0.0)
     if chart.y_logarithmic and lowest > 0:
-        _make_logarithmic(axes, axes.yaxis, math.log10(highest / lowest))
+        make_logarithmic(axes, axes.yaxis, math.log10(highest / lowest))
         lowest, highest = lowest / 1.4, highest * 1.4
         axes.set_ylim(lowest, highest * (highest / lowest) ** (0.1 if beyond else 0))
     else:
@@ -222,7 +222,7 @@ def _scale(axes: Axes, chart: PointChart) -> None:
     widths += [rule.at for rule in chart.rules if rule.upright]
     first, last = min(widths), max(widths)
     if chart.x_logarithmic and first > 0:
-        _make_logarithmic(axes, axes.xaxis, math.log10(last / first))
+        make_logarithmic(axes, axes.xaxis, math.log10(last / first))
         axes.set_xlim(first / 1.15, last * 1.15)
         return
     counted = all(float(x).is_integer() for x in widths)
@@ -235,7 +235,8 @@ def _scale(axes: Axes, chart: PointChart) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(10, steps=STEPS, integer=counted))
 
 
-def _make_logarithmic(axes: Axes, axis: Axis, decades: float) -> None:
+def make_logarithmic(axes: Axes, axis: Axis, decades: float) -> None:
+    """Makes an axis logarithmic that goes over so many powers of ten; of many, only these have ticks."""
     if axis is axes.yaxis:
         axes.set_yscale("log")
     else:

@@ -254,9 +254,9 @@ def synthetic_payloads(
     return ReadInputs(tuple(images), f"{_count(count, 'synthetic image')}, decoded, seed {seed}")
 
 
-def payload_of(row: Tensors) -> Tensor | NamedTensors:
-    """Returns a prepared input as the data of an input."""
-    arrays = {name: array[0] for name, array in row.items()}
+def payload_of(batch: Tensors, index: int = 0) -> Tensor | NamedTensors:
+    """Returns a row of a batch, such as a prepared input, as the data of an input."""
+    arrays = {name: array[index] for name, array in batch.items()}
     return NamedTensors(arrays) if len(arrays) > 1 else Tensor(*arrays.values())
 
 

@@ -12,16 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
-from inferometer.evaluators.store.evaluation_store import Collections
+from inferometer.evaluators.store.evaluation_store import Collections, Connection, EvaluationStore
 from inferometer.evaluators.store.values import restored, storable
 from inferometer.manifests.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from inferometer.evaluators.store.evaluation_store import Connection, EvaluationStore
-
 
 COLLECTION = "agent"
 SCHEMA_VERSION = 1
@@ -50,7 +46,7 @@ class AgentRecord:
     expires_at: datetime
 
 
-def agent_document(record: AgentRecord, document_id: str) -> dict[str, Any]:
+def _document(record: AgentRecord, document_id: str) -> dict[str, Any]:
     """Returns a record as a document of the collection ``agent``, one for each heartbeat."""
     agent_info = record.agent_info
     return {
@@ -73,12 +69,8 @@ def agent_document(record: AgentRecord, document_id: str) -> dict[str, Any]:
     }
 
 
-def agent_record(document: Mapping[str, Any]) -> AgentRecord:
-    """Returns the record of a document.
-
-    Raises:
-        KeyError, TypeError, ValueError: The document is damaged, or of a newer schema.
-    """
+def _record(document: Mapping[str, Any]) -> AgentRecord:
+    """Returns the record of a document; raises KeyError, TypeError or ValueError for a damaged one."""
     if document["schema_version"] > SCHEMA_VERSION:
         raise ValueError(f"its schema version is {document['schema_version']}")
     frameworks = {str(each["name"]): str(each["version"]) for each in document["frameworks"]}
@@ -128,7 +120,7 @@ class AgentDirectory(Collections):
         Raises:
             StoreError: The database cannot be reached.
         """
-        document = agent_document(record, str(uuid.uuid4()))
+        document = _document(record, str(uuid.uuid4()))
         # An earlier agent of this machine at this address was killed: only one can listen there.
         here = {"address": record.address, "hostname": document["hostname"]}
         with self._wrapped(f"agent {record.address} was not published"):
@@ -163,7 +155,7 @@ class AgentDirectory(Collections):
         with self._wrapped("agents cannot be read"):
             for document in self._agents.find({"expires_unix_ms": {"$gt": unix_ms(now)}}):
                 try:
-                    record = agent_record(document)
+                    record = _record(document)
                 except (KeyError, TypeError, ValueError) as error:
                     reason = f"{type(error).__name__}: {error}"
                     _log.warning("%s: skipped an unreadable agent: %s", self.location, reason)
@@ -197,8 +189,6 @@ def open_store(address: str | None, name: str, data_dir: Path) -> EvaluationStor
         ConfigurationError: The address or the name is invalid.
         StoreError: The database cannot be reached or opened.
     """
-    from inferometer.evaluators.store.evaluation_store import EvaluationStore
-
     return EvaluationStore(_connect(address, name, data_dir, _WITHOUT_STORE))
 
 
