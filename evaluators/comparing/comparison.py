@@ -225,16 +225,12 @@ def chosen_figures(a: Side, b: Side, wanted: Sequence[str] | None) -> tuple[str,
             raise ConfigurationError(_missing(figure, a, there))
         if of_times:
             for side in (a, b):
-                check_undisturbed(side)
+                _check_undisturbed(side)
     return figures
 
 
-def check_undisturbed(side: Side) -> None:
-    """Checks that no profiler slowed the runs of a side down.
-
-    Raises:
-        ConfigurationError: One did.
-    """
+def _check_undisturbed(side: Side) -> None:
+    """Checks that no profiler slowed the runs of a side down."""
     if profiled := next((each for each in side.evaluations if each.profiled), None):
         raise ConfigurationError(
             f"{side.name}: evaluation {profiled.id} ran under a profiler "
@@ -260,7 +256,7 @@ def measured_thresholds(runs: Side, figures: Sequence[str]) -> dict[str, float]:
     of_times = [figure for figure in figures if figure != TOP1]
     if not of_times:
         return {}
-    check_undisturbed(runs)
+    _check_undisturbed(runs)
     return {figure: _usable(found) for figure, found in noise(runs.run_times(), of_times).items()}
 
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text
+from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text, size_of
 from inferometer.evaluators.conversion.writers import (
     DIGEST_BITS,
     ArrayWriter,
@@ -35,11 +35,9 @@ from inferometer.evaluators.conversion.writers import (
     digest_of,
     is_grey,
     publish,
-    size_of,
     suffix_of,
 )
 from inferometer.evaluators.datasets.base import Dataset, Sample
-from inferometer.evaluators.datasets.files import write_class_names
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError, OutputError, one_line
 
@@ -291,7 +289,8 @@ class _Run:
                 raise DatasetError(f"{self.source.identity.name}: no sample can be read")
             writer.finish()
         if self.numbers:
-            write_class_names(self.content / _INDEXED[self.backend], tuple(self.numbers))
+            names = "".join(f"{name}\n" for name in self.numbers)
+            (self.content / _INDEXED[self.backend]).write_text(names, encoding="utf-8")
         return self._saved(journal, {**journal.writer, "finished": 1})
 
     def _saved(self, journal: Journal, writer: Mapping[str, int]) -> Journal:

@@ -20,7 +20,7 @@ from PIL import Image
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.preprocessing.image_decoder import (
     FORMATS,
-    PILLOW_ERRORS,
+    decoded_image,
     in_mode,
     open_image,
     undecodable,
@@ -155,12 +155,7 @@ def _image(payload: Payload) -> Image.Image:
         return Image.fromarray(payload.array)
     if not isinstance(payload, EncodedImage):
         raise InputError(f"is {type(payload).__name__.lower()} data, and no image")
-    image = open_image(payload.content, FORMATS)
-    try:
-        image.load()
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning, *PILLOW_ERRORS) as error:
-        raise undecodable(payload.content, str(error)) from error
-    return in_mode(image, "L" if is_grey(payload) else "RGB")
+    return in_mode(decoded_image(payload.content), "L" if is_grey(payload) else "RGB")
 
 
 def _saved(image: Image.Image, kind: str, **options: Any) -> bytes:
@@ -186,15 +181,6 @@ def digest_of(index: int, label: str | None, payload: Payload) -> int:
     digest = hashlib.sha256(f"{index}\n{label!r}\n{head}\n".encode())
     digest.update(content)
     return int.from_bytes(digest.digest(), "big")
-
-
-def size_of(payload: Payload) -> int:
-    """Returns the bytes of a sample's data."""
-    if isinstance(payload, EncodedImage):
-        return len(payload.content)
-    if isinstance(payload, Text):
-        return payload.nbytes
-    return payload.array.nbytes if isinstance(payload, Pixels | Tensor) else 0
 
 
 def added(checksum: int, digest: int) -> int:

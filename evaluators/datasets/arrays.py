@@ -33,7 +33,6 @@ from inferometer.evaluators.datasets.base import (
     reopened,
 )
 from inferometer.evaluators.datasets.files import printable_name
-from inferometer.evaluators.datasets.tables import targets_of
 from inferometer.evaluators.load.target import payload_of, synthetic_arrays
 from inferometer.manifests.errors import DatasetError, suggestion
 from inferometer.manifests.schema import TensorSpec
@@ -95,7 +94,7 @@ class NamedArrayInputs(Dataset):
                 takes = f"the model takes {len(names)}: {_listed(names)}"
                 raise DatasetError(f"found {len(arrays)} inputs; {takes}")
             arrays = dict(zip(names, arrays, strict=True))
-        self._arrays = checked_arrays("inputs", arrays, tensors)
+        self._arrays = _checked_arrays("inputs", arrays, tensors)
         content = hashlib.sha256()
         for name, array in self._arrays.items():
             content.update(f"{name} {array.dtype} {array.shape}\n".encode())
@@ -141,15 +140,10 @@ class SyntheticDataset(Dataset):
             yield Sample(str(index), payload_of(self._arrays, index % self._drawn))
 
 
-def checked_arrays(
+def _checked_arrays(
     where: object, arrays: Mapping[str, NDArray[Any]], tensors: Sequence[TensorSpec]
 ) -> dict[str, NDArray[Any]]:
-    """Returns the arrays of a model's inputs in its order.
-
-    Raises:
-        DatasetError: The message begins with ``where``. A name, a shape or a dtype does not fit the model,
-            or the arrays differ in length.
-    """
+    """Returns the arrays of a model's inputs in its order."""
     names = [each.name for each in tensors]
     for name in (*names, *arrays):
         if name not in arrays:
@@ -242,7 +236,7 @@ class ArraysDataset(LoadedDataset):
         arrays, labels, targets = _load(path, self._tensors)
         named = any(each.name in arrays and each.name not in _SAMPLES for each in self._tensors)
         if named or len(arrays) > 1:
-            arrays = checked_arrays(path, arrays, self._tensors)
+            arrays = _checked_arrays(path, arrays, self._tensors)
             count = len(next(iter(arrays.values())))
             self._payload: Callable[[int], Payload] = partial(payload_of, arrays)
         else:
@@ -251,7 +245,7 @@ class ArraysDataset(LoadedDataset):
             count = len(rows)
             self._payload = lambda index: payload(rows[index])
         self._labels = None if labels is None else _texts(labels, count, path)
-        self._targets = None if targets is None else targets_of(targets, count, str(path))
+        self._targets = None if targets is None else _targets_of(targets, count, path)
         return count
 
     def sample(self, index: int) -> Sample:
@@ -380,3 +374,21 @@ def _texts(labels: NDArray[Any], count: int, path: Path) -> list[str]:
         except UnicodeDecodeError as error:
             raise DatasetError(f"{path}: labels are bytes that are not UTF-8") from error
     raise DatasetError(f"{path}: labels are {labels.dtype}; accepted: whole numbers or texts")
+
+
+def _targets_of(values: NDArray[Any], samples: int, path: Path) -> NDArray[np.float64]:
+    """Returns the targets of so many samples as float64, samples × k."""
+    if (
+        values.dtype.kind not in "fiub"
+        or values.ndim not in {1, 2}
+        or len(values) != samples
+        or not values.size
+    ):
+        raise DatasetError(
+            f"{path}: targets are {values.dtype} of shape {list(values.shape)}; accepted for {samples} "
+            "samples: numbers, N or N × k"
+        )
+    targets = values.reshape(samples, -1).astype(np.float64)
+    if len(wrong := np.flatnonzero(~np.isfinite(targets).all(axis=1))):
+        raise DatasetError(f"{path}: a target of sample {wrong[0]} is not a finite number")
+    return targets

@@ -192,8 +192,7 @@ class DatasetIdentity:
             return None
         if len(ids) <= _FEW_IDS:
             return f"{len(ids)} by id: {', '.join(map(printable, ids))}"
-        algorithm, _, digits = checksum.partition(":")
-        return f"{len(ids)} by id ({algorithm}:{digits[:_CHECKSUM_DIGITS]})"
+        return f"{len(ids)} by id ({short_checksum(checksum)})"
 
 
 class Dataset(ABC):

@@ -67,7 +67,7 @@ class _Meta:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LmdbEntries:
+class _LmdbEntries:
     """The places of the values of an environment, in the order of their keys.
 
     Attributes:
@@ -109,14 +109,10 @@ class LmdbEntries:
         return f"its page {page} is damaged"
 
 
-def read_entries(file: RandomAccessFile) -> LmdbEntries:
+def _read_entries(file: RandomAccessFile) -> _LmdbEntries:
     """Walks through all pages of keys of an environment.
 
     Values are not read. Those beyond the end of a truncated file are among the entries.
-
-    Raises:
-        DatasetError: It is not an LMDB, or of an unsupported kind, truncated or damaged; the message
-            names the page.
     """
     with reading(file.path):
         return _Walk(file, _latest_meta(file)).entries()
@@ -160,7 +156,7 @@ class _Walk:
         self._sizes: list[int] = []
         self._keys: list[bytes] = []
 
-    def entries(self) -> LmdbEntries:
+    def entries(self) -> _LmdbEntries:
         """Returns the entries."""
         meta = self._meta
         if meta.flags & _DUPLICATES:
@@ -174,7 +170,7 @@ class _Walk:
             )
         ends = np.cumsum(np.fromiter(map(len, self._keys), np.int64, len(self._keys)))
         offsets, sizes = (np.array(each, np.int64) for each in (self._offsets, self._sizes))
-        return LmdbEntries(offsets, sizes, b"".join(self._keys), ends, meta.page_bytes)
+        return _LmdbEntries(offsets, sizes, b"".join(self._keys), ends, meta.page_bytes)
 
     def _visit(self, number: int, depth: int) -> None:
         """Adds the entries below a page, which has ``depth`` levels."""
@@ -231,14 +227,14 @@ class _Walk:
 
 CHANNELS, HEIGHT, WIDTH, DATA, LABEL, FLOAT_DATA, ENCODED = range(1, 8)
 """The fields of a Datum."""
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+VARINT, _FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """The kinds of values of Protocol Buffers."""
 _WINDOW_BYTES = 64
 _MOST_VARINT_BYTES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class DatumFields:
+class _DatumFields:
     """The fields of a Datum, without its bytes.
 
     Attributes:
@@ -283,15 +279,12 @@ class _Window:
         raise InputError(f"the number at byte {place} of the Datum is cut off or damaged")
 
 
-def read_fields(read: Callable[[int, int], bytes], size: int) -> DatumFields:
+def _read_fields(read: Callable[[int, int], bytes], size: int) -> _DatumFields:
     """Reads the fields of a Datum but its data.
 
     Args:
         read: Returns a number of bytes from an offset in the message on.
         size: The size of the message in bytes.
-
-    Raises:
-        InputError: It is not a Datum, or damaged; the message names the byte.
     """
     window = _Window(read, size)
     numbers: dict[int, int] = {}
@@ -306,7 +299,7 @@ def read_fields(read: Callable[[int, int], bytes], size: int) -> DatumFields:
             numbers[field], place = window.varint(place)
         elif kind == BYTES:
             length, place = window.varint(place)
-        elif kind in {FIXED32, FIXED64}:
+        elif kind in {FIXED32, _FIXED64}:
             length = 4 if kind == FIXED32 else 8
         else:
             raise InputError(f"is no Datum, or a damaged one, at byte {begin}")
@@ -323,7 +316,7 @@ def read_fields(read: Callable[[int, int], bytes], size: int) -> DatumFields:
             floats.append((place, length))
         place += length
     label = numbers.get(LABEL)
-    return DatumFields(
+    return _DatumFields(
         shape=(
             _signed(numbers.get(CHANNELS, 0)),
             _signed(numbers.get(HEIGHT, 0)),
@@ -354,14 +347,11 @@ def _signed(value: int) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
-def pixels_of(fields: DatumFields, data: bytes) -> NDArray[np.uint8]:
+def _pixels_of(fields: _DatumFields, data: bytes) -> NDArray[np.uint8]:
     """Returns the image in raw data, channels × height × width in blue, green and red.
 
     Returns:
         uint8: height × width × 3 in red, green and blue, or height × width if it is grey.
-
-    Raises:
-        InputError: The data have another size, or there are not 1 or 3 channels.
     """
     expected = math.prod(fields.shape)
     if min(fields.shape) < 1 or expected != len(data):
@@ -376,7 +366,7 @@ def pixels_of(fields: DatumFields, data: bytes) -> NDArray[np.uint8]:
     return planes[0] if channels == 1 else np.ascontiguousarray(planes[::-1].transpose(1, 2, 0))
 
 
-def tensor_of(fields: DatumFields, parts: list[bytes]) -> NDArray[np.float32]:
+def _tensor_of(fields: _DatumFields, parts: list[bytes]) -> NDArray[np.float32]:
     """Returns the tensor in ``float_data``, float32: channels × height × width.
 
     Raises:
@@ -392,7 +382,7 @@ def tensor_of(fields: DatumFields, parts: list[bytes]) -> NDArray[np.float32]:
 
 
 DATA_FILE = "data.mdb"
-CLASSES_FILE = "classes.txt"
+_CLASSES_FILE = "classes.txt"
 
 
 class LmdbDataset(StoredDataset):
@@ -416,9 +406,9 @@ class LmdbDataset(StoredDataset):
     def _open(self, path: Path) -> int:
         is_folder = path.is_dir()
         self._file = RandomAccessFile(path / DATA_FILE if is_folder else path)
-        self._entries = read_entries(self._file)
+        self._entries = _read_entries(self._file)
         self._names = read_class_names(
-            path / CLASSES_FILE if is_folder else path.with_suffix(f".{CLASSES_FILE}")
+            path / _CLASSES_FILE if is_folder else path.with_suffix(f".{_CLASSES_FILE}")
         )
         self.labels_are_indices = self._names is None
         if not (self._entries.offsets + self._entries.sizes <= self._file.size).any():
@@ -448,7 +438,7 @@ class LmdbDataset(StoredDataset):
         """Closes the file."""
         self._file.close()
 
-    def _fields(self, index: int) -> DatumFields:
+    def _fields(self, index: int) -> _DatumFields:
         """Reads the fields of a Datum; raises InputError, with the place, if it is damaged."""
         offset, size = int(self._entries.offsets[index]), int(self._entries.sizes[index])
         if damage := self._entries.damage(index, self._file):
@@ -456,22 +446,22 @@ class LmdbDataset(StoredDataset):
         if size > MAX_IMAGE_BYTES:
             raise too_large(self._where(index, "a Datum"), size)
         try:
-            return read_fields(lambda count, place: self._file.read(count, offset + place), size)
+            return _read_fields(lambda count, place: self._file.read(count, offset + place), size)
         except InputError as error:
             raise InputError(self._where(index, str(error))) from error
 
     def _read_again(self, index: int) -> Payload:
         return self._read(index, self._fields(index))
 
-    def _read(self, index: int, fields: DatumFields) -> Payload:
+    def _read(self, index: int, fields: _DatumFields) -> Payload:
         """Reads the data of a Datum."""
         try:
             if fields.encoded and fields.data_size:
                 return EncodedImage(self._bytes(index, fields.data_offset, fields.data_size))
             if fields.floats and not fields.data_size:
                 parts = [self._bytes(index, offset, size) for offset, size in fields.floats]
-                return Tensor(tensor_of(fields, parts))
-            return Pixels(pixels_of(fields, self._bytes(index, fields.data_offset, fields.data_size)))
+                return Tensor(_tensor_of(fields, parts))
+            return Pixels(_pixels_of(fields, self._bytes(index, fields.data_offset, fields.data_size)))
         except InputError as error:
             raise InputError(self._where(index, str(error))) from error
 

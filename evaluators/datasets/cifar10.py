@@ -85,7 +85,7 @@ class _Unpickler(pickle._Unpickler):
         raise pickle.UnpicklingError("it refers to an object outside of it")
 
 
-def read_pickled(content: bytes, source: str) -> dict[str, Any]:
+def _read_pickled(content: bytes, source: str) -> dict[str, Any]:
     """Returns a pickled dictionary of arrays, lists, numbers and texts, by its keys as text.
 
     Args:
@@ -94,9 +94,6 @@ def read_pickled(content: bytes, source: str) -> dict[str, Any]:
 
     Returns:
         Arrays are uint8. Texts of Python 2 are bytes.
-
-    Raises:
-        DatasetError: It is damaged, or names anything but arrays of bytes.
     """
     try:
         value = _Unpickler(io.BytesIO(content), encoding="bytes").load()
@@ -252,7 +249,7 @@ def _parsed(source: str, content: bytes) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def _unpickled(source: str, content: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    values = read_pickled(content, source)
+    values = _read_pickled(content, source)
     images, labels = values.get("data"), values.get("labels")
     if not isinstance(images, np.ndarray) or not isinstance(labels, list):
         raise DatasetError(f"{source}: has no data and labels of CIFAR-10")

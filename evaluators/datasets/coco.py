@@ -245,7 +245,7 @@ class CocoDataset(StoredDataset):
     backend = "coco"
 
     def _open(self, path: Path) -> int:
-        self._file = file = annotation_file(path)
+        self._file = file = _annotation_file(path)
         content = _content(file)
         self.categories = _categories(file, content)
         images = _images(file, content)
@@ -272,12 +272,8 @@ class CocoDataset(StoredDataset):
         yield from (image.path for image in self._images)
 
 
-def annotation_file(path: Path) -> Path:
-    """Returns the file of the annotations in a folder, or the path itself if it is not a folder.
-
-    Raises:
-        DatasetError: The folder has none, or several.
-    """
+def _annotation_file(path: Path) -> Path:
+    """Returns the file of the annotations in a folder, or the path itself if it is not a folder."""
     if not path.is_dir():
         return path
     if (path / FILE).is_file():

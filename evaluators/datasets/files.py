@@ -255,7 +255,7 @@ def key(value: object, name: str) -> int | str:
     return value
 
 
-MAX_NAMES_BYTES = 64 * 1024 * 1024
+_MAX_NAMES_BYTES = 64 * 1024 * 1024
 
 
 def read_class_names(path: Path) -> tuple[str, ...] | None:
@@ -266,7 +266,7 @@ def read_class_names(path: Path) -> tuple[str, ...] | None:
     """
     with reading(path):
         try:
-            content = read_whole(path, MAX_NAMES_BYTES)
+            content = read_whole(path, _MAX_NAMES_BYTES)
         except FileNotFoundError:
             return None
         names = tuple(line.strip() for line in content.decode("utf-8").rstrip().split("\n"))
@@ -277,8 +277,3 @@ def read_class_names(path: Path) -> tuple[str, ...] | None:
         repeated = next(name for name, times in Counter(names).items() if times > 1)
         raise DatasetError(f"{path}: has the class {repeated} twice")
     return names
-
-
-def write_class_names(path: Path, names: tuple[str, ...]) -> None:
-    """Writes the names; raises OSError if they cannot be written."""
-    path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")

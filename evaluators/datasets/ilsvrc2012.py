@@ -126,8 +126,8 @@ def _structures(parts: Iterator[tuple[int, bytes]], count: int) -> list[dict[str
 
 NAME = "ilsvrc2012_validation"
 ARCHIVE = "ILSVRC2012_img_val.tar"
-DEVELOPMENT_KIT = "ILSVRC2012_devkit_t12"
-GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
+_DEVELOPMENT_KIT = "ILSVRC2012_devkit_t12"
+_GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 _META = "meta.mat"
 _VALUES = "val.txt"
 _SYNSETS = "synsets.txt"
@@ -220,7 +220,7 @@ def is_validation(folder: Path, entries: Mapping[str, bool]) -> bool:
         return True
     if not any(_IMAGE.fullmatch(name) for name in entries):
         return False
-    return _find(_places(folder), _VALUES) is not None or _find(_places(folder), GROUND_TRUTH) is not None
+    return _find(_places(folder), _VALUES) is not None or _find(_places(folder), _GROUND_TRUTH) is not None
 
 
 def _images_of(folder: Path) -> list[str]:
@@ -247,7 +247,7 @@ def _members(path: Path) -> dict[str, _Member]:
 
 def _places(folder: Path) -> tuple[Path, ...]:
     """Returns the paths to search for the files with the classes, in order."""
-    kits = (base / DEVELOPMENT_KIT / "data" for base in (folder, folder.parent))
+    kits = (base / _DEVELOPMENT_KIT / "data" for base in (folder, folder.parent))
     return (folder, *kits, folder.parent)
 
 
@@ -265,8 +265,8 @@ def _labels(names: list[str], places: tuple[Path, ...], folder: Path) -> list[st
     truth_path, truth, meta = _kit(places)
     if truth is None:
         raise DatasetError(
-            f"{folder}: has no {_VALUES} and no {GROUND_TRUTH} for the images; put one of them beside them, "
-            f"or the folder {DEVELOPMENT_KIT}"
+            f"{folder}: has no {_VALUES} and no {_GROUND_TRUTH} for the images; put one of them beside them, "
+            f"or the folder {_DEVELOPMENT_KIT}"
         )
     classes = _numbers(truth_path, truth)
     ids = _ids_of_numbers(meta, places, truth_path)
@@ -330,11 +330,11 @@ def _wordnet_ids(path: Path) -> tuple[str, ...]:
 
 def _kit(places: tuple[Path, ...]) -> tuple[Path, str | None, bytes | None]:
     """Returns the ground truth with its path, and ``meta.mat``, from files or the kit's archive."""
-    truth, meta = _find(places, GROUND_TRUTH), _find(places, _META)
+    truth, meta = _find(places, _GROUND_TRUTH), _find(places, _META)
     if truth is not None:
         return truth, _text(truth), None if meta is None else meta.read_bytes()
     archive = next(
-        (found for ending in (".tar.gz", ".tar") if (found := _find(places, DEVELOPMENT_KIT + ending))), None
+        (found for ending in (".tar.gz", ".tar") if (found := _find(places, _DEVELOPMENT_KIT + ending))), None
     )
     if archive is None:
         return Path(), None, None
@@ -343,10 +343,10 @@ def _kit(places: tuple[Path, ...]) -> tuple[Path, str | None, bytes | None]:
         with tarfile.open(archive) as tar:
             for entry in tar:
                 name = entry.name.rpartition("/")[2]
-                file = tar.extractfile(entry) if name in {GROUND_TRUTH, _META} else None
+                file = tar.extractfile(entry) if name in {_GROUND_TRUTH, _META} else None
                 if file is not None:
                     contents[name] = file.read(_MAX_TEXT_BYTES)
-        return archive / GROUND_TRUTH, contents[GROUND_TRUTH].decode("ascii"), contents.get(_META)
+        return archive / _GROUND_TRUTH, contents[_GROUND_TRUTH].decode("ascii"), contents.get(_META)
     except (tarfile.TarError, EOFError, OSError, KeyError, UnicodeDecodeError) as error:
         raise DatasetError(f"{archive}: is damaged, or no archive of the kit: {one_line(error)}") from error
 

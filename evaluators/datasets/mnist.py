@@ -125,7 +125,7 @@ class IdxDataset(LoadedDataset):
         super().__init__(path, category, name=name, version=version)
 
     def _open(self, path: Path) -> int:
-        images = images_file(path) if path.is_dir() else path
+        images = _images_file(path) if path.is_dir() else path
         if images is None:
             raise DatasetError(f"{path}: holds no file like train-images-idx3-ubyte, also with .gz")
         labels = _labels_file(images)
@@ -146,12 +146,8 @@ def is_images_file(name: str) -> bool:
     return _IMAGES.fullmatch(name) is not None
 
 
-def images_file(folder: Path) -> Path | None:
-    """Returns the file of the images in a folder, rather that for training than another one; None without.
-
-    Raises:
-        OSError: The folder cannot be listed.
-    """
+def _images_file(folder: Path) -> Path | None:
+    """Returns the file of the images in a folder, rather that for training than another one; None without."""
     found = sorted(path for path in folder.iterdir() if is_images_file(path.name))
     return min(found, key=lambda path: ("train" not in path.name, path.name), default=None)
 

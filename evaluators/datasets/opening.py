@@ -40,7 +40,7 @@ from inferometer.manifests.schema import Backend, DatasetManifest, ModelManifest
 
 BACKENDS: tuple[str, ...] = tuple(filter(None, get_args(Backend)))
 """The names of the formats."""
-LOOKED_FOR = (
+_LOOKED_FOR = (
     f"a folder of class folders with images ({', '.join(FORMATS)}), or images alone, a .zip of the same, a "
     ".rec, an LMDB's data.mdb, an .npz, CIFAR-10's data_batch_1, MNIST's train-images-idx3-ubyte, "
     "ILSVRC2012_img_val.tar or its images, COCO's annotations.json with images, VOC's Annotations with "
@@ -75,10 +75,10 @@ def backend_of(path: Path) -> str:
     except OSError as error:
         raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
     if missing:
-        raise DatasetError(f"dataset {path} does not exist; accepted: {LOOKED_FOR}")
+        raise DatasetError(f"dataset {path} does not exist; accepted: {_LOOKED_FOR}")
     if not found:
         what = "holds no images" if path.is_dir() else "is none that can be read"
-        raise DatasetError(f"dataset {path} {what}; accepted: {LOOKED_FOR}")
+        raise DatasetError(f"dataset {path} {what}; accepted: {_LOOKED_FOR}")
     if len(found) > 1:
         raise DatasetError(
             f"dataset {path} may be {' or '.join(found)}; name a file in it, or the format as data_backend"

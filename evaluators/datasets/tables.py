@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Text
 from inferometer.evaluators.datasets.base import (
@@ -36,10 +35,10 @@ from inferometer.evaluators.datasets.files import (
 )
 from inferometer.manifests.errors import DatasetError, printable
 
-MAX_FILE_BYTES = 1024 * 1024 * 1024
+_MAX_FILE_BYTES = 1024 * 1024 * 1024
 """The most bytes of a file, which is in memory as a whole."""
-TAB_SUFFIX = ".tsv"
-TEXT_COLUMNS = frozenset({"text", "sentence", "question", "context", "sentence1", "sentence2"})
+_TAB_SUFFIX = ".tsv"
+_TEXT_COLUMNS = frozenset({"text", "sentence", "question", "context", "sentence1", "sentence2"})
 """The columns with texts."""
 CSV_RULES = (
     f"a quote is closed at the end of its value, and a value has at most {csv.field_size_limit()} characters"
@@ -83,7 +82,7 @@ def _read_csv(path: Path) -> Iterator[_TextRow]:
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
         raise DatasetError(f"{path}: line {number}: is not UTF-8") from error
-    delimiter = "\t" if path.suffix.casefold() == TAB_SUFFIX else ","
+    delimiter = "\t" if path.suffix.casefold() == _TAB_SUFFIX else ","
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     while True:
@@ -153,7 +152,7 @@ def _list(path: Path, number: int, part: Any, name: str) -> list[Any]:
 
 def _content(path: Path) -> bytes:
     with reading(path):
-        content = read_whole(path, MAX_FILE_BYTES, "; split it")
+        content = read_whole(path, _MAX_FILE_BYTES, "; split it")
     return content.removeprefix(b"\xef\xbb\xbf")
 
 
@@ -319,7 +318,7 @@ def _vector(row: _TextRow, values: list[Any]) -> np.ndarray[Any, np.dtype[np.flo
 
 
 SUFFIX = ".csv"
-FILE_COLUMN = "file"
+_FILE_COLUMN = "file"
 
 
 class _Row(NamedTuple):
@@ -367,34 +366,7 @@ def is_values_table(path: Path) -> bool:
     except (OSError, ValueError, csv.Error):
         return False
     named = [name.strip().casefold() for name in header]
-    return named[:1] == [FILE_COLUMN] and len(named) > 1 and TEXT_COLUMNS.isdisjoint(named)
-
-
-def targets_of(values: NDArray[np.float64], samples: int, where: str) -> NDArray[np.float64]:
-    """Returns targets as float64, samples × k.
-
-    Args:
-        values: Numbers; N or N × k.
-        samples: The number of samples.
-        where: The array, for errors.
-
-    Raises:
-        DatasetError: The targets are not numbers, not finite, or not for these samples.
-    """
-    if (
-        values.dtype.kind not in "fiub"
-        or values.ndim not in {1, 2}
-        or len(values) != samples
-        or not values.size
-    ):
-        raise DatasetError(
-            f"{where}: targets are {values.dtype} of shape {list(values.shape)}; accepted for {samples} "
-            "samples: numbers, N or N × k"
-        )
-    targets = values.reshape(samples, -1).astype(np.float64)
-    if len(wrong := np.flatnonzero(~np.isfinite(targets).all(axis=1))):
-        raise DatasetError(f"{where}: a target of sample {wrong[0]} is not a finite number")
-    return targets
+    return named[:1] == [_FILE_COLUMN] and len(named) > 1 and _TEXT_COLUMNS.isdisjoint(named)
 
 
 def _is_number(text: str) -> bool:
@@ -409,9 +381,9 @@ def _read(path: Path) -> Sequence[_Row]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
             header = next(rows, [])
-            if [name.strip().casefold() for name in header[:1]] != [FILE_COLUMN] or len(header) < 2:
+            if [name.strip().casefold() for name in header[:1]] != [_FILE_COLUMN] or len(header) < 2:
                 raise DatasetError(
-                    f"{path}: line 1 names the columns {FILE_COLUMN}, and one or more of numbers"
+                    f"{path}: line 1 names the columns {_FILE_COLUMN}, and one or more of numbers"
                 )
             found = [_row(path, rows.line_num, cells, len(header)) for cells in rows if cells]
     except OSError as error:

@@ -17,7 +17,7 @@ from inferometer.manifests.errors import DatasetError, one_line, printable
 
 ANNOTATIONS = "Annotations"
 IMAGES = "JPEGImages"
-SETS = "ImageSets"
+_SETS = "ImageSets"
 _MOST_BYTES = 16 * 1024 * 1024
 
 
@@ -59,7 +59,7 @@ class VocDataset(StoredDataset):
         """Returns a sample, whose image and truth are read later."""
         name = self._ids[index]
         picture = self._folder / self._pictures.get(name, f"{name}.jpg")
-        truth = partial(read_annotation, self._annotations / f"{name}.xml")
+        truth = partial(_read_annotation, self._annotations / f"{name}.xml")
         return Sample(printable(name), partial(read_image, picture), truth=truth)
 
     def labels(self) -> frozenset[str]:
@@ -75,7 +75,7 @@ class VocDataset(StoredDataset):
 
 def is_image_set(path: Path) -> bool:
     """Returns whether a path is that of a list of ids, such as ``ImageSets/Main/val.txt``."""
-    return path.suffix == ".txt" and len(path.parents) > 2 and path.parents[1].name == SETS
+    return path.suffix == ".txt" and len(path.parents) > 2 and path.parents[1].name == _SETS
 
 
 def _listed(path: Path) -> list[str]:
@@ -90,13 +90,10 @@ def _listed(path: Path) -> list[str]:
     return found
 
 
-def read_annotation(file: Path) -> Objects:
+def _read_annotation(file: Path) -> Objects:
     """Reads the objects of an image.
 
     Entities and document types are refused: they can name other files, or grow beyond all memory.
-
-    Raises:
-        DatasetError: The file cannot be read, or is not an annotation of VOC.
     """
     with reading(file):
         if file.stat().st_size > _MOST_BYTES:

@@ -64,7 +64,7 @@ class _Box:
         )
 
 
-def write_names(axes: Axes, every: Sequence[Series]) -> None:
+def _write_names(axes: Axes, every: Sequence[Series]) -> None:
     """Writes the name of each series beside its first point, where there is room; the limits are set."""
     taken = list(_points(axes, every))
     whole = _whole(axes)
@@ -157,7 +157,7 @@ def paint_points(axes: Axes, chart: PointChart, palette: Palette, tip: Tip) -> N
             )
     for place, series in enumerate(chart.series):
         _paint_series(axes, series, palette[series.group].colour, tip, 3 + place / 100)
-    write_names(axes, chart.series)
+    _write_names(axes, chart.series)
     axes.grid(True, color=GRID, linewidth=0.6)
     x_axis, y_axis = (
         f"{printable(text)}{', logarithmic' if scale == 'log' else ''}"

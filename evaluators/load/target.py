@@ -30,10 +30,10 @@ from inferometer.agent.preprocessing.inputs import (
     batch_size,
     dtype_of,
     element_bytes,
+    size_of,
 )
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.loading.workers import size_of
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
 from inferometer.manifests.schema import ImageParameters, InputParameters, TensorSpec

@@ -78,7 +78,7 @@ UNLABELLED = -1
 """The label of a sample whose class is not needed."""
 
 
-def no_index(_: str | None) -> int:
+def _no_index(_: str | None) -> int:
     """Returns ``UNLABELLED`` for every class: for loading alone, whose model need not know the classes."""
     return UNLABELLED
 
@@ -109,7 +109,7 @@ class DatasetLoader(Loader):
         dataset: Dataset,
         parameters: InputParameters,
         options: LoaderOptions,
-        find_label: Callable[[str | None], int] = no_index,
+        find_label: Callable[[str | None], int] = _no_index,
     ) -> None:
         self._order = EpochOrder(len(dataset), options)
         self._options = options

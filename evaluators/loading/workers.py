@@ -25,16 +25,7 @@ from typing_extensions import Self
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.results import InputFailure, Stage
-from inferometer.agent.preprocessing.inputs import (
-    EncodedImage,
-    NamedTensors,
-    Payload,
-    Pixels,
-    Tensor,
-    Text,
-    Url,
-    dtype_of,
-)
+from inferometer.agent.preprocessing.inputs import dtype_of, size_of
 from inferometer.agent.preprocessing.preprocessor import Preprocessor, preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.child_process import (
@@ -147,21 +138,6 @@ class SampleFiller:
         return FilledRows(tuple(labels), tuple(failed), read_ns, preprocess_ns, read_bytes)
 
 
-def size_of(payload: Payload) -> int:
-    """Returns the bytes of a sample as it was read; 0 for one that is not read here."""
-    match payload:
-        case EncodedImage():
-            return len(payload.content)
-        case Pixels() | Tensor():
-            return payload.array.nbytes
-        case Text():
-            return payload.nbytes
-        case NamedTensors():
-            return sum(array.nbytes for array in payload.arrays.values())
-        case Url():
-            return 0
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedRows:
     """Rows in memory that has no name: it is gone with the last process that uses it, however that ends.
@@ -188,7 +164,7 @@ class SharedRows:
             places, inputs = CONTEXT.RawArray(c_int64, rows), CONTEXT.RawArray(c_ubyte, size)
             return cls(places, inputs, CONTEXT.RawValue(c_int64, 0))
         except (OSError, MemoryError, OverflowError) as error:
-            raise no_memory(size, error) from error
+            raise _no_memory(size, error) from error
 
     def view(self, parameters: InputParameters) -> Rows:
         """Returns the memory as arrays."""
@@ -204,7 +180,7 @@ def own_rows(rows: int, parameters: InputParameters) -> Rows:
         return Rows(np.zeros(rows, np.int64), np.zeros((rows, *shape), dtype))
     except (MemoryError, ValueError) as error:
         size = rows * math.prod(shape) * dtype.itemsize
-        raise no_memory(size, error) from error
+        raise _no_memory(size, error) from error
 
 
 def _dtype_of(parameters: InputParameters) -> np.dtype[Any]:
@@ -228,7 +204,7 @@ def _row_shape(parameters: InputParameters) -> tuple[int, ...]:
     return parameters.dimensions
 
 
-def no_memory(size: int, error: Exception) -> ConfigurationError:
+def _no_memory(size: int, error: Exception) -> ConfigurationError:
     """Returns the error for buffers of so many bytes."""
     return ConfigurationError(
         f"the batches of the loader take {size} bytes, which cannot be had: {one_line(error)}; use a smaller "

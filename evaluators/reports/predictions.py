@@ -83,7 +83,7 @@ def picture_of(prediction: Predictions, image: Image.Image, labels: Sequence[str
     raise ValueError(f"there is no picture of {prediction.kind}")
 
 
-def colour_of(place: int) -> Colour:
+def _colour_of(place: int) -> Colour:
     """Returns the colour of a class: seven that colour-blind people can tell apart, then darker ones."""
     colour = _COLOURS[place % len(_COLOURS)]
     if place // len(_COLOURS) % 2:
@@ -91,7 +91,7 @@ def colour_of(place: int) -> Colour:
     return colour
 
 
-def shown_objects(prediction: Detections | Instances) -> NDArray[np.int64]:
+def _shown_objects(prediction: Detections | Instances) -> NDArray[np.int64]:
     """Returns the places of the objects that are shown, the most certain first."""
     found: NDArray[np.int64] = np.flatnonzero(prediction.scores >= SHOWN_SCORE)
     return found[np.argsort(-prediction.scores[found], kind="stable")][:SHOWN_OBJECTS]
@@ -105,7 +105,7 @@ def class_name(labels: Sequence[str], place: int) -> str:
 def _with_objects(
     prediction: Detections | Instances, image: Image.Image, labels: Sequence[str]
 ) -> Image.Image:
-    places = shown_objects(prediction)
+    places = _shown_objects(prediction)
     if isinstance(prediction, Instances):
         image = _with_masks(prediction, image, places)
     scale = _scale_of(image)
@@ -117,7 +117,7 @@ def _with_objects(
     boxes = list(zip(corners, places.tolist(), strict=True))
     taken: list[_Box] = []
     for (left, top, right, bottom), place in boxes:
-        colour = colour_of(int(prediction.classes[place]))
+        colour = _colour_of(int(prediction.classes[place]))
         corner = max(left, right), max(top, bottom)
         # black around the colour, so that it is seen on any image
         draw.rectangle((left - 1, top - 1, corner[0] + 1, corner[1] + 1), outline="black", width=width + 2)
@@ -127,7 +127,7 @@ def _with_objects(
         text = f"{class_name(labels, index)} {prediction.scores[place]:.2f}"
         spot = _spot(draw, font, text, (left, top, bottom), image.size, taken)
         taken.append(spot)
-        _write_on(draw, font, text, spot, colour_of(index))
+        _write_on(draw, font, text, spot, _colour_of(index))
     return image
 
 
@@ -180,7 +180,7 @@ def _with_masks(prediction: Instances, image: Image.Image, places: NDArray[np.in
     masks = prediction.run_lengths()
     for place in reversed(places.tolist()):  # the most certain ones on top
         inside = decoded(masks[place], height, width)
-        colour = np.array(colour_of(int(prediction.classes[place])), np.float32)
+        colour = np.array(_colour_of(int(prediction.classes[place])), np.float32)
         pixels[inside] = pixels[inside] * (1 - _OVERLAY) + colour * _OVERLAY
     return Image.fromarray(pixels.astype(np.uint8))
 
@@ -200,7 +200,7 @@ def _with_classes(prediction: ClassMaps, image: Image.Image, labels: Sequence[st
         name = class_name(labels, place)
         if name.casefold() == _BACKGROUND:
             continue
-        colour = colour_of(place)
+        colour = _colour_of(place)
         pixels[inside] = pixels[inside] * (1 - _OVERLAY) + np.array(colour, np.float32) * _OVERLAY
         legend.append((f"{name} {100 * count / classes.size:.1f} %", colour))
     drawn = Image.fromarray(pixels.astype(np.uint8))
@@ -319,7 +319,7 @@ def prediction_table(predictions: Sequence[InputPrediction], labels: Sequence[st
 
 
 def _objects(prediction: Any, labels: Sequence[str]) -> _Rows:
-    places = shown_objects(prediction).tolist()
+    places = _shown_objects(prediction).tolist()
     masks = prediction.run_lengths() if isinstance(prediction, Instances) else None
     for place in places:
         box = dict(zip(("left", "top", "right", "bottom"), prediction.boxes[place].tolist(), strict=True))

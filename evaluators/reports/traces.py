@@ -73,7 +73,7 @@ class TraceReport(Report[M]):
         """Yields the rows of one evaluation."""
 
 
-def describe_traced(evaluation: Evaluation) -> Row:
+def _describe_traced(evaluation: Evaluation) -> Row:
     """Returns the values of ``TRACED_COLUMNS``."""
     return {**describe_names(evaluation), "trace_level": evaluation.trace_level.name}
 
@@ -131,7 +131,7 @@ class LayerRunsReport(TraceReport[Traced]):
 
     def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields a row for each span of a layer; one chunk is in memory at a time."""
-        described = describe_traced(evaluation)
+        described = _describe_traced(evaluation)
         sizes = evaluation.measurement.traced_sizes.tolist()
         for chunk in chunks:
             for position, batch, start_ns, duration_ns in chunk.values(
@@ -190,7 +190,7 @@ class LayersReport(TraceReport[Traced]):
         totals = [int(layer.durations_ns.sum()) for layer in found]
         for layer, total_ns in zip(found, totals, strict=True):
             yield {
-                **describe_traced(evaluation),
+                **_describe_traced(evaluation),
                 "layer_index": layer.index,
                 "layer_name": layer.name,
                 "layer_type": layer.type,
@@ -236,7 +236,7 @@ class LayerTreeReport(TraceReport[Traced]):
             durations_ns = np.concatenate([layer.durations_ns for layer in found])
             memory = [layer.allocated_bytes for layer in found if layer.allocated_bytes is not None]
             yield {
-                **describe_traced(evaluation),
+                **_describe_traced(evaluation),
                 "layer_type": key[0],
                 "phase": key[1],
                 "layers": len(found),
@@ -289,7 +289,7 @@ class KernelsReport(TraceReport[Traced]):
         for key, kernel in sorted(found.items(), key=lambda item: -totals[item[0]]):
             layer_name, kernel_name = key
             yield {
-                **describe_traced(evaluation),
+                **_describe_traced(evaluation),
                 "layer_name": layer_name,
                 "kernel_name": kernel_name,
                 "activity": kernel.activity,

@@ -19,7 +19,7 @@ from inferometer.evaluators.store.evaluation_store import Collections, Connectio
 from inferometer.evaluators.store.values import restored, storable
 from inferometer.manifests.errors import ConfigurationError
 
-COLLECTION = "agent"
+_COLLECTION = "agent"
 SCHEMA_VERSION = 1
 _TEXTS = ("hostname", "architecture", "cpu_model", "inferometer_version")
 _log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class AgentDirectory(Collections):
 
     @property
     def _agents(self) -> Any:
-        return self._connection.database[COLLECTION]
+        return self._connection.database[_COLLECTION]
 
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")

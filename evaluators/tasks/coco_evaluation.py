@@ -136,7 +136,7 @@ def _intervals(evaluation: COCOeval, images: int) -> list[Interval | None]:
     Drawing images repeatedly raises AP where a class has few objects: precision at a recall is the highest
     from there on, and a class is left out of a draw that has none of it; so do few images.
     """
-    resampled = ResampledPrecision(evaluation.evalImgs, images, len(evaluation.params.catIds))
+    resampled = _ResampledPrecision(evaluation.evalImgs, images, len(evaluation.params.catIds))
     thresholds = len(evaluation.params.iouThrs)
     affordable = _BUDGET // max(1, resampled.detections * thresholds)
     if affordable < _LEAST_RESAMPLES:
@@ -151,7 +151,7 @@ def _intervals(evaluation: COCOeval, images: int) -> list[Interval | None]:
     )
 
 
-class ResampledPrecision:
+class _ResampledPrecision:
     """Average precision over images that count several times, from the matches that pycocotools found.
 
     An image that is drawn n times counts as n images with the same detections. Their equal scores stay

@@ -23,6 +23,7 @@ from inferometer.evaluators.tasks.metric import (
     TaskResult,
     mean_score,
     ratio_score,
+    truth_of,
 )
 from inferometer.manifests.errors import DatasetError, PredictionError, printable
 from inferometer.manifests.schema import ModelManifest
@@ -123,11 +124,9 @@ class ImageEnhancementMetric(TaskMetric):
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
         """Compares one image; see ``TaskMetric``."""
-        truth = sample.read_truth()
-        if truth is None:
+        missing = "has no target image, which image enhancement is scored against"
+        if (truth := truth_of(sample, TargetImage, missing)) is None:
             return
-        if not isinstance(truth, TargetImage):
-            raise DatasetError("has no target image, which image enhancement is scored against")
         if not isinstance(prediction, Images) or len(prediction) != 1:
             raise PredictionError("the prediction is no image")
         image, target = self._compared(prediction.pixels[0], truth.pixels)
@@ -221,11 +220,8 @@ class SemanticSegmentationMetric(TaskMetric):
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
         """Counts the pixels of one image; see ``TaskMetric``."""
-        truth = sample.read_truth()
-        if truth is None:
+        if (truth := truth_of(sample, ClassMap, _NO_MAP)) is None:
             return
-        if not isinstance(truth, ClassMap):
-            raise DatasetError(_NO_MAP)
         if not isinstance(prediction, ClassMaps) or len(prediction) != 1:
             raise PredictionError("the prediction is no class map")
         found = prediction.map(0)

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from inferometer.evaluators.intervals import Interval, ratio_interval, wilson_in
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
+T = TypeVar("T")
 _DECIMALS = 4
 _LARGE = 1e15  # from about here on, float64 has no decimals
 
@@ -118,6 +119,18 @@ def share_score(name: str, hits: NDArray[np.bool_]) -> Score:
 def counted_score(name: str, hits: int, samples: int) -> Score:
     """Returns the same for samples that are counted already."""
     return Score(name, hits / samples if samples else None, wilson_interval(hits, samples))
+
+
+def truth_of(sample: Sample, kind: type[T], missing: str) -> T | None:
+    """Returns the truth of a sample, which is read if necessary; None without one.
+
+    Raises:
+        DatasetError: It cannot be read, or is of another kind; the message is ``missing`` then.
+    """
+    truth = sample.read_truth()
+    if truth is None or isinstance(truth, kind):
+        return truth
+    raise DatasetError(missing)
 
 
 MOST_COUNTS = 2**24

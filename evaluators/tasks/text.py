@@ -26,6 +26,7 @@ from inferometer.evaluators.tasks.metric import (
     mean_score,
     ratio_score,
     share_score,
+    truth_of,
 )
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
@@ -194,7 +195,7 @@ class QuestionAnsweringMetric(TaskMetric):
         accepted = [answer for answer in answers if normalized(answer)]
         predicted = prediction.text(0)
         gold = accepted or [""]
-        self._scores.append((exact_match(predicted, gold), token_f1(predicted, gold), bool(accepted)))
+        self._scores.append((exact_match(predicted, gold), _token_f1(predicted, gold), bool(accepted)))
 
     def result(self) -> TaskResult | None:
         """Returns exact match and F1; None if no question with accepted answers was predicted."""
@@ -224,7 +225,7 @@ def exact_match(predicted: str, answers: Sequence[str]) -> float:
     return float(normalized(predicted) in map(normalized, answers))
 
 
-def token_f1(predicted: str, answers: Sequence[str]) -> float:
+def _token_f1(predicted: str, answers: Sequence[str]) -> float:
     """Returns the best F1 of the prediction's words over the answers.
 
     Where one of both has no words, as where there is no answer, it is 1 if both have none, and else 0.
@@ -240,11 +241,6 @@ def _answer_f1(predicted: Sequence[str], answer: Sequence[str]) -> float:
 
 
 def _answers(sample: Sample) -> Sequence[str] | None:
-    truth = sample.read_truth()
-    if truth is None:
-        return None
-    if not isinstance(truth, AcceptedAnswers):
-        raise DatasetError(
-            f"input {sample.id}: has no accepted answers, which question answering is scored by"
-        )
-    return truth.texts
+    missing = f"input {sample.id}: has no accepted answers, which question answering is scored by"
+    truth = truth_of(sample, AcceptedAnswers, missing)
+    return None if truth is None else truth.texts
