@@ -230,8 +230,8 @@ _BUILTIN: Mapping[str, str] = {
     "image_enhancement": "inferometer.evaluators.tasks.images:ImageEnhancementMetric",
     "regression": "inferometer.evaluators.tasks.vectors:RegressionMetric",
     "embedding": "inferometer.evaluators.tasks.vectors:EmbeddingMetric",
-    "question_answering": "inferometer.evaluators.tasks.text:QuestionAnsweringMetric",
-    "text_classification": "inferometer.evaluators.tasks.text:TextClassificationMetric",
+    "question_answering": "inferometer.evaluators.tasks.classification:QuestionAnsweringMetric",
+    "text_classification": "inferometer.evaluators.tasks.classification:TextClassificationMetric",
 }
 METRICS: TaskRegistry[type[TaskMetric]] = TaskRegistry(
     "output.type", "metric", "inferometer.metrics", _BUILTIN
