@@ -26,8 +26,7 @@ from inferometer.evaluators.datasets.base import DatasetIdentity
 class Measurement(Protocol):
     """What an evaluation measured, with the options that shaped it and the raw values.
 
-    A kind is one module of this package, one of the store's documents (``store.measurement_documents``), and
-    the reports on it.
+    A kind is one room of ``kinds``, with its documents in the store and the reports on it.
     """
 
     kind: ClassVar[str]

@@ -90,11 +90,6 @@ def _is_detail(name: str) -> bool:
     return name == _BUILD or name.startswith(_OF_THE_FRAMEWORK)
 
 
-def _is_of_the_framework(name: str) -> bool:
-    """Returns whether a condition is the framework, or a part or a setting of it."""
-    return name == "framework" or name.startswith(_OF_THE_FRAMEWORK)
-
-
 DIFFERS = "differs: "
 """The prefix of a note that names a condition in which the sides differ."""
 _QUESTION = {"load", "concurrency", "percentile", "latency bound"}
@@ -131,15 +126,13 @@ class Side:
         first, *others = self.evaluations
         for other in others:
             for name, one, another in _differences(first, other):
-                if not _is_of_the_machine(name) and not self._may_mix(name):
+                of_framework = name == "framework" or name.startswith(_OF_THE_FRAMEWORK)
+                may_mix = self.kind.mixes_frameworks and of_framework
+                if not _is_of_the_machine(name) and not may_mix:
                     raise ConfigurationError(
                         f"{self.name} mixes evaluations with {name} {one} and {another}, such as {first.id} "
                         f"and {other.id}; those of one side must be alike"
                     )
-
-    def _may_mix(self, name: str) -> bool:
-        """Returns whether a condition may differ because each evaluation has another framework."""
-        return self.kind.mixes_frameworks and _is_of_the_framework(name)
 
     @property
     def kind(self) -> Kind[Any]:

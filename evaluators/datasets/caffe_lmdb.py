@@ -109,15 +109,6 @@ class _LmdbEntries:
         return f"its page {page} is damaged"
 
 
-def _read_entries(file: RandomAccessFile) -> _LmdbEntries:
-    """Walks through all pages of keys of an environment.
-
-    Values are not read. Those beyond the end of a truncated file are among the entries.
-    """
-    with reading(file.path):
-        return _Walk(file, _latest_meta(file)).entries()
-
-
 def _latest_meta(file: RandomAccessFile) -> _Meta:
     """Returns the later description; both must be whole, since the earlier one may lack samples."""
     first = _meta(file, 0)
@@ -146,7 +137,10 @@ def _meta(file: RandomAccessFile, offset: int) -> _Meta:
 
 
 class _Walk:
-    """A walk through the tree of the unnamed database."""
+    """A walk through the tree of the unnamed database, all pages of keys.
+
+    Values are not read. Those beyond the end of a truncated file are among the entries.
+    """
 
     def __init__(self, file: RandomAccessFile, meta: _Meta) -> None:
         self._file = file
@@ -406,7 +400,8 @@ class LmdbDataset(StoredDataset):
     def _open(self, path: Path) -> int:
         is_folder = path.is_dir()
         self._file = RandomAccessFile(path / DATA_FILE if is_folder else path)
-        self._entries = _read_entries(self._file)
+        with reading(self._file.path):
+            self._entries = _Walk(self._file, _latest_meta(self._file)).entries()
         self._names = read_class_names(
             path / _CLASSES_FILE if is_folder else path.with_suffix(f".{_CLASSES_FILE}")
         )

@@ -168,7 +168,10 @@ class ValidationDataset(StoredDataset):
         self._folder = folder
         self._tar: RandomAccessFile | None = None
         self._members: Mapping[str, _Member] = {}
-        names = _images_of(folder) if path.is_dir() else []
+        names = []
+        if path.is_dir():
+            with reading(path):
+                names = sorted(each.name for each in path.iterdir() if _IMAGE.fullmatch(each.name))
         if not names:
             tar = path / ARCHIVE if path.is_dir() else path
             self._tar = RandomAccessFile(tar)
@@ -221,11 +224,6 @@ def is_validation(folder: Path, entries: Mapping[str, bool]) -> bool:
     if not any(_IMAGE.fullmatch(name) for name in entries):
         return False
     return _find(_places(folder), _VALUES) is not None or _find(_places(folder), _GROUND_TRUTH) is not None
-
-
-def _images_of(folder: Path) -> list[str]:
-    with reading(folder):
-        return sorted(path.name for path in folder.iterdir() if _IMAGE.fullmatch(path.name))
 
 
 def _members(path: Path) -> dict[str, _Member]:

@@ -84,7 +84,7 @@ def _no_index(_: str | None) -> int:
 
 
 class DatasetLoader(Loader):
-    """The loader of the samples of a dataset. ``epoch_order.EpochOrder`` assigns samples to batches.
+    """The loader of the samples of a dataset. ``EpochOrder`` assigns samples to batches.
 
     A batch is divided among the workers, and ``prefetch`` of them are loaded while the caller has another
     one, also those of the next epoch in the order of their numbers: loading does not begin anew with each

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -48,7 +48,7 @@ def cached_share(files: Iterable[Path]) -> CachedShare:
     if not paths:
         return CachedShare(None, "the dataset has no files of its own")
     resident = whole = 0
-    for path in _some(paths):
+    for path in paths[:: -(-len(paths) // MOST_FILES)]:
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except OSError:
@@ -102,10 +102,6 @@ def before_reading(files: Iterable[Path], *, drop_first: bool = False) -> Cached
             "memory, or another process uses it",
         )
     return replace(left, dropped=True)
-
-
-def _some(paths: Sequence[Path]) -> Sequence[Path]:
-    return paths if len(paths) <= MOST_FILES else paths[:: -(-len(paths) // MOST_FILES)]
 
 
 def _may_know(descriptor: int, path: Path) -> bool:

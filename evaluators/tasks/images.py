@@ -315,7 +315,7 @@ class SemanticSegmentationMetric(TaskMetric):
         ious = _ious(_of_classes(self._matrix))
         occurring = int(np.isfinite(ious).sum())
         shown = [
-            *self._scores(_mean(ious), _accuracy_of(self._matrix)),
+            *self._scores(_mean(ious), _share(int(self._matrix.trace()), int(self._matrix.sum()))),
             Score("classes", float(occurring), is_count=True),
             Score("ignored", self._ignored / self._pixels if self._pixels else None),
             Score("unseen", _share(self._unseen, self._pixels - self._ignored)),
@@ -370,10 +370,6 @@ def _ious(counts: NDArray[Any]) -> NDArray[np.float64]:
 def _mean(ious: NDArray[np.float64]) -> float | None:
     finite = ious[np.isfinite(ious)]
     return float(finite.mean()) if len(finite) else None
-
-
-def _accuracy_of(matrix: NDArray[np.int64]) -> float | None:
-    return _share(int(matrix.trace()), int(matrix.sum()))
 
 
 def _share(part: int, whole: int) -> float | None:
