@@ -220,17 +220,10 @@ class ArraysDataset(LoadedDataset):
     backend = "npz"
 
     def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-        tensors: Sequence[TensorSpec] = (),
+        self, path: Path, category: str, *, tensors: Sequence[TensorSpec] = (), **named: str | None
     ) -> None:
         self._tensors = tuple(tensors)
-        super().__init__(path, category, checksum=checksum, name=name, version=version)
+        super().__init__(path, category, **named)
 
     def _open(self, path: Path) -> int:
         arrays, labels, targets = _load(path, self._tensors)

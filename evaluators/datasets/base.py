@@ -264,9 +264,11 @@ class StoredDataset(Dataset):
 
     Attributes:
         default_name: The name of what is published under one name only; empty for others.
+        is_one_file: Whether a checksum is that of all of it.
     """
 
     default_name: str = ""
+    is_one_file: bool = True
 
     def __init__(
         self,
@@ -279,9 +281,9 @@ class StoredDataset(Dataset):
     ) -> None:
         self._path = path
         size = self._open(path)
-        super().__init__(
-            DatasetIdentity(category, name or self.default_name or str(path), version, checksum, size)
-        )
+        name = name or self.default_name or str(path)
+        checksum = checksum if self.is_one_file else None
+        super().__init__(DatasetIdentity(category, name, version, checksum, size))
 
     @abstractmethod
     def _open(self, path: Path) -> int:

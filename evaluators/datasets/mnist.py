@@ -97,13 +97,9 @@ class IdxDataset(LoadedDataset):
 
     Labels are the digits, as text. All images are in memory.
 
-    Args:
-        path: The file of the images, such as ``t10k-images-idx3-ubyte`` or with ``.gz``, or the folder with
-            it, where the images for training are chosen if they are there.
-        category: The category, such as ``vision``.
-        checksum: Of nothing: the dataset is in two files.
-        name: The name of the dataset; None means the path.
-        version: The manifest's version, where there is one.
+    ``path`` is the file of the images, such as ``t10k-images-idx3-ubyte`` or with ``.gz``, or the folder with
+    it, where the images for training are chosen if they are there; the other arguments are those of
+    ``StoredDataset``.
 
     Raises:
         DatasetError: A file is missing, truncated or of another format, or the two do not belong together.
@@ -111,18 +107,7 @@ class IdxDataset(LoadedDataset):
 
     backend = "mnist"
     labels_are_indices = True
-
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        del checksum
-        super().__init__(path, category, name=name, version=version)
+    is_one_file = False
 
     def _open(self, path: Path) -> int:
         images = _images_file(path) if path.is_dir() else path

@@ -88,20 +88,12 @@ class SampleFiller:
         dataset: The samples.
         parameters: The model's input.
         rows: The buffers.
-        clock: A monotonic clock in nanoseconds.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        parameters: InputParameters,
-        rows: Rows,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
+    def __init__(self, dataset: Dataset, parameters: InputParameters, rows: Rows) -> None:
         self._dataset = dataset
         self._preprocessor: Preprocessor = preprocessor_of(parameters)
         self._rows = rows
-        self._clock = clock
 
     def fill(self, task: Task, cancelled: Callable[[], bool] = lambda: False) -> FilledRows:
         """Fills the rows of a task, or fewer once ``cancelled`` returns True.
@@ -118,19 +110,19 @@ class SampleFiller:
             row = task.first_row + number
             place = int(self._rows.places[row])
             name, stage = str(place), Stage.READ
-            begin_ns = middle_ns = self._clock()
+            begin_ns = middle_ns = time.perf_counter_ns()
             try:
                 sample = self._dataset.sample(place)
                 name = sample.id
                 payload = sample.read()
-                stage, middle_ns = Stage.PREPROCESS, self._clock()
+                stage, middle_ns = Stage.PREPROCESS, time.perf_counter_ns()
                 read_bytes += size_of(payload)
                 self._preprocessor.write(payload, self._rows.inputs[row])
             except InputError as error:
                 failed.append((number, InputFailure(name, stage, str(error))))
             else:
                 labels.append(sample.label)
-            end_ns = self._clock()
+            end_ns = time.perf_counter_ns()
             if stage is Stage.READ:
                 middle_ns = end_ns
             read_ns += middle_ns - begin_ns

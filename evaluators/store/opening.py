@@ -56,10 +56,7 @@ def _document(record: AgentRecord, document_id: str) -> dict[str, Any]:
         "address": record.address,
         **{name: storable(getattr(agent_info, name)) for name in (*_TEXTS, "gpus")},
         "frameworks": [{"name": n, "version": v} for n, v in agent_info.frameworks.items()],
-        "models": [
-            storable({"name": m.name, "version": m.version, "framework": m.framework})
-            for m in agent_info.models
-        ],
+        "models": storable(agent_info.models),
         "started_at": agent_info.started_at,
         "http_port": agent_info.http_port,
         "open_sessions": record.open_sessions,
