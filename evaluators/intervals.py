@@ -272,7 +272,14 @@ def serial_percentile_interval(full_ns: NDArray[np.int64], percent: float) -> In
     )
 
 
-def wilson_interval(hits: int, count: int) -> Interval | None:
+class ScoreInterval(NamedTuple):
+    """The ends of a 95 % interval of a score."""
+
+    low: float
+    high: float
+
+
+def wilson_interval(hits: int, count: int) -> ScoreInterval | None:
     """Returns the 95 % interval of a share of ``count`` independent samples; None without any.
 
     Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22, 1927.
@@ -282,7 +289,7 @@ def wilson_interval(hits: int, count: int) -> Interval | None:
     share, spread = hits / count, _EXACT_Z_95**2 / count
     centre = (share + spread / 2) / (1 + spread)
     half = _EXACT_Z_95 * math.sqrt(share * (1 - share) / count + spread / (4 * count)) / (1 + spread)
-    return Interval(min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
+    return ScoreInterval(min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
 
 
 RESAMPLES = 1000
@@ -301,7 +308,7 @@ _Numbers = NDArray[np.float64]
 
 def bootstrap_interval(
     statistic: Callable[[NDArray[np.int64]], float], samples: int, resamples: int = RESAMPLES
-) -> Interval | None:
+) -> ScoreInterval | None:
     """Returns the 95 % percentile interval of a statistic over samples drawn with replacement.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13. The seed is fixed, so
@@ -328,7 +335,7 @@ def bootstrap_intervals(
     figures: int,
     resamples: int = RESAMPLES,
     around: Sequence[float] | None = None,
-) -> list[Interval | None]:
+) -> list[ScoreInterval | None]:
     """Returns the intervals of several figures over the same draws; see ``bootstrap_interval``.
 
     Args:
@@ -352,16 +359,16 @@ def bootstrap_intervals(
     return [_percentiles(drawn[:, figure], percentiles) for figure in range(figures)]
 
 
-def _percentiles(drawn: _Numbers, percentiles: tuple[float, float]) -> Interval | None:
+def _percentiles(drawn: _Numbers, percentiles: tuple[float, float]) -> ScoreInterval | None:
     finite = drawn[np.isfinite(drawn)]
     if len(finite) < len(drawn) / 2:
         return None
     low, high = np.percentile(finite, percentiles)
-    return Interval(float(low), float(high)) if high > low else None
+    return ScoreInterval(float(low), float(high)) if high > low else None
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def ratio_interval(parts: _Numbers, wholes: _Numbers, power: float = 1.0) -> Interval | None:
+def ratio_interval(parts: _Numbers, wholes: _Numbers, power: float = 1.0) -> ScoreInterval | None:
     """Returns the 95 % interval of the mean over columns of ``(Σ parts / Σ wholes) ** power`` over samples.
 
     It is the studentised bootstrap: what is drawn is the distance from the figure in units of its standard
@@ -398,7 +405,7 @@ def ratio_interval(parts: _Numbers, wholes: _Numbers, power: float = 1.0) -> Int
     if len(distances) < _LEAST_SHARE * RESAMPLES:
         return None
     low, high = np.percentile(distances, _PERCENTILES)
-    return Interval(float(value - high * error), float(value - low * error))
+    return ScoreInterval(float(value - high * error), float(value - low * error))
 
 
 def _studied(weights: _Numbers, parts: _Numbers, wholes: _Numbers, power: float) -> tuple[_Numbers, _Numbers]:

@@ -96,7 +96,7 @@ if TYPE_CHECKING:
         TargetValues,
     )
     from inferometer.evaluators.evaluation import Evaluation, Status
-    from inferometer.evaluators.intervals import bootstrap_interval
+    from inferometer.evaluators.intervals import ScoreInterval, bootstrap_interval
     from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, SystemRequest
     from inferometer.evaluators.jobs.options import Range, check_options, declared, given_options
     from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
@@ -108,7 +108,6 @@ if TYPE_CHECKING:
     from inferometer.evaluators.reports.base import Column, Report, Row, describe
     from inferometer.evaluators.tasks.metric import (
         Score,
-        ScoreInterval,
         TaskMetric,
         TaskResult,
     )
@@ -334,11 +333,10 @@ _OWNERS = {
         "DatasetIdentity",
         "Sample",
     ),
-    "evaluators.intervals": ("bootstrap_interval",),
+    "evaluators.intervals": ("bootstrap_interval", "ScoreInterval"),
     "evaluators.tasks.metric": (
         "TaskMetric",
         "Score",
-        "ScoreInterval",
         "TaskResult",
     ),
     "agent.tracing.recorder": (

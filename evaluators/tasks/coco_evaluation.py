@@ -20,7 +20,7 @@ from pycocotools.cocoeval import COCOeval
 
 from inferometer.evaluators.datasets.base import Polygons, RunLengths
 from inferometer.evaluators.datasets.coco import Annotation
-from inferometer.evaluators.intervals import RESAMPLES, Interval, bootstrap_intervals
+from inferometer.evaluators.intervals import RESAMPLES, ScoreInterval, bootstrap_intervals
 from inferometer.evaluators.tasks.metric import Score, score_within
 
 VERSION = metadata.version("pycocotools")
@@ -130,7 +130,7 @@ def _mean(values: NDArray[np.float64]) -> float | None:
     return float(defined.mean()) if defined.size else None
 
 
-def _intervals(evaluation: COCOeval, images: int) -> list[Interval | None]:
+def _intervals(evaluation: COCOeval, images: int) -> list[ScoreInterval | None]:
     """Returns the intervals of AP, AP50 and AP75, from the matches in each image.
 
     Drawing images repeatedly raises AP where a class has few objects: precision at a recall is the highest

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,14 @@ from numpy.typing import NDArray
 from inferometer.agent.tasks.predictions import Predictions
 from inferometer.agent.tasks.registry import TaskRegistry
 from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.intervals import Interval, ratio_interval, wilson_interval
+from inferometer.evaluators.intervals import ScoreInterval as ScoreInterval
+from inferometer.evaluators.intervals import ratio_interval, wilson_interval
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
 T = TypeVar("T")
 _DECIMALS = 4
 _LARGE = 1e15  # from about here on, float64 has no decimals
-
-
-ScoreInterval: TypeAlias = Interval
-"""The interval of a score, by its public name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Predictions, Values
 from inferometer.evaluators.datasets.base import Sample, TargetValues
-from inferometer.evaluators.intervals import Interval, ratio_interval
+from inferometer.evaluators.intervals import ScoreInterval, ratio_interval
 from inferometer.evaluators.tasks.metric import (
     Score,
     TaskMetric,
@@ -95,7 +95,7 @@ class RegressionMetric(TaskMetric):
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _intervals(predicted: _Numbers, targets: _Numbers) -> dict[str, Interval | None]:
+def _intervals(predicted: _Numbers, targets: _Numbers) -> dict[str, ScoreInterval | None]:
     """Returns the intervals of the scores over other samples of the kind."""
     errors, ones = np.abs(predicted - targets), np.ones_like(targets)
     spread = np.where(np.ptp(targets, axis=0) > 0, np.square(targets - targets.mean(axis=0)), 0.0)
@@ -103,7 +103,7 @@ def _intervals(predicted: _Numbers, targets: _Numbers) -> dict[str, Interval | N
     return {
         "MAE": ratio_interval(errors, ones),
         "RMSE": ratio_interval(np.square(errors), ones, power=0.5),
-        "R2": None if missed is None else Interval(1.0 - missed.high, 1.0 - missed.low),
+        "R2": None if missed is None else ScoreInterval(1.0 - missed.high, 1.0 - missed.low),
     }
 
 
