@@ -45,8 +45,7 @@ from inferometer.evaluators.drawing.charts import (
     row_inches,
     shortened,
 )
-from inferometer.evaluators.drawing.point_painting import make_logarithmic, paint_points
-from inferometer.evaluators.drawing.style import (
+from inferometer.evaluators.drawing.painting import (
     ALARM,
     GRID,
     INK,
@@ -57,6 +56,8 @@ from inferometer.evaluators.drawing.style import (
     Fill,
     Palette,
     Tip,
+    make_logarithmic,
+    paint_points,
     tick,
 )
 from inferometer.manifests.errors import printable

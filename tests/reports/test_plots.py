@@ -23,7 +23,7 @@ from inferometer.evaluators.drawing.charts import (
     label_of,
     shortened,
 )
-from inferometer.evaluators.drawing.style import MOST_GROUPS, OTHER, Palette
+from inferometer.evaluators.drawing.painting import MOST_GROUPS, OTHER, Palette
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches import plot as batches
 from inferometer.evaluators.reports.base import REPORTS
