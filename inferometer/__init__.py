@@ -104,6 +104,7 @@ if TYPE_CHECKING:
         TargetValues,
     )
     from inferometer.evaluators.evaluation import Evaluation, Status
+    from inferometer.evaluators.intervals import ScoreInterval, bootstrap_interval
     from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, SystemRequest
     from inferometer.evaluators.jobs.options import Range, check_options, declared, given_options
     from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
@@ -115,10 +116,8 @@ if TYPE_CHECKING:
     from inferometer.evaluators.reports.base import Column, Report, Row, describe
     from inferometer.evaluators.tasks.metric import (
         Score,
-        ScoreInterval,
         TaskMetric,
         TaskResult,
-        bootstrap_interval,
     )
     from inferometer.manifests.errors import (
         ArtifactError,
@@ -340,11 +339,10 @@ _OWNERS = {
         "DatasetIdentity",
         "Sample",
     ),
+    "evaluators.intervals": ("bootstrap_interval", "ScoreInterval"),
     "evaluators.tasks.metric": (
-        "bootstrap_interval",
         "TaskMetric",
         "Score",
-        "ScoreInterval",
         "TaskResult",
     ),
     "agent.tracing.recorder": (

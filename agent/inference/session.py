@@ -274,7 +274,7 @@ def _span_attributes(manifest: ModelManifest, options: SessionOptions) -> dict[s
 
 
 class Session(Closeable):
-    """One open model. Thread-safe; satisfies ``evaluators.system.SystemUnderTest``.
+    """One open model. Thread-safe; satisfies ``evaluators.evaluation.SystemUnderTest``.
 
     Made by ``open_session``.
 

@@ -161,6 +161,21 @@ STRING_CHARACTERS = 128
 """The length of a synthetic string, as in perf_analyzer; what a string counts for before it is known."""
 
 
+def size_of(payload: Payload) -> int:
+    """Returns the bytes of a payload; 0 for one that is not read here."""
+    match payload:
+        case EncodedImage():
+            return len(payload.content)
+        case Pixels() | Tensor():
+            return payload.array.nbytes
+        case Text():
+            return payload.nbytes
+        case NamedTensors():
+            return sum(array.nbytes for array in payload.arrays.values())
+        case Url():
+            return 0
+
+
 def dtype_of(parameters: InputParameters | TensorSpec) -> np.dtype[Any]:
     """Returns the dtype of a model's input; strings are Python's own, in arrays of objects."""
     if parameters.element_type is TensorElementType.STRING:

@@ -21,10 +21,9 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.agent.training.trainer import CompanionsOf, Trainer, TrainerOptions
 from inferometer.evaluators.datasets.opening import DatasetChoice as DatasetChoice
-from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.evaluation import Evaluation, SystemUnderTest, TensorSystem
 from inferometer.evaluators.jobs import options as defaults
 from inferometer.evaluators.kinds.batches.measurement import BatchOptions
-from inferometer.evaluators.system import SystemUnderTest, TensorSystem
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, NotFoundError
 from inferometer.manifests.inputs import TensorSpec

@@ -78,13 +78,13 @@ UNLABELLED = -1
 """The label of a sample whose class is not needed."""
 
 
-def no_index(_: str | None) -> int:
+def _no_index(_: str | None) -> int:
     """Returns ``UNLABELLED`` for every class: for loading alone, whose model need not know the classes."""
     return UNLABELLED
 
 
 class DatasetLoader(Loader):
-    """The loader of the samples of a dataset. ``epoch_order.EpochOrder`` assigns samples to batches.
+    """The loader of the samples of a dataset. ``EpochOrder`` assigns samples to batches.
 
     A batch is divided among the workers, and ``prefetch`` of them are loaded while the caller has another
     one, also those of the next epoch in the order of their numbers: loading does not begin anew with each
@@ -109,7 +109,7 @@ class DatasetLoader(Loader):
         dataset: Dataset,
         parameters: InputParameters,
         options: LoaderOptions,
-        find_label: Callable[[str | None], int] = no_index,
+        find_label: Callable[[str | None], int] = _no_index,
     ) -> None:
         self._order = EpochOrder(len(dataset), options)
         self._options = options

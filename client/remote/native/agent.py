@@ -113,7 +113,7 @@ def _open(
 
 
 class RemoteAgent(Closeable):
-    """A model that an agent has open. Thread-safe; satisfies ``evaluators.system.SystemUnderTest``.
+    """A model that an agent has open. Thread-safe; satisfies ``evaluators.evaluation.SystemUnderTest``.
 
     Inputs are read here, and their read time is measured here; the agent fetches URLs. Made by
     ``open_remote_agent``.

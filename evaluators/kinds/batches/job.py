@@ -26,7 +26,7 @@ from inferometer.agent.tracing.recorder import (
 )
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.evaluation import Evaluation, M, Status, TraceSummary
+from inferometer.evaluators.evaluation import Evaluation, M, Status, SystemUnderTest, TraceSummary
 from inferometer.evaluators.jobs.job import (
     DatasetChoice,
     EvaluationRequest,
@@ -50,7 +50,6 @@ from inferometer.evaluators.reports.base import (
     Value,
     describe_names,
 )
-from inferometer.evaluators.system import SystemUnderTest
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, InferometerError
 

@@ -31,6 +31,7 @@ from inferometer.evaluators.kinds.operators.measurement import (
 from inferometer.evaluators.kinds.summary import interval_over
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
+    NS_PER_US,
     STABILITY_COLUMN,
     Column,
     Report,
@@ -38,6 +39,7 @@ from inferometer.evaluators.reports.base import (
     Value,
     describe_names,
     in_ms,
+    in_us,
 )
 from inferometer.evaluators.statistics import carried_percentile, percentile
 
@@ -168,7 +170,6 @@ def _bound(intensity: float | None, peak: MachinePeak | None) -> Bound | None:
     return Bound.COMPUTE if intensity * peak.bytes_per_s >= peak.flops_per_s else Bound.MEMORY
 
 
-_NS_PER_US = 1000
 _GIGA = 1e9
 _WORST_FIRST = (RowStatus.FAILED, RowStatus.WRONG, RowStatus.MISSING, RowStatus.MEASURED)
 
@@ -339,12 +340,12 @@ def _figures(summary: OperatorSummary | None) -> Mapping[str, Value]:
         return _NO_FIGURES
     low, high = summary.interval or (None, None)
     return {
-        "p50_us": _in_us(summary.p50_ns),
-        "p50_us_low": _in_us(low),
-        "p50_us_high": _in_us(high),
-        "mean_us": _in_us(summary.mean_ns),
-        "p90_us": _in_us(summary.p90_ns),
-        "p99_us": _in_us(summary.p99_ns),
+        "p50_us": in_us(summary.p50_ns),
+        "p50_us_low": in_us(low),
+        "p50_us_high": in_us(high),
+        "mean_us": in_us(summary.mean_ns),
+        "p90_us": in_us(summary.p90_ns),
+        "p99_us": in_us(summary.p99_ns),
         "gflops_per_s": _in_giga(summary.flops_per_s),
         "flops_share": summary.flops_share,
         "gbytes_per_s": _in_giga(summary.bytes_per_s),
@@ -353,7 +354,7 @@ def _figures(summary: OperatorSummary | None) -> Mapping[str, Value]:
         "bound": summary.bound.value if summary.bound else None,
         "block": summary.block,
         "runs": summary.runs,
-        "floor_us": _in_us(summary.floor_ns),
+        "floor_us": in_us(summary.floor_ns),
         "near_floor": summary.near_floor,
         "peak_memory_bytes": summary.peak_memory_bytes,
         "processes": summary.processes,
@@ -375,10 +376,6 @@ def _outcome(reported: ReportedOperator) -> dict[str, Value]:
         "reason": told.reason or None,
         "stop": told.stop.value if told.stop else None,
     }
-
-
-def _in_us(duration_ns: float | None) -> float | None:
-    return None if duration_ns is None else duration_ns / _NS_PER_US
 
 
 def _in_giga(rate: float | None) -> float | None:
@@ -490,10 +487,10 @@ def _row_text(reported: ReportedOperator) -> str:
         return f"{what}: {row.status.value}: {row.reason}"
     ends = ""
     if summary.interval is not None:
-        low, high = (end / _NS_PER_US for end in summary.interval)
+        low, high = (end / NS_PER_US for end in summary.interval)
         ends = f" [{low:.3f}, {high:.3f}]"
     rate = "" if summary.flops_per_s is None else f", {summary.flops_per_s / _GIGA:.2f} GFLOP/s"
     rate += "" if summary.bytes_per_s is None else f", {summary.bytes_per_s / _GIGA:.2f} GB/s"
     floor = ", near the harness's floor" if summary.near_floor else ""
     failed = f"; {row.status.value}: {row.reason}" if row.reason else ""
-    return f"{what}: p50 {summary.p50_ns / _NS_PER_US:.3f}{ends} us{rate}{floor}{failed}"
+    return f"{what}: p50 {summary.p50_ns / NS_PER_US:.3f}{ends} us{rate}{floor}{failed}"

@@ -9,10 +9,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.intervals import t_quantile_95
+from inferometer.evaluators.intervals import mean_reach
 from inferometer.evaluators.kinds.registry import every_kind, find_kind
 from inferometer.evaluators.plans.cells import Cell, Run, shown
 from inferometer.evaluators.plans.running.folder import Ended, Result, RunHistory
@@ -83,16 +82,11 @@ class Figure:
             return repetitions[0]
         values = np.asarray([each.value for each in repetitions])
         if (values > 0).all():
-            log, reach = _mean(np.log(values))
+            logs = np.log(values)
+            log, reach = float(logs.mean()), mean_reach(logs)
             return cls(math.exp(log), math.exp(log - reach), math.exp(log + reach), len(values))
-        mean, reach = _mean(values)
+        mean, reach = float(values.mean()), mean_reach(values)
         return cls(mean, mean - reach, mean + reach, len(values))
-
-
-def _mean(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Returns the mean of at least two values, and half the width of its interval."""
-    reach = t_quantile_95(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return float(values.mean()), reach
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,7 @@ def test_what_does_not_read_back_equal_is_never_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "inferometer.evaluators.conversion.convert._publish", lambda *_: pytest.fail("it was shown")
+        "inferometer.evaluators.conversion.convert.publish", lambda *_: pytest.fail("it was shown")
     )
 
     def damage(what: str, done: int, total: int) -> None:
