@@ -30,7 +30,7 @@ _INDEX = "models.json"
 _AGENT = Path(__file__).parents[1]
 _READERS = (
     Path(__file__),
-    Path(__file__).with_name("selection.py"),
+    Path(__file__).with_name("requirements.py"),
     _AGENT / "artifacts" / "locations.py",
     _AGENT.parent / "manifests",
 )
@@ -137,7 +137,7 @@ def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
 
 def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
     """Returns the entry of a file in the index, and whether the file could be read."""
-    from inferometer.agent.inference.selection import unsupported_here
+    from inferometer.agent.inference.requirements import unsupported_here
     from inferometer.manifests.loader import load_manifest
     from inferometer.manifests.schema import DatasetManifest, ModelManifest
 

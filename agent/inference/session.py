@@ -33,6 +33,7 @@ from inferometer.agent.hardware.environment import (
 from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.predictor import Predictor, PredictorWatch, has_own_precision
 from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import (
     BatchResult,
     Infer,
@@ -42,7 +43,6 @@ from inferometer.agent.inference.results import (
     with_labels,
 )
 from inferometer.agent.inference.run_tracing import HardwareSampler, RunTracing
-from inferometer.agent.inference.selection import require_supported
 from inferometer.agent.preprocessing.inputs import MAX_PIXELS, Fetch, Input, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor, model_preprocessor_of
 from inferometer.agent.tracing.recorder import AttributeValue, SpanKind, TraceLevel, TraceScope, traced

@@ -32,8 +32,8 @@ from inferometer.agent.hardware.environment import (
 )
 from inferometer.agent.inference.predictor import checked_array, title_of
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
+from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import SystemDescription, with_labels
-from inferometer.agent.inference.selection import require_supported
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (

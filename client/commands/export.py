@@ -10,7 +10,8 @@ import click
 
 from inferometer.agent.artifacts.files import resolve_artifacts
 from inferometer.agent.hardware.environment import PredictorOptions, Weights
-from inferometer.agent.inference.selection import require_supported, select_model
+from inferometer.agent.inference.requirements import require_supported
+from inferometer.agent.inference.selection import select_model
 from inferometer.client.cli.command import FILE, SEED, WEIGHTS, Command, current_invocation, option
 from inferometer.manifests.errors import OutputError
 

@@ -43,7 +43,7 @@ def check(paths: tuple[Path, ...]) -> int:
 def _described(file: Path) -> list[str]:
     """Describes the manifest in a file, and lists what it uses that is not supported."""
     from inferometer.agent.hardware.environment import container_architecture
-    from inferometer.agent.inference.selection import code_of, unsupported
+    from inferometer.agent.inference.requirements import code_of, unsupported
     from inferometer.manifests.errors import ManifestError
     from inferometer.manifests.loader import load_manifest
     from inferometer.manifests.schema import FrameworkManifest, ModelManifest

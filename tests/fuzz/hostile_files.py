@@ -29,7 +29,7 @@ from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.given_models import Wanted, model_of_file
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import unsupported
+from inferometer.agent.inference.requirements import unsupported
 from inferometer.agent.preprocessing.inputs import Text, blank_batch
 from inferometer.agent.preprocessing.text_preprocessor import TextTokenizer
 from inferometer.evaluators.datasets.opening import open_path

@@ -10,8 +10,8 @@ from packaging.version import Version
 
 from inferometer.agent.hardware.environment import Weights, unknown_environment, usable_cores
 from inferometer.agent.inference.pipeline import Pipeline
+from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import Postprocessor, SystemDescription, with_labels
-from inferometer.agent.inference.selection import require_supported
 from inferometer.agent.inference.session import (
     MAX_PREPROCESS_THREADS,
     SessionOptions,
