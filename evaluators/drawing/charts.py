@@ -293,7 +293,7 @@ _KINDS = "inferometer.evaluators.kinds"
 PLOTS: Mapping[str, str] = MappingProxyType(
     {
         "latency": f"{_KINDS}.batches.plot:LatencyPlot",
-        "accuracy": f"{_KINDS}.batches.accuracy_plot:AccuracyPlot",
+        "accuracy": f"{_KINDS}.batches.plot:AccuracyPlot",
         "duration": f"{_KINDS}.batches.plot:DurationPlot",
         "layers": f"{_HERE}.traces:LayersPlot",
         "layer_tree": f"{_HERE}.traces:LayerTreePlot",
@@ -301,12 +301,12 @@ PLOTS: Mapping[str, str] = MappingProxyType(
         "eventflow": f"{_HERE}.traces:EventflowPlot",
         "workload": f"{_KINDS}.load.plot:WorkloadPlot",
         "max_qps": f"{_KINDS}.load.plot:MaxQpsPlot",
-        "training": f"{_KINDS}.training.plot:TrainingPlot",
-        "training_steps": f"{_KINDS}.training.plot:TrainingStepsPlot",
-        "ingestion": f"{_KINDS}.ingestion.plot:IngestionPlot",
-        "weak_scaling": f"{_KINDS}.training.plot:ScalingPlot",
-        "strong_scaling": f"{_KINDS}.training.plot:ScalingPlot",
-        "operators": f"{_KINDS}.operators.plot:OperatorsPlot",
+        "training": f"{_KINDS}.training.kind:TrainingPlot",
+        "training_steps": f"{_KINDS}.training.kind:TrainingStepsPlot",
+        "ingestion": f"{_KINDS}.ingestion.kind:IngestionPlot",
+        "weak_scaling": f"{_KINDS}.training.kind:ScalingPlot",
+        "strong_scaling": f"{_KINDS}.training.kind:ScalingPlot",
+        "operators": f"{_KINDS}.operators.kind:OperatorsPlot",
     }
 )
 """The pictures by the name of their report, as ``module:class``; each is imported on first use."""
