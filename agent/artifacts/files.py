@@ -17,8 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from inferometer.agent.architectures.sources import Architecture, Architectures
 from inferometer.agent.artifacts.archives import UnpackedArchive, UnpackLimits, unpack, write_record
 from inferometer.agent.artifacts.downloads import (
@@ -40,6 +38,7 @@ from inferometer.agent.artifacts.locations import (
     plain_name,
     shown,
 )
+from inferometer.agent.files import lock
 from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError, ConfigurationError
 from inferometer.manifests.fields import FIRST_INPUT
 from inferometer.manifests.schema import ModelManifest
@@ -135,17 +134,12 @@ class ArtifactCache:
         """Creates the folder of a path and keeps other processes and threads from writing to the path."""
         with _writing(place.parent):
             place.parent.mkdir(parents=True, exist_ok=True)
-            # one per use, because threads that share a FileLock share its lock
-            lock = FileLock(place.with_name(f"{place.name}.lock"))
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                _log.warning("waiting for another process that is writing %s", place)
-                lock.acquire()
-        try:
+            locked = lock(
+                place.with_name(f"{place.name}.lock"),
+                lambda: _log.warning("waiting for another process that is writing %s", place),
+            )
+        with locked:
             yield
-        finally:
-            lock.release()
 
 
 def _checked(place: Path, checksum: str, source: object) -> CheckedFile:

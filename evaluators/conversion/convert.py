@@ -20,9 +20,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
+from inferometer.agent.files import lock, replacing, sync
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text
 from inferometer.evaluators.conversion.writers import (
     DIGEST_BITS,
@@ -74,13 +74,8 @@ class Journal:
 
     def save(self, folder: Path) -> None:
         """Replaces the journal of a folder; raises OSError if it cannot be written."""
-        path = folder / FILE
-        new = path.with_suffix(".new")
-        with new.open("w", encoding="utf-8") as file:
-            json.dump({"version": _VERSION, **asdict(self)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        with replacing(folder / FILE, synced=True) as file:
+            file.write(json.dumps({"version": _VERSION, **asdict(self)}).encode())
 
 
 def open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
@@ -246,10 +241,10 @@ def _writing(target: Path) -> Iterator[None]:
 def _locked(folder: Path) -> Iterator[None]:
     """Creates the folder of a conversion, and keeps other processes from it."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+    place = folder.with_name(f"{folder.name}.lock")
     try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
+        locked = lock(place)
+    except BlockingIOError as error:
         raise OutputError(f"{folder}: another process is writing it") from error
     try:
         folder.mkdir(parents=True, exist_ok=True)  # the process before may have renamed it
@@ -257,8 +252,8 @@ def _locked(folder: Path) -> Iterator[None]:
     finally:
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
+        place.unlink(missing_ok=True)
+        locked.close()
 
 
 class _Run:
@@ -459,15 +454,7 @@ def _publish(folder: Path, target: Path) -> None:
     else:
         content.replace(target)
     shutil.rmtree(folder)
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    sync(target.parent)
 
 
 _AT_ONCE = 256

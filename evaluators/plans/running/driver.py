@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inferometer.agent.files import lock
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import Run
@@ -241,17 +241,17 @@ class Driver:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        with self.folder.lock.open("ab") as lock:
-            for last in (False, True):
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError as error:
-                    if last:
-                        raise ConfigurationError(
-                            f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
-                        ) from error
-                self.sleep(_PROBED_S)  # who asks whether a driver runs has the lock for a moment
+        try:
+            file = lock(self.folder.lock)
+        except BlockingIOError:
+            self.sleep(_PROBED_S)  # who asks whether a driver runs has the lock for a moment
+            try:
+                file = lock(self.folder.lock)
+            except BlockingIOError as error:
+                raise ConfigurationError(
+                    f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
+                ) from error
+        with file:
             yield
 
 

@@ -8,7 +8,6 @@ of its machine until ``end_orphan`` ends it.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -21,6 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from inferometer.agent.files import LineJournal, is_locked, replacing
 from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.plan import Plan
 from inferometer.manifests.errors import ConfigurationError, OutputError
@@ -96,13 +96,9 @@ def write_result(path: Path, result: Result) -> None:
     Raises:
         OutputError: It cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump(result.document(), file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        with replacing(path, synced=True) as file:
+            file.write(json.dumps(result.document()).encode())
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
@@ -167,12 +163,8 @@ class Journal:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = journal_file(folder)
         self.runs: dict[str, RunHistory] = read_history(folder)
-        try:
-            _mend(self._path)
-        except OSError as error:
-            raise self._failure(error) from error
+        self._lines = LineJournal(journal_file(folder), synced=True)
 
     def submitted(self, key: str, job: str) -> None:
         """Records the job of a run; an earlier result of the run no longer counts."""
@@ -192,16 +184,8 @@ class Journal:
 
     def _add(self, key: str, event: Event, content: Mapping[str, Any]) -> None:
         line = {"at_ns": time.time_ns(), "run": key, "event": event.value, **content}
-        try:
-            with self._path.open("ab", buffering=0) as file:
-                file.write((json.dumps(line) + "\n").encode())
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise self._failure(error) from error
+        self._lines.add(line)
         _apply(self.runs, line)
-
-    def _failure(self, error: OSError) -> OutputError:
-        return OutputError(f"{self._path}: the journal cannot be written: {error.strerror or error}")
 
 
 def journal_file(folder: Path) -> Path:
@@ -283,16 +267,6 @@ def _apply(runs: dict[str, RunHistory], line: Mapping[str, Any]) -> None:
             history.losses.append(str(line["reason"]))
         case Event.ENDED:
             history.job, history.lost, history.result = "", 0, Result.of(line["result"])
-
-
-def _mend(path: Path) -> None:
-    """Ends a line that was cut off, so that the next entry starts on its own line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
 
 
 _WORDS = ("argv", "stop", "slurm", "container_pid")
@@ -444,12 +418,9 @@ class PlanFolder:
         """Returns whether a driver has locked the folder."""
         try:
             with self.lock.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+                return is_locked(file)
         except OSError:
-            pass
-        return False
+            return False
 
     def keep(self, plan: Plan, cells: Iterable[Cell]) -> None:
         """Stores the cells of a plan as the driver runs them, for readers that lack the plan's file.
@@ -463,10 +434,9 @@ class PlanFolder:
             "repeat": plan.repeat,
             "cells": [asdict(each) for each in cells],
         }
-        beside = self.path / f".{_CELLS}.{os.getpid()}"
         try:
-            beside.write_text(json.dumps(content), encoding="utf-8")
-            beside.replace(self.cells)
+            with replacing(self.cells) as file:
+                file.write(json.dumps(content).encode())
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 

@@ -15,7 +15,6 @@ and kept below ``MOST_SHARE`` of one core.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import shutil
 import signal
@@ -34,6 +33,7 @@ from typing import IO, Any
 import psutil
 
 from inferometer.agent.closeable import Closeable
+from inferometer.agent.files import lock
 from inferometer.agent.hardware.conditions import GpuUseReader, process_tree
 from inferometer.evaluators.plans.cell_command import container_process
 from inferometer.evaluators.plans.running.folder import (
@@ -337,21 +337,20 @@ def run(folder: RunFolder, *, linked: bool) -> Result:
     spec = folder.read()
     end_orphan(folder)
     machine = spec.lock or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    with (Path(spec.locks) / f"{machine}.lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock(Path(spec.locks) / f"{machine}.lock", on_wait=lambda: None) as locked:
         if (known := read_result(folder.result)) is not None:
             return known
         # what an attempt that was lost has published is no result of this one
         shutil.rmtree(folder.data, ignore_errors=True)
         folder.data.mkdir(parents=True)
-        result = _run(folder, spec, lock, linked=linked)
+        result = _run(folder, spec, locked, linked=linked)
         if result.reason.startswith(_ENDED_BY):
             sys.exit(1)  # without a result: whoever ended it decides whether it runs again
         write_result(folder.result, result)
         return result
 
 
-def _run(folder: RunFolder, spec: RunSpec, lock: IO[bytes], *, linked: bool) -> Result:
+def _run(folder: RunFolder, spec: RunSpec, locked: IO[bytes], *, linked: bool) -> Result:
     environment = {**os.environ, **folder.variables, **spec.environment}
     host = socket.gethostname()
     with folder.log.open("wb") as log:
@@ -364,7 +363,7 @@ def _run(folder: RunFolder, spec: RunSpec, lock: IO[bytes], *, linked: bool) -> 
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
-                pass_fds=(lock.fileno(),),
+                pass_fds=(locked.fileno(),),
             )
         except OSError as error:
             reason = f"{spec.argv[0]}: cannot be run: {error.strerror or error}"
