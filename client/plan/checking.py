@@ -33,7 +33,7 @@ from inferometer.evaluators.plans.cell_command import (
     sbatch_options_of,
 )
 from inferometer.evaluators.plans.cells import Cell, shown
-from inferometer.evaluators.plans.plan import ContainerSoftware, Value
+from inferometer.evaluators.plans.plan import ContainerSoftware, Value, items_of
 from inferometer.evaluators.plans.running.folder import Result
 from inferometer.evaluators.plans.running.places import AgentsPlace, LocalPlace, SlurmPlace, host_of
 from inferometer.manifests.catalog import Catalog
@@ -267,8 +267,7 @@ def _looked_at(request: PlanRequest) -> tuple[set[str], dict[str, click.Paramete
 
 
 def _file_problem(value: Value) -> str:
-    texts = [shown(each) for each in (value if isinstance(value, list) else [value])]
-    missing = [text for text in texts if text and not _exists(text)]
+    missing = [text for text in map(shown, items_of(value)) if text and not _exists(text)]
     return f"{missing[0]}: there is no such file" if missing else ""
 
 

@@ -27,6 +27,7 @@ from inferometer.evaluators.plans.plan import (
     Interpreter,
     Plan,
     Software,
+    items_of,
 )
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line, suggestion
 
@@ -34,7 +35,6 @@ SOFTWARE, IMAGE = f"{CELL}software", f"{CELL}container"
 LAUNCHER, CORES, VARIABLE = f"{CELL}launcher", f"{CELL}cores", f"{CELL}env."
 SLURM = f"{CELL}slurm"
 _MOST_CORES = 65536
-_THIS = Interpreter()
 
 
 def software_of(cell: Cell, plan: Plan) -> Software:
@@ -48,10 +48,9 @@ def software_of(cell: Cell, plan: Plan) -> Software:
     """
     wanted = shown(cell.parameters.get(SOFTWARE))
     if not wanted:
-        image = shown(cell.parameters.get(IMAGE))
-        if image:
+        if image := shown(cell.parameters.get(IMAGE)):
             return ContainerSoftware(container=Container(image=image))
-        return Interpreter(python=plan.slurm.python) if plan.slurm and plan.slurm.python else _THIS
+        return Interpreter(python=plan.slurm.python if plan.slurm else "")
     if wanted not in plan.software:
         raise ConfigurationError(f'unknown software "{wanted}"; {suggestion(wanted, plan.software)}')
     return plan.software[wanted]
@@ -103,15 +102,6 @@ def variables_of(cell: Cell) -> dict[str, str]:
     return found
 
 
-def launcher_of(cell: Cell) -> tuple[str, ...]:
-    """Returns the words that a cell adds before its program.
-
-    Raises:
-        ConfigurationError: A quotation is not closed.
-    """
-    return _words_of(cell, LAUNCHER)
-
-
 def sbatch_options_of(cell: Cell, plan: Plan) -> tuple[str, ...]:
     """Returns the sbatch options that a cell adds to those of its plan.
 
@@ -132,7 +122,11 @@ def sbatch_options_of(cell: Cell, plan: Plan) -> tuple[str, ...]:
 
 
 def _words_of(cell: Cell, parameter: str) -> tuple[str, ...]:
-    """Returns the words of a parameter: a list of them, or a text that is split as in a shell."""
+    """Returns the words of a parameter: a list of them, or a text that is split as in a shell.
+
+    Raises:
+        ConfigurationError: A quotation is not closed.
+    """
     given = cell.parameters.get(parameter)
     if isinstance(given, list):
         return tuple(shown(each) for each in given)
@@ -350,7 +344,7 @@ def command_of(
     """
     software = software_of(cell, plan)
     environment = {**software.environment, **variables_of(cell), **(variables or {})}
-    launcher = (*software.launcher, *launcher_of(cell))
+    launcher = (*software.launcher, *_words_of(cell, LAUNCHER))
     cores, slurm = cores_of(cell, here=here), sbatch_options_of(cell, plan)
     if isinstance(software, ContainerSoftware):
         words = (*launcher, AGENT, *cell.argv)
@@ -370,8 +364,8 @@ def check_software(
     here: bool = True,
     on_agents: bool = False,
     limit_s: float = LIMIT_S,
-) -> Iterator[str]:
-    """Yields one line for each distinct problem with the software that the cells run in.
+) -> Iterable[str]:
+    """Returns one line for each distinct problem with the software that the cells run in.
 
     Each interpreter and each image imports the frameworks of its cells once, in a separate process. This
     process imports none: for its own interpreter, it looks up the installed packages.
@@ -383,49 +377,41 @@ def check_software(
         on_agents: Whether agents run the models; the packages installed here do not matter then.
         limit_s: How long an interpreter may take to answer.
     """
-    seen: set[str] = set()
+    found: dict[str, None] = {}
     groups: dict[str, tuple[str, Software, dict[str, None]]] = {}
     for cell in cells:
         try:
             software = software_of(cell, plan)
             sbatch_options_of(cell, plan)
-            yield from _new(_missing_programs(cell, software, here=here), seen)
+            found |= dict.fromkeys(_missing_programs(cell, software, here=here))
         except ConfigurationError as error:
-            yield from _new([str(error)], seen)
+            found[str(error)] = None
             continue
         name = shown(cell.parameters.get(SOFTWARE))
         _, _, frameworks = groups.setdefault(software.model_dump_json(), (name, software, {}))
-        given = cell.options.get("framework_name")
-        wanted = given if isinstance(given, list) else [given]
-        frameworks.update((shown(each), None) for each in wanted if each)
+        frameworks |= {shown(each): None for each in items_of(cell.options.get("framework_name")) if each}
     for name, software, frameworks in groups.values():
         if not name and on_agents:
             continue
         if not name and software == Interpreter():
-            yield from _new(_not_installed(frameworks), seen)
+            found |= dict.fromkeys(_not_installed(frameworks))
             continue
         problems = _folder_problems(software) or _problems(software, frameworks, limit_s)
         where = f"software {name}: " if name else ""
-        yield from _new((f"{where}{each}" for each in problems), seen)
+        found |= {f"{where}{each}": None for each in problems}
+    return found
 
 
 def _missing_programs(cell: Cell, software: Software, *, here: bool) -> list[str]:
     """Returns the launcher's programs that are not installed; raises ConfigurationError."""
-    launcher, cores = launcher_of(cell), cores_of(cell, here=here)
+    launcher = _words_of(cell, LAUNCHER)
+    programs = [_PINNING] if cores_of(cell, here=here) else []
     variables_of(cell)
-    programs = [_PINNING] if cores else []
     if isinstance(software, Interpreter):
         programs += [*software.launcher[:1], *launcher[:1]]
     elif software.container.engine is not Engine.APPTAINER:
         programs = []
     return [f"{each} is not installed, or not on PATH" for each in programs if not shutil.which(each)]
-
-
-def _new(lines: Iterable[str], seen: set[str]) -> Iterator[str]:
-    for line in lines:
-        if line not in seen:
-            seen.add(line)
-            yield line
 
 
 def _not_installed(frameworks: Iterable[str]) -> Iterator[str]:

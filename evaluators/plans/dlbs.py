@@ -24,7 +24,7 @@ from typing import Any
 from inferometer.evaluators.plans import dlbs_names as names
 from inferometer.evaluators.plans.cell_command import IMAGE, VARIABLE
 from inferometer.evaluators.plans.cells import Cell, cells_of, shown, with_references
-from inferometer.evaluators.plans.plan import plan_of
+from inferometer.evaluators.plans.plan import items_of, plan_of
 from inferometer.manifests.errors import ConfigurationError
 
 _SECTIONS = {"parameters": dict, "variables": dict, "extensions": list}
@@ -98,7 +98,7 @@ def _parsed(text: str) -> dict[str, Any]:
         if not all(isinstance(case, dict) for case in extension["cases"]):
             raise _refused(f"extensions.{number}.cases: has what is not an object")
     variables = content["variables"].items()
-    return {**content, "variables": {n: v if isinstance(v, list) else [v] for n, v in variables}}
+    return {**content, "variables": {name: items_of(values) for name, values in variables}}
 
 
 def _complete(content: dict[str, Any], kinds: Mapping[str, type], where: str) -> None:
@@ -430,7 +430,7 @@ def _of_extension(extension: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _why_python(value: Any) -> str:
     """Returns the reason why a value with a Python expression has no equal; empty for one without."""
-    for text in value if isinstance(value, list) else [value]:
+    for text in items_of(value):
         if isinstance(text, str) and (found := _PYTHON.search(text)):
             whole = found[0]
             cut = whole if len(whole) <= _SHOWN_CHARACTERS else whole[:_SHOWN_CHARACTERS] + "…"

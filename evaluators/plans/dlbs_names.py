@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from inferometer.evaluators.plans.cell_command import CORES, IMAGE, LAUNCHER, SLURM, SOFTWARE, VARIABLE
 from inferometer.evaluators.plans.cells import referred_in, with_references
-from inferometer.evaluators.plans.plan import Plan
+from inferometer.evaluators.plans.plan import Plan, items_of
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 FRAMEWORKS = ("mxnet", "pytorch")
@@ -252,7 +252,7 @@ class GivenNames:
             return name
         ours = _ours(name, self._command)
         if ours != name:
-            for each in value if isinstance(value, list) else [value]:
+            for each in items_of(value):
                 if reason := why_not(name, each):
                     raise ConfigurationError(f"{name}={each}: {reason}")
             return ours

@@ -27,7 +27,6 @@ from inferometer.manifests.errors import ConfigurationError, OutputError
 
 IN_WORK, WAITING = "in work", "waiting"
 """The states of runs without a result: with a job, and without."""
-_FILE = "journal.jsonl"
 _TAIL = 64
 
 
@@ -69,13 +68,9 @@ class Result:
     evaluations: tuple[str, ...] = ()
     monitor: Mapping[str, Any] | None = None
 
-    def document(self) -> dict[str, Any]:
-        """Returns the result as a JSON document."""
-        return {**asdict(self), "ended": self.ended.value, "evaluations": list(self.evaluations)}
-
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Result:
-        """Returns the result that a document describes; fields that later versions add are ignored.
+        """Returns the result whose ``asdict`` a document is; fields that later versions add are ignored.
 
         Raises:
             ValueError: The document is not that of a result; also ``KeyError`` and ``TypeError``.
@@ -98,7 +93,7 @@ def write_result(path: Path, result: Result) -> None:
     """
     try:
         with replacing(path, synced=True) as file:
-            file.write(json.dumps(result.document()).encode())
+            file.write(json.dumps(asdict(result)).encode())
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
@@ -180,7 +175,7 @@ class Journal:
 
     def ended(self, result: Result) -> None:
         """Records the result of a run."""
-        self._add(result.key, Event.ENDED, {"result": result.document()})
+        self._add(result.key, Event.ENDED, {"result": asdict(result)})
 
     def _add(self, key: str, event: Event, content: Mapping[str, Any]) -> None:
         line = {"at_ns": time.time_ns(), "run": key, "event": event.value, **content}
@@ -190,7 +185,7 @@ class Journal:
 
 def journal_file(folder: Path) -> Path:
     """Returns the file of the journal in the folder of a plan."""
-    return folder / _FILE
+    return folder / "journal.jsonl"
 
 
 class JournalFollower:
@@ -206,9 +201,7 @@ class JournalFollower:
 
     def __init__(self, folder: Path) -> None:
         self._path = journal_file(folder)
-        self.changed_ns = 0
-        self.runs: dict[str, RunHistory] = {}
-        self._read, self._tail, self._size = 0, b"", -1
+        self._forget()
 
     def look(self) -> bool:
         """Reads the lines that were added; returns whether the journal has changed."""
@@ -217,18 +210,22 @@ class JournalFollower:
                 status = os.fstat(file.fileno())
                 if (status.st_mtime_ns, status.st_size) == (self.changed_ns, self._size):
                     return False
-                self.changed_ns, self._size = status.st_mtime_ns, status.st_size
                 file.seek(self._read - len(self._tail))
                 if file.read(len(self._tail)) != self._tail:  # another file is in its place
                     file.seek(0)
-                    self._read, self._tail, self.runs = 0, b"", {}
+                    self._forget()
+                self.changed_ns, self._size = status.st_mtime_ns, status.st_size
                 self._take(file.read())
         except OSError:
             changed = self._size >= 0
-            self.changed_ns, self.runs = 0, {}
-            self._read, self._tail, self._size = 0, b"", -1
+            self._forget()
             return changed
         return True
+
+    def _forget(self) -> None:
+        self.changed_ns, self._size = 0, -1
+        self.runs: dict[str, RunHistory] = {}
+        self._read, self._tail = 0, b""
 
     def _take(self, added: bytes) -> None:
         begin = self._read
@@ -256,8 +253,8 @@ def _apply(runs: dict[str, RunHistory], line: Mapping[str, Any]) -> None:
     history = runs.setdefault(line["run"], RunHistory())
     match Event(line["event"]):
         case Event.SUBMITTED:
-            history.job, history.result, history.restarts = str(line["job"]), None, 0
-            history.last_job = history.job
+            history.job = history.last_job = str(line["job"])
+            history.result, history.restarts = None, 0
         case Event.LOST:
             history.job = ""
             history.lost += line["counts"]
@@ -270,9 +267,7 @@ def _apply(runs: dict[str, RunHistory], line: Mapping[str, Any]) -> None:
 
 
 _WORDS = ("argv", "stop", "slurm", "container_pid")
-_SPEC, _RESULT, _LOG, _DATA, _STOP = "run.json", "result.json", "log.txt", "data", "stop"
-_CELLS, _LOCK = "cells.json", "driver.lock"
-_PIDS = "processes.json"
+_SPEC, _PIDS = "run.json", "processes.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _START = 18
 """The place of the start time in /proc/PID/stat after the name, which stands in brackets."""
@@ -321,17 +316,17 @@ class RunFolder:
     @property
     def result(self) -> Path:
         """The file of the run's result."""
-        return self.path / _RESULT
+        return self.path / "result.json"
 
     @property
     def log(self) -> Path:
         """The file with the output of the command."""
-        return self.path / _LOG
+        return self.path / "log.txt"
 
     @property
     def data(self) -> Path:
         """The data directory of the command, with its own database."""
-        return self.path / _DATA
+        return self.path / "data"
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -387,6 +382,15 @@ class KeptPlan:
         """Its runs, by cell."""
         return (Run(cell, number) for cell in self.cells for number in range(1, self.repeat + 1))
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether each part has the right type; a file may have any."""
+        return (
+            all(isinstance(each, str) for each in (self.name, self.description, *(c.id for c in self.cells)))
+            and isinstance(self.repeat, int)
+            and all(isinstance(each, dict) for c in self.cells for each in (c.options, c.parameters))
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PlanFolder:
@@ -401,17 +405,17 @@ class PlanFolder:
     @property
     def stop(self) -> Path:
         """The file whose presence asks the driver to stop after the current runs."""
-        return self.path / _STOP
+        return self.path / "stop"
 
     @property
     def cells(self) -> Path:
         """The file that ``keep`` writes."""
-        return self.path / _CELLS
+        return self.path / "cells.json"
 
     @property
     def lock(self) -> Path:
         """The file that the driver locks."""
-        return self.path / _LOCK
+        return self.path / "driver.lock"
 
     @property
     def is_driven(self) -> bool:
@@ -445,27 +449,14 @@ class PlanFolder:
         try:
             content = json.loads(self.cells.read_text(encoding="utf-8"))
             cells = tuple(Cell(**{**each, "words": tuple(each["words"])}) for each in content["cells"])
-            return _whole(KeptPlan(content["name"], content["description"], content["repeat"], cells))
+            kept = KeptPlan(content["name"], content["description"], content["repeat"], cells)
+            return kept if kept.is_typed else None
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def run(self, run: Run) -> RunFolder:
         """Returns the folder of a run."""
         return RunFolder(self.path / "runs" / run.key)
-
-
-def _whole(kept: KeptPlan) -> KeptPlan:
-    """Returns the plan, if each of its parts has the right type."""
-    typed = (
-        isinstance(kept.name, str),
-        isinstance(kept.description, str),
-        isinstance(kept.repeat, int),
-        all(isinstance(cell.id, str) for cell in kept.cells),
-        all(isinstance(each, dict) for cell in kept.cells for each in (cell.options, cell.parameters)),
-    )
-    if not all(typed):
-        raise TypeError("a part of it is of another type")
-    return kept
 
 
 def note_command(folder: RunFolder, command: int) -> None:
@@ -499,9 +490,7 @@ def stop_container(words: Sequence[str]) -> None:
 def _began(pid: int, *, zombie: bool = True) -> str | None:
     """Returns when a process began, which tells it from others with the same id; None if it does not exist.
 
-    Args:
-        pid: The process id.
-        zombie: Whether a process that has ended counts until its parent has waited for it.
+    With ``zombie``, one that has ended counts until its parent has waited for it.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -112,22 +112,7 @@ class MonitorSummary:
 
     def document(self) -> dict[str, Any]:
         """Returns the summary for JSON, with each spread as ``{min, mean, max}``."""
-        spreads = {
-            name: _document(getattr(self, name))
-            for name in ("cpu_percent", "resident_bytes", "virtual_bytes", "processes")
-        }
-        return {
-            "samples": self.samples,
-            "interval_s": self.interval_s,
-            "reached_interval_s": self.reached_interval_s,
-            "slowed": self.slowed,
-            "wall_s": self.wall_s,
-            "own_cpu_s": self.own_cpu_s,
-            "own_share": self.own_share,
-            "cpu_s": self.cpu_s,
-            **spreads,
-            "gpus": [{name: _document(each) for name, each in gpu.items()} for gpu in self.gpus],
-        }
+        return {**asdict(self), "own_share": self.own_share}
 
 
 class Monitor(Closeable):
@@ -305,10 +290,6 @@ def _read(pid: int) -> tuple[float, float, float] | None:
         return None
     cpu_s = times.user + times.system + times.children_user + times.children_system
     return cpu_s, float(memory.rss), float(memory.vms)
-
-
-def _document(spread: Spread | None) -> dict[str, float] | None:
-    return None if spread is None else {"min": spread.min, "mean": spread.mean, "max": spread.max}
 
 
 _OUT_OF_MEMORY = "out of memory"
