@@ -165,7 +165,7 @@ def choices_of(cases: Sequence[Case]) -> dict[str, Any]:
             values.setdefault(name, set())
     for case in cases:
         for name, value in case.dimensions.items():
-            values.setdefault(name, set()).add("" if value is None else shown(value))
+            values.setdefault(name, set()).add(shown(value))
     known = figure_columns()
     figures = dict.fromkeys(name for case in cases for name in case.figures)
     telling_names = {*CASE, *(name for case in cases for name in case.cell.parameters)}
@@ -237,10 +237,6 @@ def _varying(runs: Iterable[Run]) -> tuple[str, ...]:
 def _told(run: Run, names: Iterable[str]) -> Iterator[str]:
     parameters = run.cell.parameters
     return (f"{name}={shown(parameters[name])}" for name in names if name in parameters)
-
-
-def _moment(at_ns: int) -> str:
-    return datetime.fromtimestamp(at_ns // _NS_PER_S, timezone.utc).isoformat()
 
 
 def _capital(text: str) -> str:
@@ -364,7 +360,7 @@ class _Followed:
             "state": self._state(driven) if kept else "",
             "total": len(self._runs),
             "counts": {name: self._counts[name] for name in _ordered(self._counts)},
-            "changed": _moment_or_none(self._journal.changed_ns),
+            "changed": _moment(self._journal.changed_ns),
         }
 
     def report(self, store: EvaluationStore, query: Asked, clock: Callable[[], float]) -> dict[str, Any]:
@@ -490,6 +486,6 @@ def _ordered(counts: Mapping[str, int]) -> Iterator[str]:
     return (name for name in (*(each.value for each in Ended), IN_WORK, WAITING) if counts[name])
 
 
-def _moment_or_none(at_ns: int) -> str | None:
+def _moment(at_ns: int) -> str | None:
     """Returns a time in ISO 8601 format; None if there is none."""
-    return datetime.fromtimestamp(at_ns // 10**9, timezone.utc).isoformat() if at_ns else None
+    return datetime.fromtimestamp(at_ns // _NS_PER_S, timezone.utc).isoformat() if at_ns else None

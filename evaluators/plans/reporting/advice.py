@@ -6,16 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Rule, plural, readable
+from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Rule, plural
 from inferometer.evaluators.plans.cells import CELL, Cell, Run
 from inferometer.evaluators.plans.reporting.cases import CASE, Case, Figure, figure_columns, ratio, scaled
 from inferometer.evaluators.plans.reporting.scaling import (
     Quantity,
+    by_count,
     count_of,
     one_figure,
     quantity_of,
     rate_of,
     varying,
+    whole,
 )
 from inferometer.evaluators.plans.reporting.tables import (
     DOUBTS,
@@ -24,11 +26,11 @@ from inferometer.evaluators.plans.reporting.tables import (
     check_dimensions,
     dimension_columns,
     drawing_of,
+    figure_text,
     figure_values,
     interval_columns,
     is_far,
     lines_through,
-    mixed,
     notes_on,
     place_of,
     point_series,
@@ -205,22 +207,14 @@ def paired(
     Raises:
         ConfigurationError: Two cases on the CPU have the same number of cores in a group.
     """
-    by_cores: dict[tuple[str, ...], dict[float, Case]] = {}
-    for case in on_cpu:
-        number = count_of(case, over)
-        if number is None or number <= 0:
-            continue
-        other = by_cores.setdefault(place_of(case, names), {}).setdefault(number, case)
-        if other is not case:
-            raise ConfigurationError(mixed(other, case, (*names, over)))
-    for place, cpu in by_cores.items():
+    counted = [case for case in on_cpu if (count_of(case, over) or 0) > 0]
+    for place, cpu in by_count(counted, names, over).items():
         gpus = [case for case in on_gpu if place_of(case, names) == place]
         if not gpus:
             continue
         fastest = max(gpus, key=lambda case: _known(rate_in(case, figure)).value)
-        ordered = dict(sorted(cpu.items()))
-        rates = {number: _known(rate_in(case, figure)) for number, case in ordered.items()}
-        yield DeviceGroup(fastest.dimensions, ordered, rates, fastest, _known(rate_in(fastest, figure)))
+        rates = {number: _known(rate_in(case, figure)) for number, case in cpu.items()}
+        yield DeviceGroup(fastest.dimensions, cpu, rates, fastest, _known(rate_in(fastest, figure)))
 
 
 def unpaired(on_cpu: Sequence[Case], on_gpu: Sequence[Case], names: Sequence[str]) -> str:
@@ -250,9 +244,9 @@ class Verdict(str, Enum):
     @classmethod
     def of(cls, even: Figure, cores_per_gpu: float) -> Verdict:
         """Returns the verdict: undecided where the interval of the break-even includes the price."""
-        if even.low is None or even.high is None or even.low <= cores_per_gpu <= even.high:
+        if even.ends is None or even.ends[0] <= cores_per_gpu <= even.ends[1]:
             return cls.UNDECIDED
-        return cls.WORTH if cores_per_gpu < even.low else cls.NOT_WORTH
+        return cls.WORTH if cores_per_gpu < even.ends[0] else cls.NOT_WORTH
 
 
 def gpu_advice(
@@ -362,7 +356,7 @@ def _row(
         **verdict,
         **figure_values("ratio", group.times),
         **figure_values("break_even_cores", group.even),
-        "reaching_cores": "none measured" if reaching is None else _whole(reaching),
+        "reaching_cores": "none measured" if reaching is None else whole(reaching),
         USE: group.use_percent,
         **values,
         **figure_values("rate", group.gpu_rate, "gpu"),
@@ -384,29 +378,19 @@ def advice_of(
         cores_per_gpu: How many cores a GPU counts for; None if it is unknown.
     """
     cores = f"{best_cores:g} core{'' if best_cores == 1 else 's'}"
-    told = f"GPU: {_with_interval(times)} times the rate of {cores}"
+    told = f"GPU: {figure_text(times)} times the rate of {cores}"
     if cores_per_gpu is None:
-        told += f"; worth asking for where a GPU counts as fewer than {_with_interval(even)} cores"
+        told += f"; worth asking for where a GPU counts as fewer than {figure_text(even)} cores"
     else:
         asked = {
             Verdict.WORTH: "worth asking for",
             Verdict.NOT_WORTH: "not worth asking for",
             Verdict.UNDECIDED: "undecided without more repetitions",
         }[Verdict.of(even, cores_per_gpu)]
-        told += f"; {asked} at {cores_per_gpu:g} cores a GPU: it breaks even at {_with_interval(even)}"
+        told += f"; {asked} at {cores_per_gpu:g} cores a GPU: it breaks even at {figure_text(even)}"
     if use_percent is not None and use_percent < LITTLE_USE_PERCENT:
         told += f"; the GPU was at work {use_percent:.0f} % of the run, so try larger batches or more loaders"
     return told
-
-
-def _whole(number: float) -> int | float:
-    return int(number) if number.is_integer() else number
-
-
-def _with_interval(figure: Figure) -> str:
-    if figure.low is None or figure.high is None:
-        return readable(figure.value)
-    return f"{readable(figure.value)} [{readable(figure.low)}, {readable(figure.high)}]"
 
 
 def _drawing(groups: Sequence[DeviceGroup], names: Sequence[str], over: str, figure: str) -> Drawing | None:
@@ -414,7 +398,7 @@ def _drawing(groups: Sequence[DeviceGroup], names: Sequence[str], over: str, fig
     charts = []
     for group in groups:
         points = [
-            Point(number, rate.value, "CPU", "", f"{number:g} cores: {_with_interval(rate)}")
+            Point(number, rate.value, "CPU", "", f"{number:g} cores: {figure_text(rate)}")
             for number, rate in group.rates.items()
         ]
         charts.append(
@@ -423,7 +407,7 @@ def _drawing(groups: Sequence[DeviceGroup], names: Sequence[str], over: str, fig
                 over.replace("_", " "),
                 _rate_header(figure),
                 (*lines_through(points), *point_series(points)),
-                rules=(Rule(group.gpu_rate.value, f"GPU {_with_interval(group.gpu_rate)}"),),
+                rules=(Rule(group.gpu_rate.value, f"GPU {figure_text(group.gpu_rate)}"),),
                 x_logarithmic=is_far([point.x for point in points]),
                 tall=len(groups) == 1,
             )

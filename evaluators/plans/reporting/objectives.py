@@ -101,9 +101,9 @@ class Condition:
         figure = case.figures.get(self.name)
         if figure is None:
             return Certainty.CERTAIN
-        if figure.low is None or figure.high is None:
+        if figure.ends is None:
             return Certainty.UNKNOWN
-        answers = {self._holds(each) for each in (figure.low, figure.value, figure.high)}
+        answers = {self._holds(each) for each in (figure.value, *figure.ends)}
         return Certainty.CERTAIN if len(answers) == 1 else Certainty.UNCERTAIN
 
     def distance(self, case: Case) -> float:
@@ -176,7 +176,7 @@ def _value_of(case: Case, name: str) -> str:
     figure = case.figures.get(name)
     if figure is None:
         return f"{name} {shown(case.dimensions.get(name))}"
-    ends = "" if figure.low is None or figure.high is None else f" [{figure.low:.4g}, {figure.high:.4g}]"
+    ends = f" [{figure.ends[0]:.4g}, {figure.ends[1]:.4g}]" if figure.ends else ""
     return f"{name} {figure.value:.4g}{ends}"
 
 

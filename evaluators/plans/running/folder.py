@@ -203,6 +203,11 @@ class JournalFollower:
         self._path = journal_file(folder)
         self._forget()
 
+    def _forget(self) -> None:
+        self.changed_ns, self._size = 0, -1
+        self.runs: dict[str, RunHistory] = {}
+        self._read, self._tail = 0, b""
+
     def look(self) -> bool:
         """Reads the lines that were added; returns whether the journal has changed."""
         try:
@@ -221,11 +226,6 @@ class JournalFollower:
             self._forget()
             return changed
         return True
-
-    def _forget(self) -> None:
-        self.changed_ns, self._size = 0, -1
-        self.runs: dict[str, RunHistory] = {}
-        self._read, self._tail = 0, b""
 
     def _take(self, added: bytes) -> None:
         begin = self._read
@@ -385,11 +385,10 @@ class KeptPlan:
     @property
     def is_typed(self) -> bool:
         """Whether each part has the right type; a file may have any."""
-        return (
-            all(isinstance(each, str) for each in (self.name, self.description, *(c.id for c in self.cells)))
-            and isinstance(self.repeat, int)
-            and all(isinstance(each, dict) for c in self.cells for each in (c.options, c.parameters))
-        )
+        texts = (self.name, self.description, *(cell.id for cell in self.cells))
+        values = (each for cell in self.cells for each in (cell.options, cell.parameters))
+        typed = ((texts, str), ((self.repeat,), int), (values, dict))
+        return all(isinstance(each, kind) for held, kind in typed for each in held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,7 +494,7 @@ def _began(pid: int, *, zombie: bool = True) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         state, *fields = stat.rpartition(")")[2].split()
-        boot = _BOOT.read_text(encoding="ascii").strip()
-        return None if state == "Z" and not zombie else f"{boot} {fields[_START]}"
+        began = f"{_BOOT.read_text(encoding='ascii').strip()} {fields[_START]}"
+        return None if state == "Z" and not zombie else began
     except (OSError, IndexError, ValueError):
         return None
