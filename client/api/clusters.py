@@ -36,27 +36,22 @@ def _line(value: Any) -> Any:
     return value
 
 
-def _time(value: Any) -> Any:
-    """Checks a time and rejects numbers: YAML reads an unquoted 1:00:00 as 3600, and Slurm counts minutes."""
-    if not isinstance(value, str) or not TIME.fullmatch(value):
-        raise PydanticCustomError("time", f"text in quotes: {TIME_HELP}")
-    return value
+def _fitting(pattern: re.Pattern[str], kind: str, told: str) -> BeforeValidator:
+    """Returns a check for a text that fits; its error says what is wanted."""
 
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise PydanticCustomError(kind, told)
+        return value
 
-def _memory(value: Any) -> Any:
-    if not isinstance(value, str) or not MEMORY.fullmatch(value):
-        raise PydanticCustomError("memory", f"{MEMORY_HELP}")
-    return value
-
-
-def _variable(value: Any) -> Any:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise PydanticCustomError("variable", "names of environment variables")
-    return value
+    return BeforeValidator(check)
 
 
 _Line = Annotated[str, BeforeValidator(_line)]
-_Variable = Annotated[str, BeforeValidator(_variable)]
+_Variable = Annotated[str, _fitting(_NAME, "variable", "names of environment variables")]
+# YAML reads an unquoted 1:00:00 as the number 3600, and Slurm counts minutes
+_Time = Annotated[str, _fitting(TIME, "time", f"text in quotes: {TIME_HELP}")]
+_Memory = Annotated[str, _fitting(MEMORY, "memory", MEMORY_HELP)]
 
 
 class ClusterProfile(BaseModel):
@@ -81,8 +76,8 @@ class ClusterProfile(BaseModel):
 
     account: _Line | None = None
     partition: _Line | None = None
-    time: Annotated[str, BeforeValidator(_time)] | None = None
-    memory: Annotated[str, BeforeValidator(_memory)] | None = None
+    time: _Time | None = None
+    memory: _Memory | None = None
     cpus_per_task: Annotated[int, Field(ge=1)] | None = None
     modules: tuple[_Line, ...] = ()
     virtualenv: Path | None = None

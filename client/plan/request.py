@@ -24,12 +24,9 @@ from inferometer.evaluators.plans.cells import Cell, Run, cells_of, runs_of
 from inferometer.evaluators.plans.dlbs import import_dlbs
 from inferometer.evaluators.plans.dlbs_names import GivenNames
 from inferometer.evaluators.plans.plan import Plan, items_of, plan_of, read_plan
-from inferometer.evaluators.plans.running.folder import PlanFolder
+from inferometer.evaluators.plans.running.folder import PLANS, PlanFolder
 from inferometer.manifests.errors import ConfigurationError, OutputError
 from inferometer.manifests.loader import parse_yaml
-
-PLANS = "plans"
-"""The folder of all plans in the data directory."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -167,7 +167,7 @@ def _option_text(value: Any) -> str | None:
     return str(getattr(value, "value", value))
 
 
-FIRST = (
+_FIRST = (
     "created_at",
     "model_name",
     "framework_name",
@@ -181,7 +181,7 @@ FIRST = (
     "id",
 )
 """The columns of the table of evaluations; the others are shown on demand."""
-NUMERIC = ("batch_size", "threads", "latency_ms_p50", "rate_per_s", "top1_accuracy", "score")
+_NUMERIC = ("batch_size", "threads", "latency_ms_p50", "rate_per_s", "top1_accuracy", "score")
 _ONLY_PICTURES = ("duration", "eventflow", "training_steps")
 _MOST_ROWS = 2000
 _ASIDE = {
@@ -207,8 +207,12 @@ _OPTIONS = {
 
 def overview_columns() -> list[dict[str, Any]]:
     """Returns the columns of the table of evaluations, in the order of the page."""
-    columns: list[dict[str, Any]] = columns_of(OverviewReport.columns, NUMERIC, FIRST)
-    return columns
+    return columns_of(OverviewReport.columns, _NUMERIC, _FIRST)
+
+
+def sort_key(value: Any) -> tuple[int, Any]:
+    """Returns the sort key of a value of the table: numbers first, by size, then texts, ignoring case."""
+    return (0, value) if isinstance(value, int | float) else (1, str(value).casefold())
 
 
 def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]:
@@ -236,7 +240,10 @@ def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]
         }
 
 
-def page_reports() -> Mapping[str, Report[Any]]:
+Reports: TypeAlias = Mapping[str, Report[Any]]
+
+
+def page_reports() -> Reports:
     """Returns the reports by name, including those of plug-ins, whose discovery is slow."""
     return {name: find_report(name) for name in known_reports()}
 
@@ -244,7 +251,7 @@ def page_reports() -> Mapping[str, Report[Any]]:
 def evaluation_document(
     evaluation: Evaluation,
     group: Sequence[Evaluation],
-    reports: Mapping[str, Report[Any]],
+    reports: Reports,
     spans: SpanSource | None,
     omitted: str = "",
 ) -> dict[str, Any]:
@@ -323,7 +330,7 @@ def _remarks(evaluation: Evaluation, timed: Evaluation) -> Iterator[str]:
 def _reported(
     evaluation: Evaluation,
     timed: Evaluation,
-    reports: Mapping[str, Report[Any]],
+    reports: Reports,
     spans: SpanSource | None,
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]], list[dict[str, Any]]]:
     """Returns the figures, other values by name, and tables, of all reports that take the evaluation."""

@@ -22,20 +22,15 @@ def text_of(value: Value, column: Column) -> str | None:
     return cell_text(value, column) if isinstance(value, bool | float) else None
 
 
-def is_number(value: Value) -> bool:
-    """Returns whether a value is a number."""
+def _is_number(value: Value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def sort_key(value: Any) -> tuple[int, Any]:
-    """Returns the sort key of a value: numbers first, by size, then texts, ignoring case."""
-    return (0, value) if isinstance(value, int | float) else (1, str(value).casefold())
-
-
-def columns_of(columns: Iterable[Column], numeric: Iterable[str] = (), first: Sequence[str] = ()) -> Any:
+def columns_of(
+    columns: Iterable[Column], numeric: Iterable[str] = (), first: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Returns columns, with those of the keys ``first`` before the others, which are details then."""
     known = {column.key: column for column in columns}
-    order = [*first, *(key for key in known if key not in first)]
     numbers = set(numeric)
     return [
         {
@@ -44,14 +39,14 @@ def columns_of(columns: Iterable[Column], numeric: Iterable[str] = (), first: Se
             "numeric": key in numbers,
             "detail": bool(first) and key not in first,
         }
-        for key in order
+        for key in dict.fromkeys((*first, *known))
     ]
 
 
 def table_of(report: str, caption: str, columns: Sequence[Column], rows: Iterable[Row]) -> dict[str, Any]:
     """Returns a report's rows as a table."""
     held = list(rows)
-    numeric = [column.key for column in columns if any(is_number(row[column.key]) for row in held)]
+    numeric = [column.key for column in columns if any(_is_number(row[column.key]) for row in held)]
     return {
         "report": report,
         "caption": caption,
@@ -76,11 +71,10 @@ def figures_of(
     known = {column.key: column for column in columns}
     figures = []
     for key, column in known.items():
-        if key.removesuffix("_low") != key and key.removesuffix("_low") in known:
+        figure_key, _, end = key.rpartition("_")
+        if end in ("low", "high") and figure_key in known:
             continue
-        if key.removesuffix("_high") != key and key.removesuffix("_high") in known:
-            continue
-        if not is_number(row[key]) and not (row[key] is None and key in headlines):
+        if not _is_number(row[key]) and not (row[key] is None and key in headlines):
             continue
         figure = {
             "key": key,

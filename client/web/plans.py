@@ -14,14 +14,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from inferometer.client.plan.request import PLANS
 from inferometer.client.web.elements import chart_document, table_of
 from inferometer.evaluators.drawing.charts import Mark, PointChart, Series
 from inferometer.evaluators.plans.cells import CELL, Run, shown
 from inferometer.evaluators.plans.plan import PLAN_NAME
-from inferometer.evaluators.plans.reporting.asked import Asked, reported
+from inferometer.evaluators.plans.reporting.asked import Asked, chosen, reported
 from inferometer.evaluators.plans.reporting.cases import CASE, Case, PlanReader, figure_columns, notes_on_runs
-from inferometer.evaluators.plans.reporting.objectives import chosen
 from inferometer.evaluators.plans.reporting.scaling import Scaling
 from inferometer.evaluators.plans.reporting.tables import (
     DOUBTS,
@@ -32,6 +30,7 @@ from inferometer.evaluators.plans.reporting.tables import (
 )
 from inferometer.evaluators.plans.running.folder import (
     IN_WORK,
+    PLANS,
     WAITING,
     Ended,
     JournalFollower,

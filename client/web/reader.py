@@ -10,16 +10,16 @@ from typing import Any
 
 from inferometer.client.api.stored import chosen_side, find_one, others_of, readable_spans
 from inferometer.client.web.documents import (
+    Reports,
     comparison_document,
     evaluation_document,
     overview_columns,
     overview_rows,
     page_reports,
+    sort_key,
 )
-from inferometer.client.web.elements import sort_key
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.kinds.registry import every_kind, find_kind
-from inferometer.evaluators.reports.base import Report
 from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, StoreError
@@ -155,7 +155,7 @@ class StoreReader:
         return self._store
 
     @cached_property
-    def _reports(self) -> Mapping[str, Report[Any]]:
+    def _reports(self) -> Reports:
         return page_reports()
 
     def close(self) -> None:

@@ -364,7 +364,7 @@ def check_software(
     here: bool = True,
     on_agents: bool = False,
     limit_s: float = LIMIT_S,
-) -> Iterable[str]:
+) -> tuple[str, ...]:
     """Returns one line for each distinct problem with the software that the cells run in.
 
     Each interpreter and each image imports the frameworks of its cells once, in a separate process. This
@@ -399,7 +399,7 @@ def check_software(
         problems = _folder_problems(software) or _problems(software, frameworks, limit_s)
         where = f"software {name}: " if name else ""
         found |= {f"{where}{each}": None for each in problems}
-    return found
+    return tuple(found)
 
 
 def _missing_programs(cell: Cell, software: Software, *, here: bool) -> list[str]:

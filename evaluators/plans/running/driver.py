@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from inferometer.agent.files import lock
-from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Plan, Rerun
@@ -25,12 +22,7 @@ from inferometer.evaluators.plans.running.folder import (
     read_result,
 )
 from inferometer.evaluators.plans.running.places import AGENTS, Claim, LocalPlace, Place
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter
-from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import ConfigurationError, InferometerError
-
-if TYPE_CHECKING:
-    from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 MOST_LOSSES = 3
 """How often a run starts again whose job ended without a result, before it has failed."""
@@ -274,31 +266,3 @@ def _size(run: Run, option: str) -> float | None:
 def _others(run: Run, option: str) -> str:
     """Returns the options and parameters of a cell other than its batch size."""
     return repr((run.cell.words, sorted((n, repr(v)) for n, v in run.cell.parameters.items() if n != option)))
-
-
-def imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
-    """Copies the evaluations of a run, with predictions and spans, and returns their ids in order.
-
-    Evaluations that exist already are unchanged, so that the call can be repeated after an interruption.
-
-    Args:
-        data: The data directory of the run.
-        store: The database of the plan.
-
-    Raises:
-        StoreError: One of the two databases cannot be read or written.
-    """
-    found = list(data.glob("*.db"))
-    if not found:
-        return ()
-    with closing(open_store(None, found[0].stem, data)) as source:
-        evaluations = list(source.find(EvaluationFilter(limit=None, include_interrupted=True)))[::-1]
-        for evaluation in evaluations:
-            measurement = evaluation.measurement
-            kind = kind_of(evaluation)
-            if kind.has_predictions:
-                predictions = tuple(source.predictions(evaluation.id))
-                measurement = kind.with_predictions(measurement, predictions)
-            spans = tuple(source.spans(evaluation.id))
-            store.save(replace(evaluation, measurement=measurement, spans=spans))
-    return tuple(each.id for each in evaluations)

@@ -25,6 +25,8 @@ from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.plan import Plan
 from inferometer.manifests.errors import ConfigurationError, OutputError
 
+PLANS = "plans"
+"""The folder of all plans in a data directory."""
 IN_WORK, WAITING = "in work", "waiting"
 """The states of runs without a result: with a job, and without."""
 _TAIL = 64
