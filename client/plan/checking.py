@@ -93,8 +93,9 @@ class PlanAgents:
                 f"model_path {wanted['model_path']}: runs in this process, and agents run the models of "
                 "their manifests, which agent manifest init writes"
             )
+        told = [each.agent_info for each in self.known if each.agent_info]
         if framework:
-            having = dict.fromkeys(name for each in self.known for name in _frameworks(each))
+            having = dict.fromkeys(name for each in told for name in each.frameworks)
             if framework.casefold() not in map(str.casefold, having):
                 have = ", ".join(having) or "none"
                 raise ConfigurationError(f'no agent has framework "{framework}"; they have: {have}')
@@ -103,7 +104,7 @@ class PlanAgents:
         except InvalidConstraintError as error:
             raise ConfigurationError(f"model_version: {error}") from error
         if not able:
-            models = dict.fromkeys(name for each in self.known for name in _models(each))
+            models = dict.fromkeys(known.name for each in told for known in each.models)
             hint = "" if model.casefold() in map(str.casefold, models) else f"; {suggestion(model, models)}"
             version = f" {wanted['model_version']}" if wanted["model_version"] else ""
             within = f" in {framework}" if framework else ""
@@ -182,14 +183,6 @@ def _addresses(texts: Iterable[str], what: str) -> tuple[str, ...]:
             raise ConfigurationError(f"{what}: {address} is named twice")
         found.append(address)
     return tuple(found)
-
-
-def _frameworks(agent: KnownAgent) -> Iterable[str]:
-    return agent.agent_info.frameworks if agent.agent_info else ()
-
-
-def _models(agent: KnownAgent) -> Iterable[str]:
-    return [each.name for each in agent.agent_info.models] if agent.agent_info else []
 
 
 def _unreachable(result: Result) -> bool:

@@ -35,9 +35,8 @@ from inferometer.evaluators.plans.reporting.scaling import Scaling
 from inferometer.evaluators.plans.reporting.tables import PlanTable, failures
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
 from inferometer.evaluators.plans.running.folder import (
-    IN_WORK,
     PLANS,
-    WAITING,
+    STATES,
     Ended,
     PlanFolder,
     Result,
@@ -158,8 +157,7 @@ def _monitored(monitor: Mapping[str, Any]) -> str:
 def counts_text(states: list[RunHistory]) -> str:
     """Returns the number of runs in each state: ``24: 12 complete, 1 failed, 11 waiting``."""
     counts = Counter(each.state for each in states)
-    order = [*(each.value for each in Ended), IN_WORK, WAITING]
-    return f"{len(states)}: " + ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+    return f"{len(states)}: " + ", ".join(f"{counts[name]} {name}" for name in STATES if counts[name])
 
 
 _FOR_PEOPLE = (Format.TABLE.value, Format.MARKDOWN.value)

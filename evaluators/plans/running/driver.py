@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from inferometer.agent.files import lock
 from inferometer.evaluators.plans.cell_command import CellCommand
@@ -141,22 +142,22 @@ class Driver:
     def _start_next(self, waiting: list[Run], working: dict[str, Run], journal: Journal) -> bool:
         """Starts or ends the first waiting run for which this is possible; returns False if there is none."""
         for number, run in enumerate(waiting):
-            result = None
+            claim: Claim | Result | None
             if (reason := self._why_too_large(run)) is not None:
-                result = Result(run.key, Ended.LEFT_OUT, reason)
+                claim = Result(run.key, Ended.LEFT_OUT, reason)
             else:
                 try:
                     claim = self.claim(run)
                 except InferometerError as error:
-                    result = Result(run.key, Ended.FAILED, str(error))
-            if result is not None:
-                del waiting[number]
-                self._keep(run, result, journal)
-                return True
-            if claim is not None:
-                del waiting[number]
+                    claim = Result(run.key, Ended.FAILED, str(error))
+            if claim is None:
+                continue
+            del waiting[number]
+            if isinstance(claim, Result):
+                self._keep(run, claim, journal)
+            else:
                 self._start(run, claim, working, journal)
-                return True
+            return True
         return False
 
     def _start(self, run: Run, claim: Claim, working: dict[str, Run], journal: Journal) -> None:
@@ -180,8 +181,7 @@ class Driver:
         )
         journal.submitted(run.key, f"{self.place.name}/{self.place.start(folder.path)}")
         working[run.key] = run
-        job = journal.runs[run.key].job
-        self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, job=job))
+        self._tell(journal, run, job=journal.runs[run.key].job)
 
     def _take_ended(self, working: dict[str, Run], waiting: list[Run], journal: Journal) -> None:
         """Takes the results of jobs that have ended, and restarts those that have no result."""
@@ -191,7 +191,7 @@ class Driver:
             for number in range(journal.runs[run.key].restarts + 1, news.restarts + 1):
                 reason = f"{self.place.name} started it again, for the {number}. time; now {news.reason}"
                 journal.restarted(run.key, reason)
-                self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, lost=reason))
+                self._tell(journal, run, lost=reason)
             if not news.ended:
                 continue
             del working[run.key]
@@ -203,7 +203,7 @@ class Driver:
                     result = Result(run.key, Ended.FAILED, f"lost {lost} times: {reason}")
                 else:
                     waiting.insert(0, run)
-                    self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, lost=reason))
+                    self._tell(journal, run, lost=reason)
                     continue
             self._keep(run, result, journal)
 
@@ -212,7 +212,7 @@ class Driver:
         journal.ended(result)
         if result.ended is Ended.OUT_OF_MEMORY:
             self._note_too_large(run)
-        self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, result))
+        self._tell(journal, run, result=result)
 
     def _note_too_large(self, run: Run) -> None:
         size = _size(run, self.plan.batch_option)
@@ -227,8 +227,11 @@ class Driver:
             return None
         return f"{self.plan.batch_option} {least:g} ran out of memory"
 
-    def _done(self, journal: Journal) -> int:
-        return sum(run.key in journal.runs and journal.runs[run.key].result is not None for run in self.runs)
+    def _tell(self, journal: Journal, run: Run, **what: Any) -> None:
+        done = sum(
+            each.key in journal.runs and journal.runs[each.key].result is not None for each in self.runs
+        )
+        self.on_progress(PlanProgress(done, len(self.runs), run, **what))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

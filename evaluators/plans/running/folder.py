@@ -44,6 +44,10 @@ class Ended(str, Enum):
     """It did not run: a smaller batch ran out of memory."""
 
 
+STATES = (*(each.value for each in Ended), IN_WORK, WAITING)
+"""All states of runs, those that have ended first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of one run.
@@ -77,8 +81,7 @@ class Result:
         Raises:
             ValueError: The document is not that of a result; also ``KeyError`` and ``TypeError``.
         """
-        known = {each.name for each in fields(cls)}
-        given = {name: value for name, value in document.items() if name in known}
+        given = {each.name: document[each.name] for each in fields(cls) if each.name in document}
         evaluations = tuple(given.pop("evaluations", ()))
         texts = (given["key"], given.get("reason", ""), given.get("host", ""), *evaluations)
         times = (given.get("start_ns", 0), given.get("end_ns", 0))
@@ -433,12 +436,8 @@ class PlanFolder:
         Raises:
             OutputError: They cannot be written.
         """
-        content = {
-            "name": plan.name,
-            "description": plan.description,
-            "repeat": plan.repeat,
-            "cells": [asdict(each) for each in cells],
-        }
+        content = plan.model_dump(include={"name", "description", "repeat"})
+        content["cells"] = [asdict(each) for each in cells]
         try:
             with replacing(self.cells) as file:
                 file.write(json.dumps(content).encode())
@@ -469,17 +468,13 @@ def note_command(folder: RunFolder, command: int) -> None:
 
 def end_orphan(folder: RunFolder) -> None:
     """Ends the command of a run whose process is dead, with its whole process group and its container."""
-    try:
+    # one of these where nothing is noted, or it has just ended
+    with suppress(OSError, ValueError, TypeError, RecursionError, ConfigurationError):
         (owner, owner_began), (command, began) = json.loads((folder.path / _PIDS).read_text(encoding="utf-8"))
-        is_orphan = (
-            began is not None and _began(command) == began and _began(owner, zombie=False) != owner_began
-        )
-        if not is_orphan or os.getsid(command) != command:
-            return
-        os.killpg(command, signal.SIGKILL)
-        stop_container(folder.read().stop)
-    except (OSError, ValueError, TypeError, RecursionError, ConfigurationError):
-        return  # nothing is noted, or it has just ended
+        is_dead = _began(owner, zombie=False) != owner_began
+        if is_dead and began is not None and _began(command) == began and os.getsid(command) == command:
+            os.killpg(command, signal.SIGKILL)
+            stop_container(folder.read().stop)
 
 
 def stop_container(words: Sequence[str]) -> None:
