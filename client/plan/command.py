@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,10 @@ from inferometer.client.cli.command import (
     tls_options,
 )
 from inferometer.client.cli.output import NO_DRIVER, PRINTING_NAMES, printing_options
+
+if TYPE_CHECKING:
+    from inferometer.client.plan.checking import PlanAgents
+    from inferometer.client.plan.request import PlanRequest
 
 _plan_argument = click.argument("file", type=FILE, metavar="FILE")
 _given_options = options(
@@ -64,7 +68,18 @@ _REPORT_NAMES = (
     *("rows", "columns", "value", "where", "minimize", "maximize", "scaling", "over"),
     *("gpu_advice", "cores_per_gpu", "failed"),
 )
-_Decorator = Callable[[Any], Any]
+
+
+def _asked(
+    file: Path, agents: Sequence[str], given: Mapping[str, Any]
+) -> tuple[PlanRequest, PlanAgents | None]:
+    """Returns a plan with the profile of its cluster, and its served agents, if it has any."""
+    from inferometer.client.plan.checking import ask_plan_agents
+    from inferometer.client.plan.request import on_cluster, read_request
+
+    invocation = current_invocation()
+    request = on_cluster(invocation, read_request(file, **given))
+    return request, ask_plan_agents(invocation, request, agents)
 
 
 @click.group(cls=Group)
@@ -88,13 +103,10 @@ def check(file: Path, agents: tuple[str, ...], **given: Any) -> None:
 
     Each problem is one line with the number of its cells; the exit code is 2 if there is one.
     """
-    from inferometer.client.plan.checking import ask_plan_agents, check_cells
-    from inferometer.client.plan.request import on_cluster, read_request
+    from inferometer.client.plan.checking import check_cells
 
-    invocation = current_invocation()
-    request = on_cluster(invocation, read_request(file, **given))
-    served = ask_plan_agents(invocation, request, agents)
-    click.get_current_context().exit(check_cells(invocation, request, served))
+    request, served = _asked(file, agents, given)
+    click.get_current_context().exit(check_cells(current_invocation(), request, served))
 
 
 @plan.command(cls=Command)
@@ -123,15 +135,12 @@ def run(file: Path, agents: tuple[str, ...], unchecked: bool, **given: Any) -> N
     Ctrl-C stops after the cell in work; a second one ends it. The exit code is 1 if a run failed, and 130
     after a stop.
     """
-    from inferometer.client.plan.checking import ask_plan_agents, check_cells
-    from inferometer.client.plan.request import on_cluster, read_request
+    from inferometer.client.plan.checking import check_cells
     from inferometer.client.plan.running import run_plan
 
-    invocation = current_invocation()
-    request = on_cluster(invocation, read_request(file, **given))
-    served = ask_plan_agents(invocation, request, agents)
-    code = 0 if unchecked else check_cells(invocation, request, served)
-    click.get_current_context().exit(code or run_plan(invocation, request, None, served))
+    request, served = _asked(file, agents, given)
+    code = 0 if unchecked else check_cells(current_invocation(), request, served)
+    click.get_current_context().exit(code or run_plan(current_invocation(), request, None, served))
 
 
 @plan.command(cls=Command)
@@ -147,14 +156,10 @@ def run(file: Path, agents: tuple[str, ...], unchecked: bool, **given: Any) -> N
 @database_options
 def resume(file: Path, agents: tuple[str, ...], rerun: str | None, **given: Any) -> None:
     """Go on with a plan: what has no result runs, and with --rerun also what failed, or all."""
-    from inferometer.client.plan.checking import ask_plan_agents
-    from inferometer.client.plan.request import on_cluster, read_request
     from inferometer.client.plan.running import run_plan
 
-    invocation = current_invocation()
-    request = on_cluster(invocation, read_request(file, **given))
-    served = ask_plan_agents(invocation, request, agents)
-    click.get_current_context().exit(run_plan(invocation, request, rerun, served))
+    request, served = _asked(file, agents, given)
+    click.get_current_context().exit(run_plan(current_invocation(), request, rerun, served))
 
 
 @plan.command(cls=Command)

@@ -256,20 +256,24 @@ class PageServer:
         self._data_directory = data_directory
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="page-store")
         self.events = Events(self._look)
+        pages = ("/", "/compare", "/evaluations/{id}", "/plans", "/plans/{name}")
+        answers: dict[str, Callable[[Request], Any]] = {
+            "about": lambda _: self._reader.about(),
+            "filters": lambda _: self._reader.filters(),
+            "evaluations": lambda asked: self._reader.page(ListQuery.of(asked.query_params)),
+            "evaluations/{id}": lambda asked: self._reader.evaluation(asked.path_params["id"]),
+            "compare": lambda asked: self._reader.comparison(
+                asked.query_params.get("a", ""), asked.query_params.get("b", "")
+            ),
+            "plans": lambda _: {"plans": self._plans.plans()},
+            "plans/{name}": lambda asked: self._plans.plan(
+                asked.path_params["name"], asked_of(asked.query_params.multi_items())
+            ),
+        }
         routes = [
-            Route("/", self._page),
-            Route("/compare", self._page),
-            Route("/evaluations/{id}", self._page),
-            Route("/plans", self._page),
-            Route("/plans/{name}", self._page),
+            *(Route(path, self._page) for path in pages),
             Route("/static/{name}", self._static),
-            Route("/api/about", self._about),
-            Route("/api/filters", self._filters),
-            Route("/api/evaluations", self._evaluations),
-            Route("/api/evaluations/{id}", self._evaluation),
-            Route("/api/compare", self._comparison),
-            Route("/api/plans", self._plan_list),
-            Route("/api/plans/{name}", self._plan),
+            *(Route(f"/api/{path}", self._endpoint(answer)) for path, answer in answers.items()),
             Route("/api/events", self._events),
         ]
         known: dict[Any, Any] = {InferometerError: self._failed, 404: _missing, 405: _missing}
@@ -293,9 +297,16 @@ class PageServer:
     async def _read(self, read: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, read)
 
-    async def _answer(self, read: Callable[[], Any]) -> Response:
-        """Returns the result of ``read`` as JSON, encoded in the same thread."""
-        return _json(await self._read(lambda: json.dumps(read(), ensure_ascii=False, allow_nan=False)))
+    def _endpoint(self, answer: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+        """Returns an endpoint that sends an answer as JSON, read and encoded in the thread of the store."""
+
+        async def endpoint(request: Request) -> Response:
+            def read() -> str:
+                return json.dumps(answer(request), ensure_ascii=False, allow_nan=False)
+
+            return _json(await self._read(read))
+
+        return endpoint
 
     async def _page(self, _: Request) -> Response:
         return Response(served_page(), media_type="text/html; charset=utf-8")
@@ -307,31 +318,6 @@ class PageServer:
         return Response(
             content_of(name), media_type=content_type_of(name), headers={"Cache-Control": "no-cache"}
         )
-
-    async def _about(self, _: Request) -> Response:
-        return await self._answer(self._reader.about)
-
-    async def _filters(self, _: Request) -> Response:
-        return await self._answer(self._reader.filters)
-
-    async def _evaluations(self, request: Request) -> Response:
-        query = ListQuery.of(request.query_params)
-        read = self._reader.page if query.is_by_time else self._reader.ordered_page
-        return await self._answer(lambda: read(query))
-
-    async def _evaluation(self, request: Request) -> Response:
-        return await self._answer(lambda: self._reader.evaluation(request.path_params["id"]))
-
-    async def _comparison(self, request: Request) -> Response:
-        a, b = request.query_params.get("a", ""), request.query_params.get("b", "")
-        return await self._answer(lambda: self._reader.comparison(a, b))
-
-    async def _plan_list(self, _: Request) -> Response:
-        return await self._answer(lambda: {"plans": self._plans.plans()})
-
-    async def _plan(self, request: Request) -> Response:
-        query = asked_of(request.query_params.multi_items())
-        return await self._answer(lambda: self._plans.plan(request.path_params["name"], query))
 
     async def _events(self, _: Request) -> Response:
         return StreamingResponse(self.events.stream(), media_type="text/event-stream")

@@ -130,7 +130,7 @@ class _Import:
         self._command = self._find_command()
         self._options = names.options_of(self._command)
         self._names = {name: ours for name, ours in names.NAMES.items() if name in self._set}
-        same = [each for each in ("exp.gpus", "exp.num_gpus", "exp.num_local_gpus") if each in self._names]
+        same = [each for each in names.GPUS if each in self._names]
         for each in same[1:]:
             self._lost[each] = f"{same[0]} says it"
             del self._names[each]
@@ -147,7 +147,7 @@ class _Import:
         plan["extensions"] = [*self._converted_extensions(), *self._of_frameworks(parameters)]
         if False in self._values_of(names.DOCKER):
             plan["extensions"].append({"condition": {names.DOCKER: False}, "parameters": {IMAGE: None}})
-        if not self._set & {"exp.gpus", "exp.num_gpus", "exp.num_local_gpus", "exp.device_type"}:
+        if not self._set & {*names.GPUS, "exp.device_type"}:
             parameters["gpus"] = names.DEFAULTS["exp.gpus"]
         self._complete_nested(parameters)
         self._drop_unknown(plan)
@@ -320,9 +320,8 @@ class _Import:
             for name, option in self._options.items():
                 if not name.startswith(f"{framework}.") or name not in self._set or option in general:
                     continue
-                if (
-                    name in self._variables or parameters.setdefault(name, None) != ""
-                ):  # "" is nothing in DLBS
+                # "" is nothing in DLBS
+                if name in self._variables or parameters.setdefault(name, None) != "":
                     given[option] = f"${{{name}}}"
             given |= self._variables_of(framework)
             if given:
@@ -394,7 +393,7 @@ class _Import:
         cells = self._cells(plan, constraints)
         counts: Counter[tuple[str, str, str]] = Counter()
         for cell in cells:
-            values = [(name, shown(cell.parameters.get(self._named(name)))) for name in names.DECIDING]
+            values = [(name, shown(cell.parameters.get(self._named(name)))) for name in names.ALLOWED]
             refused = [(*each, reason) for each in values if (reason := names.why_not(*each))]
             counts.update(refused[:1])
         if cells and counts.total() == len(cells):
