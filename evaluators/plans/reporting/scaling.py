@@ -105,18 +105,13 @@ def count_of(case: Case, name: str) -> float | None:
     return _listed(value) if name in _LISTS else as_number(value)
 
 
-def counts(cases: Sequence[Case], name: str) -> tuple[float, ...]:
-    """Returns the distinct numbers of a dimension, sorted."""
-    found = {count_of(case, name) for case in cases}
-    return tuple(sorted(number for number in found if number is not None))
-
-
 def varying(cases: Sequence[Case], among: Sequence[str] = COUNTED) -> tuple[str, ...]:
     """Returns the dimensions whose number varies; of several with equal numbers, the first."""
     found: dict[tuple[float | None, ...], str] = {}
     for name in among:
-        if len(counts(cases, name)) > 1:
-            found.setdefault(tuple(count_of(case, name) for case in cases), name)
+        numbers = tuple(count_of(case, name) for case in cases)
+        if len({*numbers} - {None}) > 1:
+            found.setdefault(numbers, name)
     return tuple(found.values())
 
 
@@ -185,7 +180,7 @@ def scaling(
     over = over if over is not None else _only(cases)
     check_dimensions(cases, (over,))
     measured = [case for case in cases if figure in case.figures and count_of(case, over) is not None]
-    if not counts(measured, over):
+    if not measured:
         raise ConfigurationError(f'"{over}" has no numbers; name another dimension with --over')
     names = _names(measured, kind, over)
     groups = [
