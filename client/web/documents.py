@@ -15,14 +15,14 @@ import yaml
 from inferometer.agent.inference.predictor import Weights
 from inferometer.client.commands.show import precision_text, system_document
 from inferometer.client.web.elements import (
-    charts_of,
+    chart_document,
     columns_of,
-    compared_chart,
     figures_of,
     table_of,
     text_of,
 )
 from inferometer.evaluators.comparing.sides import DIFFERS, Side
+from inferometer.evaluators.drawing.charts import PointChart
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.compare import ComparisonRequest, compare
 from inferometer.evaluators.kinds.kind import timed_by
@@ -146,13 +146,14 @@ def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, 
     yield "measured for", f"{measurement.elapsed_ns / _NS_PER_S:.3f} s"
     yield from kind.facts(evaluation, timed)
     options = getattr(measurement, "options", None)
-    given = dict(options) if isinstance(options, Mapping) else _fields(options)
+    if isinstance(options, Mapping):
+        given = dict(options)
+    else:
+        given = (
+            {} if options is None else {each.name: getattr(options, each.name) for each in fields(options)}
+        )
     for name, value in (given | given.pop("further", {})).items():
         yield "loss function" if name == "loss" else name.replace("_", " "), _option_text(value)
-
-
-def _fields(options: Any) -> dict[str, Any]:
-    return {} if options is None else {each.name: getattr(options, each.name) for each in fields(options)}
 
 
 def _option_text(value: Any) -> str | None:
@@ -208,6 +209,10 @@ _OPTIONS = {
 def overview_columns() -> list[dict[str, Any]]:
     """Returns the columns of the table of evaluations, in the order of the page."""
     return columns_of(OverviewReport.columns, _NUMERIC, _FIRST)
+
+
+SORTABLE = tuple(column.key for column in OverviewReport.columns)
+"""The keys of the columns that the table can be sorted by."""
 
 
 def sort_key(value: Any) -> tuple[int, Any]:
@@ -284,7 +289,7 @@ def evaluation_document(
         "remarks": list(_remarks(evaluation, timed)),
         "figures": figures,
         "hints": list(kind.hints(timed)),
-        "charts": [] if spans is None else charts_of(evaluation),
+        "charts": [] if spans is None else _charts_of(evaluation),
         "omitted": omitted or None,
         "tables": tables,
         "facts": list(facts_of(evaluation, timed, told)),
@@ -389,7 +394,7 @@ def comparison_document(a: Side, b: Side, left_out: Sequence[str] = ()) -> dict[
         "worse": compared.worse,
         "notes": [*left_out, *notes, *compared.undecided],
         "differs": [list(each) for each in a.differing(b)],
-        "chart": compared_chart(one, other),
+        "chart": _compared_chart(one, other),
     }
 
 
@@ -407,3 +412,27 @@ def _side(side: Side) -> dict[str, Any]:
 def _compare_command(a: Side, b: Side) -> str:
     one, other = (",".join(each.id for each in side.evaluations) for side in (a, b))
     return f"agent compare {one} {other}"
+
+
+_MOST_BATCHES = 20_000
+"""Of more batches, the page shows the shortest and the longest of each stretch."""
+
+
+def _charts_of(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Returns the pictures of one evaluation; of batches each time, of load each query or probe."""
+    return [
+        chart_document(each.title, chart, each.notes)
+        for each in kind_of(evaluation).drawings(evaluation, _MOST_BATCHES)
+        for chart in each.charts
+        if isinstance(chart, PointChart)
+    ]
+
+
+def _compared_chart(a: Evaluation, b: Evaluation) -> dict[str, Any] | None:
+    """Returns the times of two evaluations in one picture; None if they have none."""
+    kind = kind_of(a)
+    drawing = kind.compared_drawing(a, b, _MOST_BATCHES) if kind is kind_of(b) else None
+    if drawing is None:
+        return None
+    [chart] = drawing.charts
+    return chart_document(drawing.title, chart, ()) if isinstance(chart, PointChart) else None

@@ -1,4 +1,4 @@
-"""The elements of the page as JSON values: the cells of its tables, and the charts of its pictures.
+"""The elements of the page as JSON values: its tables with their cells, and its charts.
 
 Cells are values as in the reports' JSON, with the texts of the printed tables.
 """
@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from inferometer.evaluators.drawing.charts import PointChart, Series
-from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.evaluators.reports.table import cell_text
 from inferometer.evaluators.reports.writer import finite
@@ -92,29 +90,7 @@ def figures_of(
     return figures
 
 
-MOST_BATCHES = 20_000
-"""Of more batches, the page shows the shortest and the longest of each stretch."""
 _DIGITS = 6  # of a coordinate, which are more than any screen has points
-
-
-def charts_of(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Returns the pictures of one evaluation; of batches each time, of load each query or probe."""
-    return [
-        chart_document(each.title, chart, each.notes)
-        for each in kind_of(evaluation).drawings(evaluation, MOST_BATCHES)
-        for chart in each.charts
-        if isinstance(chart, PointChart)
-    ]
-
-
-def compared_chart(a: Evaluation, b: Evaluation) -> dict[str, Any] | None:
-    """Returns the times of two evaluations in one picture; None if they have none."""
-    kind = kind_of(a)
-    drawing = kind.compared_drawing(a, b, MOST_BATCHES) if kind is kind_of(b) else None
-    if drawing is None:
-        return None
-    [chart] = drawing.charts
-    return chart_document(drawing.title, chart, ()) if isinstance(chart, PointChart) else None
 
 
 def chart_document(title: str, chart: PointChart, notes: Sequence[str]) -> dict[str, Any]:

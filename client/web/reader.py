@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from inferometer.client.api.stored import chosen_side, find_one, others_of, readable_spans
 from inferometer.client.web.documents import (
+    SORTABLE,
     Reports,
     comparison_document,
     evaluation_document,
@@ -20,7 +21,6 @@ from inferometer.client.web.documents import (
 )
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.kinds.registry import every_kind, find_kind
-from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, StoreError
 
@@ -62,7 +62,7 @@ class ListQuery:
             ConfigurationError: A parameter is invalid; the message names it.
         """
         sort = given.get("sort") or _BY_TIME
-        _choice("sort", sort, {column.key: column for column in OverviewReport.columns})
+        _choice("sort", sort, dict.fromkeys(SORTABLE))
         batch_size = given.get("batch_size")
         wanted = EvaluationFilter(
             model_name=given.get("model_name") or None,
