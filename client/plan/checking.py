@@ -216,15 +216,11 @@ _NO_GPU = (False, 0, (), "cpu")
 """What they are where they do not."""
 
 
-def missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
+def _missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
     """Counts, for each file, folder or GPU that this machine lacks, the cells that name it.
 
     The files of cluster nodes and containers are not checked. GPUs are checked only for cells that run in the
-    environment of this process.
-
-    Args:
-        request: The plan.
-        on_agents: Whether agents run the models; then the files are read here, and the GPUs are theirs.
+    environment of this process: where agents run the models, files are read here, and the GPUs are theirs.
     """
     found: Counter[str] = Counter()
     if request.plan.slurm is not None:
@@ -321,7 +317,7 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
         if agents is not None and not found:
             found = _problem_on_agents(agents, cell)
         problems.update([found] if found else [])
-    problems.update(missing_here(request, on_agents=agents is not None))
+    problems.update(_missing_here(request, on_agents=agents is not None))
     here = request.plan.slurm is None
     problems.update(check_software(request.plan, request.cells, here=here, on_agents=agents is not None))
     problems.update(_refusals(request))

@@ -190,13 +190,13 @@ def fits(
             if match is None:
                 return None
             found.update({f"{name}_{place}": group for place, group in enumerate(match.groups(), 1)})
-        elif not is_one_of(value, items_of(wanted)):
+        elif not _is_one_of(value, items_of(wanted)):
             return None
         found[f"{name}_0"] = value
     return found
 
 
-def is_one_of(value: Value, wanted: list[Any]) -> bool:
+def _is_one_of(value: Value, wanted: list[Any]) -> bool:
     """Returns whether a value is among others; true does not equal 1, unlike in Python."""
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in wanted)
 
@@ -355,7 +355,7 @@ def runs_of(plan: Plan, cells: Sequence[Cell]) -> Iterator[Run]:
             yield Run(cell, repetition)
 
 
-def value_of(given: Given) -> Value:
+def _value_of(given: Given) -> Value:
     """Returns the value of a parameter, which may be written alone or with its type and description."""
     return given.val if isinstance(given, Parameter) else given
 
@@ -368,7 +368,7 @@ class _Draft:
     known: Mapping[str, Given]
 
     def with_given(self, given: Mapping[str, Given]) -> _Draft:
-        values = {name: value_of(each) for name, each in given.items()}
+        values = {name: _value_of(each) for name, each in given.items()}
         known = {name: each for name, each in given.items() if isinstance(each, Parameter)}
         return _Draft({**self.values, **values}, {**self.known, **known} if known else self.known)
 
@@ -404,7 +404,7 @@ def _combinations(
     plan: Plan, given: Mapping[str, Given], varied: Mapping[str, Sequence[Value]], order: Sequence[str]
 ) -> Iterator[_Draft]:
     """Yields each cell of the grid that is not excluded, and then the included cells."""
-    plain = _Draft({name: value_of(each) for name, each in given.items()}, given)
+    plain = _Draft({name: _value_of(each) for name, each in given.items()}, given)
     for combination in itertools.product(*(varied[name] for name in order)):
         values = {**plain.values, **dict(zip(order, combination, strict=True))}
         if not any(fits(values, each, strict=True) is not None for each in plan.exclude):
@@ -472,7 +472,7 @@ def _checked(name: str, value: Value, given: Given) -> Value:
         items = [_typed(name, each, given.type) for each in items_of(value)]
         typed = items if isinstance(value, list) else items[0]
     for each in items_of(typed):
-        if given.val_domain and each is not None and not is_one_of(each, given.val_domain):
+        if given.val_domain and each is not None and not _is_one_of(each, given.val_domain):
             domain = ", ".join(shown(one) for one in given.val_domain)
             raise ConfigurationError(f'parameter {name}: "{shown(each)}" is not in its domain: {domain}')
     return typed

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
-MAIN = (
+_MAIN = (
     "latency_ms_p50",
     "latency_ms_mean",
     "max_qps",
@@ -41,7 +41,7 @@ _UNTOLD = {"id", "created_at", "conditions", "verdict", "status"}
 ENDS = ("_low", "_high")
 """What the columns of the ends of an interval add to the key of their figure."""
 _DESCRIBING = {column.key for column in EVALUATION_COLUMNS}
-RUN_COLUMNS = (
+_RUN_COLUMNS = (
     Column("run_s", "the whole run (s)", decimals=2),
     Column("cpu_percent", "CPU of the run (%)", decimals=1),
     Column("resident_bytes", "most memory of the run (bytes)", decimals=0),
@@ -139,20 +139,20 @@ class Observation:
 
 def main_figures() -> tuple[str, ...]:
     """Returns the default figures of a table, which shows the first one that exists."""
-    return (*MAIN, *(name for kind in every_kind() for name in kind.headlines))
+    return (*_MAIN, *(name for kind in every_kind() for name in kind.headlines))
 
 
 @cache
 def figure_columns() -> Mapping[str, Column]:
     """Returns the columns of all figures by their keys."""
-    found = {column.key: column for column in RUN_COLUMNS}
+    found = {column.key: column for column in _RUN_COLUMNS}
     for name in (name for kind in every_kind() for name in kind.reports):
         for column in find_report(name).columns:
             found.setdefault(column.key, column)
     return found
 
 
-def cases_of(observations: Iterable[Observation]) -> tuple[Case, ...]:
+def _cases_of(observations: Iterable[Observation]) -> tuple[Case, ...]:
     """Returns the cases of observations, in the order of the first of each."""
     groups: dict[tuple[Value, ...], list[Observation]] = {}
     for each in observations:
@@ -160,17 +160,12 @@ def cases_of(observations: Iterable[Observation]) -> tuple[Case, ...]:
     return tuple(_case(group) for group in groups.values())
 
 
-def observations_of(
+def _observations_of(
     run: Run, result: Result, evaluations: Iterable[Evaluation[Any]]
 ) -> Iterator[Observation]:
     """Yields the measurements of a run: one observation for each row of the reports on its evaluations.
 
     Evaluations under a profiler are omitted, because their latency is not the model's.
-
-    Args:
-        run: The run.
-        result: The result of the run, with the summary of its monitor.
-        evaluations: The evaluations that the run published.
     """
     parameters: dict[str, Value] = {
         name: shown(value) if isinstance(value, list) else value
@@ -181,14 +176,10 @@ def observations_of(
         if evaluation.profiled:
             continue
         for row in _rows(evaluation):
-            said = {
-                name: value
-                for name, value in _dimensions(row)
-                if value is not None or name not in parameters  # what a report does not know is as asked for
-            }
-            dimensions = {**parameters, **said}
+            # what a report does not know is as asked for
+            said = {n: value for n, value in _dimensions(row) if value is not None or n not in parameters}
             doubt = "INVALID" if row.get("invalid") else _stability(evaluation)
-            yield Observation(run, dimensions, {**beside, **dict(_figures(row))}, doubt)
+            yield Observation(run, {**parameters, **said}, {**beside, **dict(_figures(row))}, doubt)
 
 
 def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
@@ -223,7 +214,7 @@ def _figures(row: Row) -> Iterator[tuple[str, Figure]]:
 
 
 def _of_run(result: Result) -> Iterator[tuple[str, Figure]]:
-    """Returns the figures of ``RUN_COLUMNS``."""
+    """Returns the figures of ``_RUN_COLUMNS``."""
     yield "run_s", Figure((result.end_ns - result.start_ns) / 1e9)
     seen = result.monitor or {}
     for key, part in (("cpu_percent", "mean"), ("resident_bytes", "max")):
@@ -363,10 +354,10 @@ class PlanReader:
                 if len(found) < len(result.evaluations):
                     lacking.append(run.key)
                     continue  # it may be imported later, or be in another database
-                self._known[key] = tuple(observations_of(run, result, found))
+                self._known[key] = tuple(_observations_of(run, result, found))
             observations += self._known[key]
         told = [*notes_on_runs(len(runs), left, lacking, self._store.location), *self._unreadable]
-        return Measured(cases_of(observations), tuple(told), tuple(lacking))
+        return Measured(_cases_of(observations), tuple(told), tuple(lacking))
 
     def _find(self, evaluation_id: str) -> Sequence[Evaluation[Any]]:
         wanted = EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True)
