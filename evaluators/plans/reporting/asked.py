@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -56,10 +56,10 @@ class Certainty(str, Enum):
 
     CERTAIN = "certain"
     """It holds in the whole interval, or it is on no figure."""
-    UNCERTAIN = "uncertain"
-    """The interval reaches beyond the bound."""
     UNKNOWN = "unknown"
     """The figure has no interval."""
+    UNCERTAIN = "uncertain"
+    """The interval reaches beyond the bound. Of several conditions, the one that is last here counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,7 @@ class Condition:
 
     def fulfilled_by(self, case: Case) -> bool:
         """Returns whether the value of a case meets the condition; a case without a value does not."""
-        figure, value = case.figures.get(self.name), case.dimensions.get(self.name)
-        if figure is not None:
-            return self._holds(figure.value)
+        value = self._value_in(case)
         return value is not None and self._holds(value)
 
     def certainty(self, case: Case) -> Certainty:
@@ -116,8 +114,7 @@ class Condition:
         """Returns by what fraction of the bound a case misses it: 0 if it holds, infinite if not numeric."""
         if self.fulfilled_by(case):
             return 0.0
-        figure = case.figures.get(self.name)
-        value = figure.value if figure is not None else case.dimensions.get(self.name)
+        value = self._value_in(case)
         try:
             bound = float(self.value)
         except ValueError:
@@ -125,6 +122,10 @@ class Condition:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return math.inf
         return abs(value - bound) / abs(bound) if bound else abs(value)
+
+    def _value_in(self, case: Case) -> Value:
+        figure = case.figures.get(self.name)
+        return figure.value if figure is not None else case.dimensions.get(self.name)
 
     def _holds(self, value: str | float) -> bool:
         try:
@@ -146,14 +147,6 @@ def chosen(cases: Sequence[Case], conditions: Sequence[str]) -> tuple[Case, ...]
     """
     parsed = [Condition.parsed(text, cases) for text in conditions]
     return tuple(case for case in cases if all(each.fulfilled_by(case) for each in parsed))
-
-
-def certainty(case: Case, conditions: Iterable[Condition]) -> Certainty:
-    """Returns how certain it is that all conditions hold, for a case whose values meet them."""
-    found = {each.certainty(case) for each in conditions}
-    return next(
-        (each for each in (Certainty.UNCERTAIN, Certainty.UNKNOWN) if each in found), Certainty.CERTAIN
-    )
 
 
 def none_fulfils(cases: Sequence[Case], conditions: Sequence[str]) -> ConfigurationError:
@@ -224,7 +217,8 @@ class _Found:
         values: dict[str, Value] = {name: case.dimensions.get(name) for name in self.names}
         for name in self.figures:
             values |= figure_values(name, case.figures.get(name))
-        held = {_HOLDS.key: certainty(case, self.conditions).value} if self.conditions else {}
+        found = [each.certainty(case) for each in self.conditions]
+        held = {_HOLDS.key: max(found, key=list(Certainty).index).value} if found else {}
         return {**values, **held, DOUBTS.key: case.doubts or None}
 
 
@@ -256,23 +250,26 @@ def best(
             raise ConfigurationError(f'"{name}" is an objective twice; leave out one')
     known_figures(cases, (*wanted, *values))
     conditions = [Condition.parsed(text, cases) for text in where]
+    told = " and ".join(map(str, conditions))
     fitting = chosen(cases, where)
     if not fitting:
         raise none_fulfils(cases, where)
     complete = [case for case in fitting if all(name in case.figures for name in wanted)]
     if not complete:
-        raise ConfigurationError(
-            f"no cell that fulfils {' and '.join(map(str, conditions))} has {' and '.join(wanted)}"
-        )
+        raise ConfigurationError(f"no cell that fulfils {told} has {' and '.join(wanted)}")
     if _SCORE in wanted:
         _check_one_score(complete)
     bounded = [each.name for each in conditions if any(each.name in case.figures for case in cases)]
     figures = tuple(dict.fromkeys((*wanted, *bounded, *values)))
     found = _Found(complete, conditions, telling(cases), figures)
-    under = f", where {' and '.join(map(str, conditions))}" if conditions else ""
     made = _ranking(found, objectives[0]) if len(objectives) == 1 else _front(found, objectives)
-    notes = _notes(cases, fitting, complete, conditions)
-    return replace(made, caption=f"{made.caption}{under}", notes=(*notes, *made.notes))
+    notes = []
+    if left := len(cases) - len(fitting):
+        notes.append(f"{left} of {len(cases)} cells do not fulfil {told}, by their values.")
+    if lacking := len(fitting) - len(complete):
+        notes.append(f"{lacking} of {len(fitting)} cells lack a figure of an objective, and are left out.")
+    caption = f"{made.caption}, where {told}" if conditions else made.caption
+    return replace(made, caption=caption, notes=(*notes, *made.notes))
 
 
 def _check_one_score(cases: Sequence[Case]) -> None:
@@ -372,16 +369,6 @@ def _value(row: Row, name: str) -> float:
     if not isinstance(value, int | float):
         raise ValueError(f"the row has no {name}")
     return float(value)
-
-
-def _notes(
-    cases: Sequence[Case], fitting: Sequence[Case], complete: Sequence[Case], conditions: Sequence[Condition]
-) -> Iterator[str]:
-    if left := len(cases) - len(fitting):
-        told = " and ".join(map(str, conditions))
-        yield f"{left} of {len(cases)} cells do not fulfil {told}, by their values."
-    if lacking := len(fitting) - len(complete):
-        yield f"{lacking} of {len(fitting)} cells lack a figure of an objective, and are left out."
 
 
 @dataclass(frozen=True, slots=True)
