@@ -71,43 +71,37 @@ def resolved(values: Mapping[str, Value], environment: Mapping[str, str]) -> dic
             becomes too long.
     """
     done: dict[str, Value] = {}
-    for name in values:
-        _resolve(name, values, environment, done, ())
-    return {name: done[name] for name in values}
 
+    def resolve(name: str, way: tuple[str, ...]) -> Value:
+        if name in done:
+            return done[name]
+        if name in way:
+            circle = " → ".join((*way[way.index(name) :], name))
+            raise ConfigurationError(f"parameter {way[0]}: its references lead back to itself: {circle}")
+        way, where = (*way, name), f"parameter {name}"
+        if len(way) > _MOST_DEPTH:
+            raise ConfigurationError(
+                f"parameter {way[0]}: its references are deeper than {_MOST_DEPTH} levels"
+            )
 
-def _resolve(
-    name: str,
-    values: Mapping[str, Value],
-    environment: Mapping[str, str],
-    done: dict[str, Value],
-    way: tuple[str, ...],
-) -> Value:
-    if name in done:
+        def looked_up(wanted: str) -> Value:
+            if wanted in values:
+                return resolve(wanted, way)
+            if wanted in environment:
+                return environment[wanted]
+            raise _unknown(where, wanted, values)
+
+        value = values[name]
+        if isinstance(value, list):
+            whole = [each for item in value for each in items_of(_replaced(item, looked_up, where))]
+            if len(whole) > _MOST_CHARACTERS:
+                raise _too_long(where)
+            done[name] = whole
+        else:
+            done[name] = _replaced(value, looked_up, where)
         return done[name]
-    if name in way:
-        circle = " → ".join((*way[way.index(name) :], name))
-        raise ConfigurationError(f"parameter {way[0]}: its references lead back to itself: {circle}")
-    way, where = (*way, name), f"parameter {name}"
-    if len(way) > _MOST_DEPTH:
-        raise ConfigurationError(f"parameter {way[0]}: its references are deeper than {_MOST_DEPTH} levels")
 
-    def looked_up(wanted: str) -> Value:
-        if wanted in values:
-            return _resolve(wanted, values, environment, done, way)
-        if wanted in environment:
-            return environment[wanted]
-        raise _unknown(where, wanted, values)
-
-    value = values[name]
-    if isinstance(value, list):
-        whole = [each for item in value for each in items_of(_replaced(item, looked_up, where))]
-        if len(whole) > _MOST_CHARACTERS:
-            raise _too_long(where)
-        done[name] = whole
-    else:
-        done[name] = _replaced(value, looked_up, where)
-    return done[name]
+    return {name: resolve(name, ()) for name in values}
 
 
 def _unknown(where: str, wanted: str, values: Mapping[str, Value]) -> ConfigurationError:

@@ -146,7 +146,7 @@ class Monitor(Closeable):
         self._seen = _Seen(self._interval_s * _SHORTEST_PART)
         self._own_cpu_s = 0.0
         self._slowed = False
-        self._began_s = self._ended_s = clock()
+        self._began_s = clock()
         self._summary: MonitorSummary | None = None
 
     def start(self) -> None:
@@ -161,11 +161,10 @@ class Monitor(Closeable):
             self._stopping.set()
             if self._thread.ident is not None:
                 self._thread.join()
-            self._ended_s = self._clock()
             self._summary = self._seen.summary(
                 interval_s=self._interval_s,
                 slowed=self._slowed,
-                wall_s=self._ended_s - self._began_s,
+                wall_s=self._clock() - self._began_s,
                 own_cpu_s=self._own_cpu_s,
             )
         return self._summary
