@@ -146,12 +146,9 @@ def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, 
     yield "measured for", f"{measurement.elapsed_ns / _NS_PER_S:.3f} s"
     yield from kind.facts(evaluation, timed)
     options = getattr(measurement, "options", None)
-    if isinstance(options, Mapping):
-        given = dict(options)
-    else:
-        given = (
-            {} if options is None else {each.name: getattr(options, each.name) for each in fields(options)}
-        )
+    if options is not None and not isinstance(options, Mapping):
+        options = {each.name: getattr(options, each.name) for each in fields(options)}
+    given = dict(options or {})
     for name, value in (given | given.pop("further", {})).items():
         yield "loss function" if name == "loss" else name.replace("_", " "), _option_text(value)
 
