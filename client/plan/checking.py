@@ -7,7 +7,7 @@ name. Agents are queried once for what they have, to check the plan and to place
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -312,10 +312,10 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
     for cell in request.cells:
         found = ""
         if not proven.issuperset(cell.argv):
-            found = _problem(cell.argv, None if agents else invocation.catalog)
+            found = _problem(_parse, cell.argv, None if agents else invocation.catalog)
             proven.update(() if found else cell.argv)
         if agents is not None and not found:
-            found = _problem_on_agents(agents, cell)
+            found = _problem(agents.able, cell)
         problems.update([found] if found else [])
     problems.update(_missing_here(request, on_agents=agents is not None))
     here = request.plan.slurm is None
@@ -329,10 +329,10 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
     return 0
 
 
-def _problem_on_agents(agents: PlanAgents, cell: Cell) -> str:
-    """Returns why no agent can run a cell; empty if one can."""
+def _problem(check: Callable[..., object], *given: object) -> str:
+    """Returns what a check raises, in one line; empty if it raises nothing."""
     try:
-        agents.able(cell)
+        check(*given)
     except InferometerError as error:
         return one_line(error)
     return ""
@@ -349,20 +349,14 @@ def _refusals(request: PlanRequest) -> Iterator[str]:
                 yield problem
 
 
-def _problem(words: Sequence[str], catalog: Catalog | None) -> str:
-    """Returns what prevents a cell from running, in one line without the cell; empty if nothing does."""
-    try:
-        model = parsed_command(words).params.get("model_name")
-    except InferometerError as error:
-        return one_line(error)
-    return _unknown_model(catalog, model) if catalog and isinstance(model, str) and model else ""
+def _parse(words: Sequence[str], catalog: Catalog | None) -> None:
+    """Raises InferometerError for words that no command accepts, or a model that the catalog lacks."""
+    model = parsed_command(words).params.get("model_name")
+    if catalog and isinstance(model, str) and model and (reason := _unknown_model(catalog, model)):
+        raise ConfigurationError(reason)
 
 
 @cache
 def _unknown_model(catalog: Catalog, name: str) -> str:
     """Returns why a model is unknown; empty if it is known."""
-    try:
-        catalog.find_models(name)
-    except InferometerError as error:
-        return one_line(error)
-    return ""
+    return _problem(catalog.find_models, name)

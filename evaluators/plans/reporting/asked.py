@@ -164,11 +164,8 @@ def none_fulfils(cases: Sequence[Case], conditions: Sequence[str]) -> Configurat
         return ConfigurationError(f"no cell fulfils {told}")
     nearest = cases[distances.index(min(distances))]
     has = ", ".join(_value_of(nearest, name) for name in dict.fromkeys(each.name for each in parsed))
-    return ConfigurationError(f"no cell fulfils {told}; the nearest, {_name_of(nearest)}, has {has}")
-
-
-def _name_of(case: Case) -> str:
-    return f"{case.cell.id} ({case.cell.name})" if case.cell.name else case.cell.id
+    name = f"{nearest.cell.id} ({nearest.cell.name})" if nearest.cell.name else nearest.cell.id
+    return ConfigurationError(f"no cell fulfils {told}; the nearest, {name}, has {has}")
 
 
 def _value_of(case: Case, name: str) -> str:

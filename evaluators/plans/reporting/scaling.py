@@ -284,7 +284,12 @@ def _drawing(
     """Draws the speed-up of each group over N, and the line of ideal scaling."""
     labels = [" · ".join(place_of(places[0].case, names)) or "measured" for places in groups]
     points = [
-        _point(place, place.speedup, label, over)
+        Point(
+            place.more,
+            place.speedup.value,
+            label,
+            tooltip=f"{label}: {figure_text(place.speedup)} times at {over} {place.count:g}",
+        )
         for places, label in zip(groups[:MOST_LINES], labels, strict=False)
         for place in places
         if place.speedup is not None
@@ -304,8 +309,3 @@ def _drawing(
     )
     hidden = (f"The first {MOST_LINES} of {len(groups)} groups are shown.",) * (len(groups) > MOST_LINES)
     return drawing_of(title, [chart], (*labels[:MOST_LINES], IDEAL), hidden)
-
-
-def _point(place: _Place, speedup: Figure, label: str, over: str) -> Point:
-    told = f"{label}: {figure_text(speedup)} times at {over} {place.count:g}"
-    return Point(place.more, speedup.value, label, "", told)
