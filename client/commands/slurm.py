@@ -201,32 +201,32 @@ def _job(
         raise ConfigurationError(f'--time "{time}" is no time; give {clusters.TIME_HELP}')
     if mem is not None and not clusters.MEMORY.fullmatch(mem):
         raise ConfigurationError(f'--mem "{mem}" is no size; give {clusters.MEMORY_HELP}')
+    words = _command(command, example, framework_name, gpu=given["gpu"])
+    names = ("account", "partition", "time", "cpus_per_task", "modules", "wheels", "packages")
+    options = {**{name: given[name] for name in names}, "memory": mem}
+    settings = {
+        "time": _TIME,
+        "memory": _MEMORY,
+        "cpus_per_task": _CPUS,
+        "wheels": Path("wheels"),
+        "packages": (f"inferometer[{framework_name.lower()}]",),
+        **profile.model_dump(exclude_defaults=True),
+        **{name: value for name, value in options.items() if value not in (None, ())},
+        "virtualenv": _virtualenv(given, profile),
+    }
     several_tasks = given["nodes"] or given["tasks_per_node"]
+    output = _SEVERAL_TASKS_OUTPUT if given["output"] is None and several_tasks else given["output"]
     job = clusters.Job(
         name=job_name or example or "inferometer",
-        command=_command(command, example, framework_name, gpu=given["gpu"]),
-        account=_either(given["account"], profile.account),
-        partition=_either(given["partition"], profile.partition),
-        time=_either(time, profile.time, _TIME),
-        memory=_either(mem, profile.memory, _MEMORY),
-        cpus_per_task=_either(given["cpus_per_task"], profile.cpus_per_task, _CPUS),
+        command=words,
+        settings=clusters.ClusterProfile.model_construct(**settings),
         nodes=given["nodes"],
         tasks_per_node=given["tasks_per_node"],
         gpu=given["gpu"],
-        output=_either(given["output"], _SEVERAL_TASKS_OUTPUT if several_tasks else None),
-        modules=given["modules"] or profile.modules,
-        virtualenv=_virtualenv(given, profile),
-        wheels=given["wheels"] or profile.wheels or Path("wheels"),
-        packages=given["packages"] or profile.packages or (f"inferometer[{framework_name.lower()}]",),
-        environment=profile.environment,
+        output=output,
     )
     _note(job.command, tasks=job.tasks, gpu=job.gpu)
     return job
-
-
-def _either(*values: Any) -> Any:
-    """Returns the first value that is given."""
-    return next((value for value in values if value is not None), None)
 
 
 def _virtualenv(given: dict[str, Any], profile: ClusterProfile) -> Path | None:
