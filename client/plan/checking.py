@@ -230,10 +230,10 @@ def _missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
         software = shown(cell.parameters.get(SOFTWARE))
         if isinstance(request.plan.software.get(software), ContainerSoftware) or cell.parameters.get(IMAGE):
             continue
-        problems = {_file_problem(cell.options[name]) for name in files & cell.options.keys()}
+        problems = [_file_problem(value) for name, value in cell.options.items() if name in files]
         if not (on_agents or software or cell.options.get("agent") or cell.parameters.get(LAUNCHER)):
-            problems.add(_gpu_problem(cell, devices))
-        found.update(problems - {""})
+            problems.append(_gpu_problem(cell, devices))
+        found.update({each: 1 for each in problems if each})
     return found
 
 

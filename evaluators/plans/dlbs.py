@@ -120,7 +120,8 @@ class _Import:
         self._name, self._environment = name, environment
         self._parameters, self._variables, self._extensions = (content[each] for each in _SECTIONS)
         self._parts = _parts(content)
-        self._lost = dict.fromkeys(content.keys() - _SECTIONS.keys(), "DLBS passes over this section too")
+        others = (each for each in content if each not in _SECTIONS)
+        self._lost = dict.fromkeys(others, "DLBS passes over this section too")
         self._has_nested = False
         self._mentioned = self._find_mentioned()
         self._add_defaults()
@@ -278,7 +279,7 @@ class _Import:
             value = self._rewritten(_value(written))
             if isinstance(written, dict):
                 kept = {key: each for key, each in written.items() if key in ("type", "desc", "val_domain")}
-                for key in written.keys() - kept.keys() - {"val"}:
+                for key in (each for each in written if each not in (*kept, "val")):
                     self._lost[f"{name}.{key}"] = "a parameter has val, type, desc and val_domain"
                 value = {"val": value, **kept}
             converted[self._named(name)] = value
@@ -347,7 +348,7 @@ class _Import:
     def _complete_nested(self, parameters: dict[str, Any]) -> None:
         """Gives each framework the parameters that a nested reference names; absent ones become None."""
         for name, rest in dict(_OF_FRAMEWORK.findall(json.dumps(self._parts))).items():
-            for framework in {*self._values_of(names.FRAMEWORK), *self._values_of(name)}:
+            for framework in dict.fromkeys((*self._values_of(names.FRAMEWORK), *self._values_of(name))):
                 if framework and f"{framework}.{rest}" not in self._set:
                     parameters[f"{framework}.{rest}"] = None
 
