@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from inferometer.client.api.stored import chosen_side, find_one, others_of, readable_spans
 from inferometer.client.web.documents import (
@@ -32,6 +32,8 @@ _READ_AT_ONCE = 50
 _READING_S = 0.25
 _BY_TIME = "created_at"
 _T = TypeVar("_T")
+OpenStore: TypeAlias = Callable[[], EvaluationStore]
+"""Opens a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,7 @@ class StoreReader:
     Rows of the table are cached, because evaluations never change.
     """
 
-    def __init__(
-        self, open_store: Callable[[], EvaluationStore], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, open_store: OpenStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._open = open_store
         self._clock = clock
         self._read_to = 0

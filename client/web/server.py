@@ -46,8 +46,7 @@ from inferometer.agent.server.tls import ServerTls, date_fault
 from inferometer.client.api.progress import running_now
 from inferometer.client.web.page import SERVED, content_of, content_type_of, served_page
 from inferometer.client.web.plans import PlansReader, asked_of
-from inferometer.client.web.reader import ListQuery, StoreReader
-from inferometer.evaluators.store.evaluation_store import EvaluationStore
+from inferometer.client.web.reader import ListQuery, OpenStore, StoreReader
 from inferometer.manifests.errors import ConfigurationError, InferometerError, NotFoundError
 
 POLICY = "; ".join(
@@ -245,7 +244,7 @@ class PageServer:
 
     def __init__(
         self,
-        open_store: Callable[[], EvaluationStore],
+        open_store: OpenStore,
         data_directory: Path,
         *,
         secret: str | None = None,
@@ -383,9 +382,7 @@ class _Server(CheckingServer):
         yield
 
 
-def serve_page(
-    options: PageOptions, open_store: Callable[[], EvaluationStore], on_ready: Callable[[str], None]
-) -> None:
+def serve_page(options: PageOptions, open_store: OpenStore, on_ready: Callable[[str], None]) -> None:
     """Serves the page until SIGTERM or SIGINT. To be called in the main thread.
 
     Lowers the priority of the process, because it may run next to a measurement.
@@ -426,7 +423,7 @@ def _on_signals(stop: Callable[[], None]) -> None:
 
 async def run_page(
     options: PageOptions,
-    open_store: Callable[[], EvaluationStore],
+    open_store: OpenStore,
     on_ready: Callable[[str], None],
     use_stop: Callable[[Callable[[], None]], None],
 ) -> None:
