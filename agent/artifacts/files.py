@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from inferometer.agent.architectures.sources import Architecture, Architectures
 from inferometer.agent.artifacts.archives import UnpackedArchive, UnpackLimits, unpack, write_record
@@ -129,17 +129,14 @@ class ArtifactCache:
         _log.info("downloaded %s to %s (%d bytes)", shown(url), place, size)
         return CheckedFile(place, found[SHA256], downloaded=True)
 
-    @contextmanager
-    def _locked(self, place: Path) -> Iterator[None]:
+    def _locked(self, place: Path) -> IO[bytes]:
         """Creates the folder of a path and keeps other processes and threads from writing to the path."""
         with _writing(place.parent):
             place.parent.mkdir(parents=True, exist_ok=True)
-            locked = lock(
+            return lock(
                 place.with_name(f"{place.name}.lock"),
                 lambda: _log.warning("waiting for another process that is writing %s", place),
             )
-        with locked:
-            yield
 
 
 def _checked(place: Path, checksum: str, source: object) -> CheckedFile:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from inferometer.agent.files import lock
 from inferometer.evaluators.plans.cell_command import CellCommand
@@ -233,21 +233,18 @@ class Driver:
         )
         self.on_progress(PlanProgress(done, len(self.runs), run, **what))
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> IO[bytes]:
+        """Returns the lock of the folder, which is held until it is closed."""
         self.folder.path.mkdir(parents=True, exist_ok=True)
+        with suppress(BlockingIOError):
+            return lock(self.folder.lock)
+        self.sleep(_PROBED_S)  # who asks whether a driver runs has the lock for a moment
         try:
-            file = lock(self.folder.lock)
-        except BlockingIOError:
-            self.sleep(_PROBED_S)  # who asks whether a driver runs has the lock for a moment
-            try:
-                file = lock(self.folder.lock)
-            except BlockingIOError as error:
-                raise ConfigurationError(
-                    f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
-                ) from error
-        with file:
-            yield
+            return lock(self.folder.lock)
+        except BlockingIOError as error:
+            raise ConfigurationError(
+                f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
+            ) from error
 
 
 def _unnoted(folder: RunFolder, history: RunHistory | None) -> Result | None:
