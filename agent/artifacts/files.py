@@ -15,9 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock, Timeout
+from typing import IO, Any
 
 from inferometer.agent.architectures.sources import Architecture, Architectures
 from inferometer.agent.artifacts.archives import UnpackedArchive, UnpackLimits, unpack, write_record
@@ -40,6 +38,7 @@ from inferometer.agent.artifacts.locations import (
     plain_name,
     shown,
 )
+from inferometer.agent.files import lock
 from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError
 from inferometer.manifests.schema import ModelManifest
 
@@ -129,22 +128,14 @@ class ArtifactCache:
         _log.info("downloaded %s to %s (%d bytes)", shown(url), place, size)
         return CheckedFile(place, found[SHA256], downloaded=True)
 
-    @contextmanager
-    def _locked(self, place: Path) -> Iterator[None]:
+    def _locked(self, place: Path) -> IO[bytes]:
         """Creates the folder of a path and keeps other processes and threads from writing to the path."""
         with _writing(place.parent):
             place.parent.mkdir(parents=True, exist_ok=True)
-            # one per use, because threads that share a FileLock share its lock
-            lock = FileLock(place.with_name(f"{place.name}.lock"))
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                _log.warning("waiting for another process that is writing %s", place)
-                lock.acquire()
-        try:
-            yield
-        finally:
-            lock.release()
+            return lock(
+                place.with_name(f"{place.name}.lock"),
+                lambda: _log.warning("waiting for another process that is writing %s", place),
+            )
 
 
 def _checked(place: Path, checksum: str, source: object) -> CheckedFile:

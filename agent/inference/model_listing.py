@@ -7,7 +7,6 @@ index serves lists only: opening a model reads its manifest.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from packaging.version import Version
 
 from inferometer.agent import __version__
 from inferometer.agent.artifacts.locations import Availability, availability_of, model_files
+from inferometer.agent.files import replacing
 from inferometer.manifests.errors import ManifestError
 from inferometer.manifests.files import check_directories, manifest_files
 from inferometer.manifests.versions import Constraint
@@ -200,16 +200,7 @@ def _write(index: Path, program: list[Any], entries: Mapping[str, Any]) -> None:
     """Replaces the index atomically, without files that no longer exist."""
     kept = {name: entry for name, entry in entries.items() if Path(name).exists()}
     content = json.dumps({"program": program, "files": kept})
-    import tempfile  # most lists change nothing
-
     with suppress(OSError):
         index.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=index.parent, prefix=".models-")
-        partial = Path(name)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(content)
-            partial.replace(index)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        with replacing(index, mode=0o600) as file:
+            file.write(content.encode())

@@ -19,9 +19,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
+from inferometer.agent.files import lock, replacing, sync
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text, size_of
 from inferometer.evaluators.conversion.writers import (
     DIGEST_BITS,
@@ -73,13 +73,8 @@ class Journal:
 
     def save(self, folder: Path) -> None:
         """Replaces the journal of a folder; raises OSError if it cannot be written."""
-        path = folder / FILE
-        new = path.with_suffix(".new")
-        with new.open("w", encoding="utf-8") as file:
-            json.dump({"version": _VERSION, **asdict(self)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        with replacing(folder / FILE, synced=True) as file:
+            file.write(json.dumps({"version": _VERSION, **asdict(self)}).encode())
 
 
 def _open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
@@ -214,7 +209,7 @@ def convert(
             journal.save(partial_folder)
         publish(partial_folder / _CONTENT, target)
         shutil.rmtree(partial_folder)
-        _sync_folder(target.parent)
+        sync(target.parent)
     written = journal.written, journal.payload_bytes, journal.checksum
     return Conversion(target, *written, journal.failed, journal.failures, resumed=begun.written)
 
@@ -235,19 +230,18 @@ def _check_options(target: Path, backend: str, encoding: Encoding) -> None:
 @contextmanager
 def _locked(folder: Path, target: Path) -> Iterator[None]:
     """Creates the folder of a conversion, and keeps other processes from it; says what cannot be written."""
-    lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+    place = folder.with_name(f"{folder.name}.lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-        try:
+        with lock(place):
             folder.mkdir(exist_ok=True)  # the process before may have renamed it
-            yield
-        finally:
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
-            Path(lock.lock_file).unlink(missing_ok=True)
-            lock.release()
-    except Timeout as error:
+            try:
+                yield
+            finally:
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()
+                place.unlink(missing_ok=True)
+    except BlockingIOError as error:
         raise OutputError(f"{folder}: another process is writing it") from error
     except OSError as error:
         raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from error
@@ -396,14 +390,6 @@ def _array_maker(source: Dataset, encoding: Encoding, on_progress: _Progress) ->
         return encoding.pixels(payload, square=True, grey=grey)
 
     return array
-
-
-def _sync_folder(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 _AT_ONCE = 256

@@ -97,6 +97,22 @@ def dataset_words(evaluation: Evaluation) -> Iterator[str]:
         yield f"--sample_ids={','.join(dataset.sample_ids) if are_short(dataset.sample_ids) else 'FILE'}"
 
 
+def notes_on_repeating(evaluation: Evaluation) -> Iterator[str]:
+    """Yields what a command that measures an evaluation again does not repeat, or requires."""
+    system, dataset = evaluation.system, evaluation.dataset
+    if evaluation.process is not None:
+        yield "It is one process of a group of --repeat; the command measures one more."
+    if system.agent != LOCAL_AGENT:
+        yield "It ran on a served agent, which may have other models and another load now."
+    if dataset.version is None and dataset.category != SYNTHETIC:
+        yield "The dataset has no manifest: its path is the one on the machine that ran the command."
+    if dataset.sample_ids is not None and not are_short(dataset.sample_ids):
+        yield (
+            f"FILE must have the ids of the {dataset.size} samples, one a line, which "
+            f"agent info evaluation show {evaluation.id} -f json gives."
+        )
+
+
 def allocator_words(system: SystemDescription) -> Iterator[str]:
     """Yields the option of a policy of the memory allocator that is not the default."""
     if system.environment.settings.get(SETTING) == Allocator.KEEP.value:

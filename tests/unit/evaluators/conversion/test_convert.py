@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 from PIL import Image
 
+from inferometer.agent.files import lock
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url
 from inferometer.evaluators.conversion.convert import TARGETS, Conversion, check_dataset, convert
 from inferometer.evaluators.conversion.writers import Encoding, suffix_of
@@ -259,7 +259,7 @@ def test_what_another_conversion_has_left_is_not_continued(tmp_path: Path) -> No
 
 def test_two_processes_do_not_write_one_target(tmp_path: Path) -> None:
     with (
-        FileLock(tmp_path / "out.partial.lock"),
+        lock(tmp_path / "out.partial.lock"),
         pytest.raises(OutputError, match=r"out\.partial: another process is writing it"),
     ):
         convert(Given(IMAGES), tmp_path / "out", "recordio")
