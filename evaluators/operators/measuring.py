@@ -19,7 +19,6 @@ import psutil
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.predictor import CODE_FAILURES
-from inferometer.agent.operators.checking import draw_inputs
 from inferometer.agent.operators.operator import (
     Case,
     NotSupportedHereError,
@@ -38,6 +37,7 @@ from inferometer.evaluators.kinds.operators.measurement import (
     OperatorRow,
     RowStatus,
 )
+from inferometer.evaluators.operators.cases import draw_inputs
 from inferometer.evaluators.operators.checks import (
     Computed,
     LaterRuns,

@@ -30,6 +30,7 @@ from inferometer.agent.operators.operator import (
     TensorSpec,
     Values,
     one_flop_per_output,
+    sized,
 )
 from inferometer.agent.operators.table.arithmetic import element_wise, presets_of
 
@@ -148,7 +149,7 @@ def _no_inputs(case: Case) -> tuple[TensorSpec, ...]:
 
 def _filled(name: str, summary: str, fixed: float, **parameters: ParameterValue) -> Operator:
     def reference(_: object, given: Parameters) -> tuple[Any]:
-        return (np.full(given["shape"], given.get("value", fixed), np.float64),)  # type: ignore[arg-type,unused-ignore]
+        return (np.full(given["shape"], given.get("value", fixed), np.float64),)
 
     return Operator(
         name=name,
@@ -198,8 +199,8 @@ def _random(
 
 
 def _range(_: object, given: Parameters) -> tuple[Any]:
-    start, stop, step = (float(given[name]) for name in ("start", "stop", "step"))  # type: ignore[arg-type]
-    return (np.repeat(np.arange(start, stop, step), int(given["repeat"])),)  # type: ignore[arg-type]
+    start, stop, step = (float(given[name]) for name in ("start", "stop", "step"))
+    return (np.repeat(np.arange(start, stop, step), int(given["repeat"])),)
 
 
 def _range_inputs(case: Case) -> tuple[TensorSpec, ...]:
@@ -236,10 +237,10 @@ _MULTINOMIAL = Operator(
     given=("data",),
     tensors=lambda case: (TensorSpec("data", case.shapes["data"], Values.DISTRIBUTION),),
     presets={
-        Preset.SMALL: (({"data": (32, 50)}, {}),),
-        Preset.NORMAL: (({"data": (1024, 1000)}, {}),),
-        Preset.LARGE: (({"data": (4096, 1000)}, {}),),
-        Preset.SKEWED: (({"data": (10000, 10)}, {}), ({"data": (10, 10000)}, {"draws": 1000})),
+        Preset.SMALL: (sized(32, 50),),
+        Preset.NORMAL: (sized(1024, 1000),),
+        Preset.LARGE: (sized(4096, 1000),),
+        Preset.SKEWED: (sized(10000, 10), sized(10, 10000, draws=1000)),
     },
     parameters={"draws": 10},
     reference=None,
@@ -309,10 +310,10 @@ OPERATORS = (
         _like("custom_add_one", "data + 1, as a custom operator written in Python", lambda data: data + 1),
         category=Category.CUSTOM,
         presets={
-            Preset.SMALL: (({"data": (32, 1)}, {}),),
-            Preset.NORMAL: (({"data": (1000, 1)}, {}),),
-            Preset.LARGE: (({"data": (1024, 1024)}, {}),),
-            Preset.SKEWED: (({"data": (10000, 1)}, {}), ({"data": (10000, 100)}, {})),
+            Preset.SMALL: (sized(32, 1),),
+            Preset.NORMAL: (sized(1000, 1),),
+            Preset.LARGE: (sized(1024, 1024),),
+            Preset.SKEWED: (sized(10000, 1), sized(10000, 100)),
         },
         flops=one_flop_per_output,
         has_gradient=True,

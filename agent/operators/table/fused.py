@@ -24,11 +24,10 @@ from inferometer.agent.operators.operator import (
     Sizes,
     TensorSpec,
     Values,
+    sized,
 )
-from inferometer.agent.operators.table.activation import gelu, log_softmax
-from inferometer.agent.operators.table.basic import dense_flops, dense_tensors
+from inferometer.agent.operators.table.layers import ROWS, dense_flops, dense_tensors, gelu, log_softmax
 
-_Given: TypeAlias = Mapping[str, Any]
 _Array: TypeAlias = NDArray[Any]
 
 EPSILON = 1e-5
@@ -41,18 +40,12 @@ Central differences say nothing of a gradient where a relu's data passes 0.
 """
 
 _IMAGES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (({"data": (2, 8, 8, 8)}, {"channels": 16}),),
-    Preset.NORMAL: (({"data": (8, 64, 56, 56)}, {}),),
-    Preset.LARGE: (({"data": (32, 64, 56, 56)}, {}),),
-    Preset.SKEWED: (({"data": (8, 16, 2000, 10)}, {}),),
+    Preset.SMALL: (sized(2, 8, 8, 8, channels=16),),
+    Preset.NORMAL: (sized(8, 64, 56, 56),),
+    Preset.LARGE: (sized(32, 64, 56, 56),),
+    Preset.SKEWED: (sized(8, 16, 2000, 10),),
 }
 _WINDOW: Parameters = {"channels": 64, "kernel": (3, 3), "stride": (1, 1), "pad": (1, 1)}
-_ROWS: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (({"data": (16, 24)}, {"units": 8}),),
-    Preset.NORMAL: (({"data": (512, 512)}, {}),),
-    Preset.LARGE: (({"data": (2048, 1024)}, {"units": 1024}),),
-    Preset.SKEWED: (({"data": (10000, 10)}, {}), ({"data": (1, 4096)}, {"units": 1000})),
-}
 
 
 def _convolution_tensors(case: Case) -> tuple[TensorSpec, ...]:
@@ -88,7 +81,7 @@ def _convolution_flops(case: Case, outputs: Sequence[Shape]) -> int:
     return 2 * prod(outputs[0]) * inputs * int(prod(case["kernel"]))
 
 
-def _convolution(data: _Array, weight: _Array, bias: _Array, given: _Given) -> _Array:
+def _convolution(data: _Array, weight: _Array, bias: _Array, given: Parameters) -> _Array:
     """Returns the sum over the offsets of the kernel of a product of matrices."""
     (kh, kw), (sh, sw), (ph, pw) = given["kernel"], given["stride"], given["pad"]
     padded = np.pad(data, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
@@ -108,7 +101,7 @@ def _batch_norm(data: _Array, gamma: _Array, beta: _Array, mean: _Array, var: _A
     return result
 
 
-def _normalized(arrays: Arrays, given: _Given) -> _Array:
+def _normalized(arrays: Arrays, given: Parameters) -> _Array:
     return _batch_norm(_convolution(arrays[0], arrays[1], arrays[2], given), *arrays[3:])
 
 
@@ -140,7 +133,7 @@ def _residual_tensors(case: Case) -> tuple[TensorSpec, ...]:
     )
 
 
-def _layer_norm_residual(arrays: Arrays, _: _Given) -> Arrays:
+def _layer_norm_residual(arrays: Arrays, _: Parameters) -> Arrays:
     total = arrays[0] + arrays[1]
     centred = total - total.mean(-1, keepdims=True)
     scale = np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON)
@@ -154,7 +147,7 @@ def _attention_tensors(case: Case) -> tuple[TensorSpec, ...]:
     return TensorSpec("query", (batch, heads, rows, size)), TensorSpec("key", kept), TensorSpec("value", kept)
 
 
-def _attention(arrays: Arrays, _: _Given) -> Arrays:
+def _attention(arrays: Arrays, _: Parameters) -> Arrays:
     query, key, value = arrays
     scores = query @ key.swapaxes(-1, -2) / sqrt(query.shape[-1])
     return (np.exp(log_softmax(scores, -1)) @ value,)
@@ -213,7 +206,7 @@ OPERATORS = (
         summary="max(data · weightᵀ + bias, 0)",
         given=("data",),
         tensors=_activated_tensors,
-        presets=_ROWS,
+        presets=ROWS,
         parameters={"units": 256},
         reference=lambda arrays, _: (np.maximum(_dense(arrays), 0),),
         flops=dense_flops,
@@ -226,7 +219,7 @@ OPERATORS = (
         summary="gelu(data · weightᵀ + bias), exact",
         given=("data",),
         tensors=dense_tensors,
-        presets=_ROWS,
+        presets=ROWS,
         parameters={"units": 256},
         reference=lambda arrays, _: (gelu(_dense(arrays)),),
         flops=dense_flops,
@@ -256,10 +249,10 @@ OPERATORS = (
         given=("data",),
         tensors=_residual_tensors,
         presets={
-            Preset.SMALL: (({"data": (2, 8, 32)}, {}),),
-            Preset.NORMAL: (({"data": (32, 128, 768)}, {}),),
-            Preset.LARGE: (({"data": (64, 512, 768)}, {}),),
-            Preset.SKEWED: (({"data": (1, 100000, 8)}, {}), ({"data": (1, 10, 65536)}, {})),
+            Preset.SMALL: (sized(2, 8, 32),),
+            Preset.NORMAL: (sized(32, 128, 768),),
+            Preset.LARGE: (sized(64, 512, 768),),
+            Preset.SKEWED: (sized(1, 100000, 8), sized(1, 10, 65536)),
         },
         reference=_layer_norm_residual,
         # the sum; then the mean, the difference, the variance (2), the quotient, the scale and the shift

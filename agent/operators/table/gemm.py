@@ -26,6 +26,7 @@ from inferometer.agent.operators.operator import (
     TensorSpec,
     Values,
     same_shape,
+    sized,
 )
 
 _UNIT_DETERMINANT = 0.56
@@ -44,11 +45,11 @@ def _product(arrays: Arrays, parameters: Parameters) -> NDArray[Any]:
     return found
 
 
-def _scaled_product(arrays: Arrays, parameters: Mapping[str, Any]) -> Arrays:
+def _scaled_product(arrays: Arrays, parameters: Parameters) -> Arrays:
     return (parameters["alpha"] * _product(arrays, parameters),)
 
 
-def _scaled_sum(arrays: Arrays, parameters: Mapping[str, Any]) -> Arrays:
+def _scaled_sum(arrays: Arrays, parameters: Parameters) -> Arrays:
     return (parameters["alpha"] * _product(arrays, parameters) + parameters["beta"] * arrays[2],)
 
 
@@ -196,21 +197,17 @@ _PRODUCTS = (
 )
 
 
-def _sizes(sizes: Sequence[tuple[int, ...]]) -> tuple[Sizes, ...]:
-    return tuple(({"data": shape}, {}) for shape in sizes)
-
-
 _SQUARES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: _sizes([(3, 8, 8), (12, 12)]),
-    Preset.NORMAL: _sizes([(512, 512)]),
-    Preset.LARGE: _sizes([(1024, 1024)]),
-    Preset.SKEWED: _sizes([(1000, 8, 8)]),
+    Preset.SMALL: (sized(3, 8, 8), sized(12, 12)),
+    Preset.NORMAL: (sized(512, 512),),
+    Preset.LARGE: (sized(1024, 1024),),
+    Preset.SKEWED: (sized(1000, 8, 8),),
 }
 _MANY: Mapping[Preset, tuple[Sizes, ...]] = {
     **_SQUARES,
-    Preset.NORMAL: _sizes([(1024, 1024)]),
-    Preset.LARGE: _sizes([(4096, 4096)]),
-    Preset.SKEWED: _sizes([(10000, 8, 8)]),
+    Preset.NORMAL: (sized(1024, 1024),),
+    Preset.LARGE: (sized(4096, 4096),),
+    Preset.SKEWED: (sized(10000, 8, 8),),
 }
 
 
@@ -337,10 +334,10 @@ OPERATORS = (
         given=("data",),
         tensors=same_shape("data"),
         presets={
-            Preset.SMALL: _sizes([(3, 8, 5), (12, 7)]),
-            Preset.NORMAL: _sizes([(1024, 1024)]),
-            Preset.LARGE: _sizes([(2048, 2048)]),
-            Preset.SKEWED: _sizes([(1000, 10), (10, 10000)]),
+            Preset.SMALL: (sized(3, 8, 5), sized(12, 7)),
+            Preset.NORMAL: (sized(1024, 1024),),
+            Preset.LARGE: (sized(2048, 2048),),
+            Preset.SKEWED: (sized(1000, 10), sized(10, 10000)),
         },
         reference=lambda arrays, _: (arrays[0] @ _swapped(arrays[0]),),
         flops=lambda case, _: prod(case.shapes["data"]) * (case.shapes["data"][-2] + 1),
@@ -421,10 +418,10 @@ OPERATORS = (
         given=("data",),
         tensors=same_shape("data"),
         presets={
-            Preset.SMALL: _sizes([(3, 8), (12,)]),
-            Preset.NORMAL: _sizes([(1024,)]),
-            Preset.LARGE: _sizes([(4096,)]),
-            Preset.SKEWED: _sizes([(10000, 8)]),
+            Preset.SMALL: (sized(3, 8), sized(12)),
+            Preset.NORMAL: (sized(1024),),
+            Preset.LARGE: (sized(4096),),
+            Preset.SKEWED: (sized(10000, 8),),
         },
         reference=lambda arrays, _: _diagonal_matrix(arrays[0]),
     ),
@@ -435,10 +432,10 @@ OPERATORS = (
         given=("data",),
         tensors=_entries,
         presets={
-            Preset.SMALL: _sizes([(3, 10), (15,)]),
-            Preset.NORMAL: _sizes([(1024 * 1025 // 2,)]),
-            Preset.LARGE: _sizes([(4096 * 4097 // 2,)]),
-            Preset.SKEWED: _sizes([(10000, 36)]),
+            Preset.SMALL: (sized(3, 10), sized(15)),
+            Preset.NORMAL: (sized(1024 * 1025 // 2),),
+            Preset.LARGE: (sized(4096 * 4097 // 2),),
+            Preset.SKEWED: (sized(10000, 36),),
         },
         reference=lambda arrays, _: _triangle(arrays[0]),
     ),

@@ -24,6 +24,7 @@ from inferometer.agent.operators.operator import (
     TensorSpec,
     Values,
     same_shape,
+    sized,
 )
 
 Tensors = Callable[[Case], tuple[TensorSpec, ...]]
@@ -35,7 +36,7 @@ def _operator(
     given: tuple[str, ...],
     tensors: Tensors,
     presets: Mapping[Preset, tuple[Sizes, ...]],
-    reference: Callable[[Arrays, Mapping[str, Any]], Any],
+    reference: Callable[[Arrays, Parameters], Any],
     parameters: Mapping[str, ParameterValue] | None = None,
     *,
     has_gradient: bool = True,
@@ -65,12 +66,8 @@ def _presets(small: Sizes, normal: Sizes, large: Sizes, *skewed: Sizes) -> Mappi
     }
 
 
-def _sizes(**shapes: Shape) -> Sizes:
+def _shapes(**shapes: Shape) -> Sizes:
     return shapes, {}
-
-
-def _ranges(shape: Shape, **parameters: ParameterValue) -> Sizes:
-    return {"data": shape}, parameters
 
 
 def _indices(name: str, shape: Shape, limit: int, *, distinct: bool = False) -> TensorSpec:
@@ -127,7 +124,7 @@ def _with_copies(arrays: Arrays, _: Parameters) -> Any:
     return found
 
 
-def _scatter(arrays: Arrays, parameters: Mapping[str, Any]) -> Any:
+def _scatter(arrays: Arrays, parameters: Parameters) -> Any:
     data, indices = arrays
     found = np.zeros((parameters["rows"], *data.shape[1:]), data.dtype)
     found[indices[0]] = data
@@ -193,10 +190,10 @@ OPERATORS = (
         ("data", "indices"),
         _rows,
         _presets(
-            _sizes(data=(40, 16), indices=(24,)),
-            _sizes(data=(10000, 256), indices=(4096,)),
-            _sizes(data=(100000, 256), indices=(32768,)),
-            _sizes(data=(10000, 1), indices=(10000,)),
+            _shapes(data=(40, 16), indices=(24,)),
+            _shapes(data=(10000, 256), indices=(4096,)),
+            _shapes(data=(100000, 256), indices=(32768,)),
+            _shapes(data=(10000, 1), indices=(10000,)),
         ),
         lambda arrays, _: arrays[0][arrays[1]],
     ),
@@ -206,10 +203,10 @@ OPERATORS = (
         ("data",),
         _one_each,
         _presets(
-            _sizes(data=(16, 24)),
-            _sizes(data=(1024, 1024)),
-            _sizes(data=(16384, 1024)),
-            _sizes(data=(10000, 100)),
+            sized(16, 24),
+            sized(1024, 1024),
+            sized(16384, 1024),
+            sized(10000, 100),
         ),
         lambda arrays, _: np.take_along_axis(arrays[0], arrays[1], -1),
     ),
@@ -219,10 +216,10 @@ OPERATORS = (
         ("data", "indices"),
         _many_each,
         _presets(
-            _sizes(data=(16, 24), indices=(16, 30)),
-            _sizes(data=(1024, 1024), indices=(1024, 1024)),
-            _sizes(data=(4096, 4096), indices=(4096, 1024)),
-            _sizes(data=(10000, 100), indices=(10000, 1)),
+            _shapes(data=(16, 24), indices=(16, 30)),
+            _shapes(data=(1024, 1024), indices=(1024, 1024)),
+            _shapes(data=(4096, 4096), indices=(4096, 1024)),
+            _shapes(data=(10000, 100), indices=(10000, 1)),
         ),
         lambda arrays, _: np.take_along_axis(arrays[0], arrays[1], -1),
     ),
@@ -232,10 +229,10 @@ OPERATORS = (
         ("data", "indices"),
         _points,
         _presets(
-            _sizes(data=(12, 10, 4), indices=(2, 20)),
-            _sizes(data=(1024, 1024), indices=(2, 65536)),
-            _sizes(data=(4096, 4096), indices=(2, 262144)),
-            _sizes(data=(10000, 10), indices=(1, 10000)),
+            _shapes(data=(12, 10, 4), indices=(2, 20)),
+            _shapes(data=(1024, 1024), indices=(2, 65536)),
+            _shapes(data=(4096, 4096), indices=(2, 262144)),
+            _shapes(data=(10000, 10), indices=(1, 10000)),
         ),
         lambda arrays, _: arrays[0][tuple(arrays[1])],
     ),
@@ -245,10 +242,10 @@ OPERATORS = (
         ("data",),
         _scattered,
         _presets(
-            _ranges((12, 8), rows=20),
-            _ranges((4096, 256), rows=8192),
-            _ranges((32768, 256), rows=65536),
-            _ranges((10000, 1), rows=20000),
+            sized(12, 8, rows=20),
+            sized(4096, 256, rows=8192),
+            sized(32768, 256, rows=65536),
+            sized(10000, 1, rows=20000),
         ),
         _scatter,
         {"rows": 8192},
@@ -259,10 +256,10 @@ OPERATORS = (
         ("data", "source"),
         _copied_rows,
         _presets(
-            _sizes(data=(20, 8), source=(12, 8)),
-            _sizes(data=(8192, 256), source=(4096, 256)),
-            _sizes(data=(65536, 256), source=(32768, 256)),
-            _sizes(data=(10000, 1), source=(5000, 1)),
+            _shapes(data=(20, 8), source=(12, 8)),
+            _shapes(data=(8192, 256), source=(4096, 256)),
+            _shapes(data=(65536, 256), source=(32768, 256)),
+            _shapes(data=(10000, 1), source=(5000, 1)),
         ),
         _with_copies,
     ),
@@ -287,11 +284,11 @@ OPERATORS = (
         ("data",),
         _chosen,
         _presets(
-            _sizes(data=(16, 24)),
-            _sizes(data=(1024, 1024)),
-            _sizes(data=(4096, 4096)),
-            _sizes(data=(10000, 1)),
-            _sizes(data=(10000, 100)),
+            sized(16, 24),
+            sized(1024, 1024),
+            sized(4096, 4096),
+            sized(10000, 1),
+            sized(10000, 100),
         ),
         lambda arrays, _: np.where(*arrays),
     ),
@@ -301,10 +298,10 @@ OPERATORS = (
         ("data",),
         _masked_rows,
         _presets(
-            _sizes(data=(16, 24)),
-            _sizes(data=(8192, 256)),
-            _sizes(data=(65536, 256)),
-            _sizes(data=(10000, 1)),
+            sized(16, 24),
+            sized(8192, 256),
+            sized(65536, 256),
+            sized(10000, 1),
         ),
         lambda arrays, _: arrays[0][arrays[1]],
     ),
@@ -314,11 +311,11 @@ OPERATORS = (
         ("data",),
         _box,
         _presets(
-            _ranges((16, 24), begin=(2, 3), end=(10, 20)),
-            _ranges((1024, 1024), begin=(256, 256), end=(768, 768)),
-            _ranges((4096, 4096), begin=(1024, 1024), end=(3072, 3072)),
-            _ranges((10000, 1), begin=(2500, 0), end=(7500, 1)),
-            _ranges((10000, 100), begin=(2500, 25), end=(7500, 75)),
+            sized(16, 24, begin=(2, 3), end=(10, 20)),
+            sized(1024, 1024, begin=(256, 256), end=(768, 768)),
+            sized(4096, 4096, begin=(1024, 1024), end=(3072, 3072)),
+            sized(10000, 1, begin=(2500, 0), end=(7500, 1)),
+            sized(10000, 100, begin=(2500, 25), end=(7500, 75)),
         ),
         lambda arrays, chosen: arrays[0][
             tuple(slice(low, high) for low, high in zip(chosen["begin"], chosen["end"], strict=True))
@@ -331,11 +328,11 @@ OPERATORS = (
         ("data",),
         _stretch,
         _presets(
-            _ranges((16, 24), begin=3, end=20),
-            _ranges((1024, 1024)),
-            _ranges((4096, 4096), begin=1024, end=3072),
-            _ranges((10000, 1), axis=0, begin=2500, end=7500),
-            _ranges((10000, 100), begin=25, end=75),
+            sized(16, 24, begin=3, end=20),
+            sized(1024, 1024),
+            sized(4096, 4096, begin=1024, end=3072),
+            sized(10000, 1, axis=0, begin=2500, end=7500),
+            sized(10000, 100, begin=25, end=75),
         ),
         lambda arrays, chosen: np.take(arrays[0], range(chosen["begin"], chosen["end"]), chosen["axis"]),
         {"axis": 1, "begin": 256, "end": 768},
@@ -346,10 +343,10 @@ OPERATORS = (
         ("data", "like"),
         _part,
         _presets(
-            _sizes(data=(16, 24), like=(10, 20)),
-            _sizes(data=(1024, 1024), like=(512, 512)),
-            _sizes(data=(4096, 4096), like=(2048, 2048)),
-            _sizes(data=(10000, 1), like=(5000, 1)),
+            _shapes(data=(16, 24), like=(10, 20)),
+            _shapes(data=(1024, 1024), like=(512, 512)),
+            _shapes(data=(4096, 4096), like=(2048, 2048)),
+            _shapes(data=(10000, 1), like=(5000, 1)),
         ),
         lambda arrays, _: arrays[0][tuple(slice(size) for size in arrays[1].shape)],
     ),
@@ -389,10 +386,10 @@ OPERATORS = (
         ("data",),
         same_shape("data"),
         _presets(
-            _sizes(data=(16, 24)),
-            _sizes(data=(1024, 1024)),
-            _sizes(data=(4096, 4096)),
-            _sizes(data=(10000, 1)),
+            sized(16, 24),
+            sized(1024, 1024),
+            sized(4096, 4096),
+            sized(10000, 1),
         ),
         lambda arrays, _: np.diag(arrays[0]),
     ),
@@ -402,10 +399,10 @@ OPERATORS = (
         ("data",),
         same_shape("data"),
         _presets(
-            _sizes(data=(3, 16, 12)),
-            _sizes(data=(1024, 1024)),
-            _sizes(data=(4096, 4096)),
-            _sizes(data=(10000, 10, 10)),
+            sized(3, 16, 12),
+            sized(1024, 1024),
+            sized(4096, 4096),
+            sized(10000, 10, 10),
         ),
         lambda arrays, _: np.tril(arrays[0]),
     ),

@@ -28,16 +28,12 @@ from inferometer.agent.operators.operator import (
     TensorSpec,
     Values,
     no_flops,
+    sized,
 )
-from inferometer.agent.operators.table.convolution import Window
+from inferometer.agent.operators.table.convolution import Window, window_of
 
 _GREATEST_SCALE = 30000.0  # within float16
 _SAMPLED_RTOL = 1e-4  # frameworks compute the coordinates in float32, whose error grows with the image
-
-
-def window_of(case: Case) -> Window:
-    """Returns the window and how it slides."""
-    return Window.of(case.parameters, len(case.shapes["data"]) - 2)
 
 
 def pair_of(case: Case, name: str) -> tuple[int, int]:
@@ -46,7 +42,7 @@ def pair_of(case: Case, name: str) -> tuple[int, int]:
 
 
 def _pair(parameters: Parameters, name: str) -> tuple[int, int]:
-    value: Any = parameters[name]
+    value = parameters[name]
     height, width = value if isinstance(value, tuple) else (value, value)
     if min(height, width) < 1:
         raise ValueError(f"{name} is {value}; each number is 1 or more")
@@ -112,7 +108,7 @@ def _adaptive(arrays: Arrays, parameters: Parameters) -> Arrays:
 
 
 def _nearest(arrays: Arrays, parameters: Parameters) -> Arrays:
-    scale = int(parameters["scale"])  # type: ignore[arg-type]
+    scale = int(parameters["scale"])
     return (arrays[0].repeat(scale, 2).repeat(scale, 3),)
 
 
@@ -146,7 +142,7 @@ def _roi_pooled(arrays: Arrays, parameters: Parameters) -> Arrays:
     """
     data, rois = arrays
     rows, columns = _pair(parameters, "output")
-    scale = np.float32(float(parameters["spatial_scale"]))  # type: ignore[arg-type]
+    scale = np.float32(float(parameters["spatial_scale"]))
     output = np.zeros((len(rois), data.shape[1], rows, columns))
     for roi, result in zip(rois, output, strict=True):
         left, top, right, bottom = (floor(np.float32(corner) * scale + np.float32(0.5)) for corner in roi[1:])
@@ -180,7 +176,7 @@ def _roi_aligned(arrays: Arrays, parameters: Parameters) -> Arrays:
     """
     data, rois = arrays
     counts = _pair(parameters, "output")
-    scale, samples = float(parameters["spatial_scale"]), int(parameters["samples"])  # type: ignore[arg-type]
+    scale, samples = float(parameters["spatial_scale"]), int(parameters["samples"])
     output = np.empty((len(rois), data.shape[1], *counts))
     for roi, result in zip(rois, output, strict=True):
         left, top, right, bottom = roi[1:] * scale
@@ -218,28 +214,24 @@ def _bilinear_flops(case: Case, outputs: Sequence[Shape]) -> int:
     return 4 * prod(outputs[0]) * samples**2
 
 
-def _sizes(*shape: int, **changed: Any) -> Sizes:
-    return ({"data": shape}, changed)
-
-
 _IMAGES: Mapping[int, Mapping[Preset, tuple[Sizes, ...]]] = {
     1: {
-        Preset.SMALL: (_sizes(2, 3, 16),),
-        Preset.NORMAL: (_sizes(32, 3, 256),),
-        Preset.LARGE: (_sizes(32, 64, 4096),),
-        Preset.SKEWED: (_sizes(32, 3, 10000), _sizes(1, 4096, 16)),
+        Preset.SMALL: (sized(2, 3, 16),),
+        Preset.NORMAL: (sized(32, 3, 256),),
+        Preset.LARGE: (sized(32, 64, 4096),),
+        Preset.SKEWED: (sized(32, 3, 10000), sized(1, 4096, 16)),
     },
     2: {
-        Preset.SMALL: (_sizes(2, 3, 8, 9),),
-        Preset.NORMAL: (_sizes(32, 3, 256, 256),),
-        Preset.LARGE: (_sizes(32, 64, 112, 112),),
-        Preset.SKEWED: (_sizes(32, 3, 10000, 10), _sizes(1, 2048, 7, 7)),
+        Preset.SMALL: (sized(2, 3, 8, 9),),
+        Preset.NORMAL: (sized(32, 3, 256, 256),),
+        Preset.LARGE: (sized(32, 64, 112, 112),),
+        Preset.SKEWED: (sized(32, 3, 10000, 10), sized(1, 2048, 7, 7)),
     },
     3: {
-        Preset.SMALL: (_sizes(1, 2, 4, 6, 5),),
-        Preset.NORMAL: (_sizes(2, 3, 16, 112, 112),),
-        Preset.LARGE: (_sizes(4, 64, 8, 56, 56),),
-        Preset.SKEWED: (_sizes(2, 3, 1000, 10, 10),),
+        Preset.SMALL: (sized(1, 2, 4, 6, 5),),
+        Preset.NORMAL: (sized(2, 3, 16, 112, 112),),
+        Preset.LARGE: (sized(4, 64, 8, 56, 56),),
+        Preset.SKEWED: (sized(2, 3, 1000, 10, 10),),
     },
 }
 _KINDS = {"max": "greatest value", "avg": "mean", "sum": "sum", "lp": "root of the sum of squares"}
@@ -339,7 +331,7 @@ OPERATORS = (
         _adaptive,
         _input_flops,
         {"output": (7, 7)},
-        {**_IMAGES[2], Preset.SMALL: (_sizes(2, 3, 8, 9, output=(3, 5)),)},
+        {**_IMAGES[2], Preset.SMALL: (sized(2, 3, 8, 9, output=(3, 5)),)},
     ),
     _resized(
         "upsample_nearest",
@@ -348,10 +340,10 @@ OPERATORS = (
         no_flops,
         {"scale": 2},
         {
-            Preset.SMALL: (_sizes(2, 3, 8, 9, scale=3),),
-            Preset.NORMAL: (_sizes(8, 3, 256, 256),),
-            Preset.LARGE: (_sizes(32, 3, 256, 256),),
-            Preset.SKEWED: (_sizes(8, 3, 10000, 10), _sizes(1, 2048, 7, 7)),
+            Preset.SMALL: (sized(2, 3, 8, 9, scale=3),),
+            Preset.NORMAL: (sized(8, 3, 256, 256),),
+            Preset.LARGE: (sized(32, 3, 256, 256),),
+            Preset.SKEWED: (sized(8, 3, 10000, 10), sized(1, 2048, 7, 7)),
         },
     ),
     _resized(
@@ -361,12 +353,12 @@ OPERATORS = (
         _bilinear_flops,
         {"output": (384, 384)},
         {
-            Preset.SMALL: (_sizes(2, 3, 8, 9, output=(13, 6)),),
-            Preset.NORMAL: (_sizes(8, 3, 256, 256),),
-            Preset.LARGE: (_sizes(32, 3, 256, 256),),
+            Preset.SMALL: (sized(2, 3, 8, 9, output=(13, 6)),),
+            Preset.NORMAL: (sized(8, 3, 256, 256),),
+            Preset.LARGE: (sized(32, 3, 256, 256),),
             Preset.SKEWED: (
-                _sizes(32, 3, 1000, 10, output=(500, 20)),
-                _sizes(1, 2048, 7, 7, output=(14, 14)),
+                sized(32, 3, 1000, 10, output=(500, 20)),
+                sized(1, 2048, 7, 7, output=(14, 14)),
             ),
         },
         _SAMPLED_RTOL,

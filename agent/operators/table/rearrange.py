@@ -26,27 +26,23 @@ from inferometer.agent.operators.operator import (
     Sizes,
     TensorSpec,
     same_shape,
+    sized,
 )
 
-Chosen = Mapping[str, Any]
 Tensors = Callable[[Case], tuple[TensorSpec, ...]]
 Requirement = Callable[[Shape, Case], bool]
 _TALL = ((10000, 1), (10000, 100))
 
 
-def _sized(*shapes: Shape, **parameters: ParameterValue) -> tuple[Sizes, ...]:
-    return tuple(({"data": shape}, parameters) for shape in shapes)
-
-
 _MATRICES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: _sized((16, 24)),
-    Preset.NORMAL: _sized((1024, 1024)),
-    Preset.LARGE: _sized((4096, 4096)),
-    Preset.SKEWED: _sized(*_TALL),
+    Preset.SMALL: (sized(16, 24),),
+    Preset.NORMAL: (sized(1024, 1024),),
+    Preset.LARGE: (sized(4096, 4096),),
+    Preset.SKEWED: tuple(sized(*shape) for shape in _TALL),
 }
 _HALVES: Mapping[Preset, tuple[Sizes, ...]] = {
     **_MATRICES,
-    Preset.LARGE: _sized((2048, 2048)),
+    Preset.LARGE: (sized(2048, 2048),),
 }
 
 
@@ -69,7 +65,7 @@ def _has_axis(shape: Shape, case: Case) -> bool:
 def _one(
     name: str,
     summary: str,
-    reference: Callable[[NDArray[Any], Chosen], Any],
+    reference: Callable[[NDArray[Any], Parameters], Any],
     parameters: Mapping[str, ParameterValue] | None = None,
     presets: Mapping[Preset, tuple[Sizes, ...]] = _MATRICES,
     fits: Requirement | None = None,
@@ -130,14 +126,6 @@ def _permuted(shape: Shape, case: Case) -> bool:
     return sorted(case["axes"]) == list(range(len(shape)))
 
 
-def _axes(*orders: tuple[Shape, Shape]) -> tuple[Sizes, ...]:
-    return tuple(({"data": shape}, {"axes": axes}) for shape, axes in orders)
-
-
-def _shaped(*sizes: tuple[Shape, Shape]) -> tuple[Sizes, ...]:
-    return tuple(({"data": shape}, {"shape": target}) for shape, target in sizes)
-
-
 def _same_size(shape: Shape, case: Case) -> bool:
     target: Shape = case["shape"]
     known = prod(size for size in target if size != -1)
@@ -188,10 +176,10 @@ _OF_MATRICES = (
         lambda data, chosen: np.transpose(data, chosen["axes"]),
         {"axes": (1, 0)},
         {
-            Preset.SMALL: _axes(((16, 24), (1, 0)), ((2, 3, 4, 5), (0, 2, 3, 1))),
-            Preset.NORMAL: _axes(((1024, 1024), (1, 0)), ((32, 3, 256, 256), (0, 2, 3, 1))),
-            Preset.LARGE: _axes(((4096, 4096), (1, 0))),
-            Preset.SKEWED: _axes(*((shape, (1, 0)) for shape in _TALL)),
+            Preset.SMALL: (sized(16, 24, axes=(1, 0)), sized(2, 3, 4, 5, axes=(0, 2, 3, 1))),
+            Preset.NORMAL: (sized(1024, 1024, axes=(1, 0)), sized(32, 3, 256, 256, axes=(0, 2, 3, 1))),
+            Preset.LARGE: (sized(4096, 4096, axes=(1, 0)),),
+            Preset.SKEWED: tuple(sized(*shape, axes=(1, 0)) for shape in _TALL),
         },
         _permuted,
     ),
@@ -208,10 +196,10 @@ _OF_MATRICES = (
         lambda data, chosen: np.reshape(data, chosen["shape"]),
         {"shape": (-1, 256)},
         {
-            Preset.SMALL: _shaped(((16, 24), (8, 48))),
-            Preset.NORMAL: _shaped(((1024, 1024), (4096, 256))),
-            Preset.LARGE: _shaped(((4096, 4096), (2048, 8192))),
-            Preset.SKEWED: _shaped(((10000, 1), (10, 1000)), ((10000, 100), (100, 10000))),
+            Preset.SMALL: (sized(16, 24, shape=(8, 48)),),
+            Preset.NORMAL: (sized(1024, 1024, shape=(4096, 256)),),
+            Preset.LARGE: (sized(4096, 4096, shape=(2048, 8192)),),
+            Preset.SKEWED: (sized(10000, 1, shape=(10, 1000)), sized(10000, 100, shape=(100, 10000))),
         },
         _same_size,
     ),
@@ -228,10 +216,10 @@ _OF_MATRICES = (
         lambda data, chosen: np.squeeze(data, chosen["axis"]),
         {"axis": 0},
         {
-            Preset.SMALL: _sized((1, 16, 24)),
-            Preset.NORMAL: _sized((1, 1024, 1024)),
-            Preset.LARGE: _sized((1, 4096, 4096)),
-            Preset.SKEWED: _sized((10000, 1), axis=1),
+            Preset.SMALL: (sized(1, 16, 24),),
+            Preset.NORMAL: (sized(1, 1024, 1024),),
+            Preset.LARGE: (sized(1, 4096, 4096),),
+            Preset.SKEWED: (sized(10000, 1, axis=1),),
         },
         lambda shape, case: _has_axis(shape, case) and shape[case["axis"]] == 1,
     ),
@@ -284,13 +272,13 @@ _OF_OTHERS = (
         {"pad_width": (0, 0, 0, 0, 1, 1, 1, 1), "mode": "constant", "value": 0.0},
         {
             Preset.SMALL: (
-                *_sized((2, 3, 5, 6), value=0.5),
-                *_sized((2, 3, 5, 6), mode="edge", pad_width=(0, 0, 0, 0, 2, 1, 0, 3)),
-                *_sized((2, 3, 5, 6), mode="reflect", pad_width=(0, 0, 0, 0, 2, 1, 0, 3)),
+                sized(2, 3, 5, 6, value=0.5),
+                sized(2, 3, 5, 6, mode="edge", pad_width=(0, 0, 0, 0, 2, 1, 0, 3)),
+                sized(2, 3, 5, 6, mode="reflect", pad_width=(0, 0, 0, 0, 2, 1, 0, 3)),
             ),
-            Preset.NORMAL: _sized((32, 3, 256, 256)),
-            Preset.LARGE: _sized((128, 3, 256, 256)),
-            Preset.SKEWED: _sized((32, 3, 10000, 10)),
+            Preset.NORMAL: (sized(32, 3, 256, 256),),
+            Preset.LARGE: (sized(128, 3, 256, 256),),
+            Preset.SKEWED: (sized(32, 3, 10000, 10),),
         },
         _paddable,
     ),
@@ -300,10 +288,10 @@ _OF_OTHERS = (
         lambda data, chosen: np.broadcast_to(data, chosen["shape"]),
         {"shape": (1024, 1024)},
         {
-            Preset.SMALL: _shaped(((1, 24), (16, 24))),
-            Preset.NORMAL: _shaped(((1, 1024), (1024, 1024))),
-            Preset.LARGE: _shaped(((1, 4096), (4096, 4096))),
-            Preset.SKEWED: _shaped(((10000, 1), (10000, 100)), ((1, 100), (10000, 100))),
+            Preset.SMALL: (sized(1, 24, shape=(16, 24)),),
+            Preset.NORMAL: (sized(1, 1024, shape=(1024, 1024)),),
+            Preset.LARGE: (sized(1, 4096, shape=(4096, 4096)),),
+            Preset.SKEWED: (sized(10000, 1, shape=(10000, 100)), sized(1, 100, shape=(10000, 100))),
         },
         _broadcastable,
     ),
@@ -313,10 +301,10 @@ _OF_OTHERS = (
         lambda data, chosen: np.repeat(data, chosen["size"], chosen["axis"]),
         {"axis": 1, "size": 1024},
         {
-            Preset.SMALL: _sized((16, 1, 4), size=6),
-            Preset.NORMAL: _sized((1024, 1)),
-            Preset.LARGE: _sized((4096, 1), size=4096),
-            Preset.SKEWED: _sized((10000, 1), size=10),
+            Preset.SMALL: (sized(16, 1, 4, size=6),),
+            Preset.NORMAL: (sized(1024, 1),),
+            Preset.LARGE: (sized(4096, 1, size=4096),),
+            Preset.SKEWED: (sized(10000, 1, size=10),),
         },
         lambda shape, case: _has_axis(shape, case) and shape[case["axis"]] == 1 and case["size"] > 0,
     ),
@@ -348,10 +336,10 @@ _OF_OTHERS = (
         lambda data, chosen: _depth_to_space(data, chosen["block_size"]),
         {"block_size": 2},
         {
-            Preset.SMALL: _sized((2, 8, 3, 4)),
-            Preset.NORMAL: _sized((32, 16, 64, 64)),
-            Preset.LARGE: _sized((32, 64, 64, 64)),
-            Preset.SKEWED: _sized((32, 4, 5000, 5)),
+            Preset.SMALL: (sized(2, 8, 3, 4),),
+            Preset.NORMAL: (sized(32, 16, 64, 64),),
+            Preset.LARGE: (sized(32, 64, 64, 64),),
+            Preset.SKEWED: (sized(32, 4, 5000, 5),),
         },
         lambda shape, case: len(shape) == 4 and shape[1] % case["block_size"] ** 2 == 0,
     ),
@@ -361,10 +349,10 @@ _OF_OTHERS = (
         lambda data, chosen: _space_to_depth(data, chosen["block_size"]),
         {"block_size": 2},
         {
-            Preset.SMALL: _sized((2, 3, 4, 6)),
-            Preset.NORMAL: _sized((32, 4, 128, 128)),
-            Preset.LARGE: _sized((32, 16, 128, 128)),
-            Preset.SKEWED: _sized((32, 1, 10000, 10)),
+            Preset.SMALL: (sized(2, 3, 4, 6),),
+            Preset.NORMAL: (sized(32, 4, 128, 128),),
+            Preset.LARGE: (sized(32, 16, 128, 128),),
+            Preset.SKEWED: (sized(32, 1, 10000, 10),),
         },
         lambda shape, case: len(shape) == 4 and not any(size % case["block_size"] for size in shape[2:]),
     ),
@@ -423,7 +411,7 @@ OPERATORS = (
         {"num_outputs": 2, "axis": 1},
         {
             **_MATRICES,
-            Preset.SKEWED: (*_sized((10000, 1), axis=0), *_sized((10000, 100), num_outputs=10)),
+            Preset.SKEWED: (sized(10000, 1, axis=0), sized(10000, 100, num_outputs=10)),
         },
         lambda shape, case: _has_axis(shape, case) and shape[case["axis"]] % case["num_outputs"] == 0,
         category=Category.JOIN_SPLIT,
@@ -434,12 +422,12 @@ OPERATORS = (
         lambda data, chosen: np.split(data, chosen["indices"], chosen["axis"]),
         {"indices": (256, 640), "axis": 1},
         {
-            Preset.SMALL: _sized((16, 24), indices=(5, 17)),
-            Preset.NORMAL: _sized((1024, 1024)),
-            Preset.LARGE: _sized((4096, 4096), indices=(1024, 2560)),
+            Preset.SMALL: (sized(16, 24, indices=(5, 17)),),
+            Preset.NORMAL: (sized(1024, 1024),),
+            Preset.LARGE: (sized(4096, 4096, indices=(1024, 2560)),),
             Preset.SKEWED: (
-                *_sized((10000, 1), indices=(2500, 6000), axis=0),
-                *_sized((10000, 100), indices=(25, 60)),
+                sized(10000, 1, indices=(2500, 6000), axis=0),
+                sized(10000, 100, indices=(25, 60)),
             ),
         },
         lambda shape, case: _has_axis(shape, case) and _cut(shape, case),

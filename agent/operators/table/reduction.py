@@ -26,26 +26,23 @@ from inferometer.agent.operators.operator import (
     TensorSpec,
     Values,
     no_flops,
+    sized,
 )
 
 _APART = 65536.0
 """What spreads ``Values.DISTINCT`` within float16, so that finite differences change no order."""
 
 
-def _sized(shape: Shape, **parameters: Any) -> Sizes:
-    return {"data": shape}, parameters
-
-
 _PRESETS: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (_sized((16, 24), axis=1), _sized((4, 5, 6), axis=0)),
-    Preset.NORMAL: (_sized((1024, 1024)),),
-    Preset.LARGE: (_sized((4096, 4096)),),
-    Preset.SKEWED: (_sized((10000, 1), axis=0), _sized((10000, 100), axis=0)),
+    Preset.SMALL: (sized(16, 24, axis=1), sized(4, 5, 6, axis=0)),
+    Preset.NORMAL: (sized(1024, 1024),),
+    Preset.LARGE: (sized(4096, 4096),),
+    Preset.SKEWED: (sized(10000, 1, axis=0), sized(10000, 100, axis=0)),
 }
 _SEARCHES: Mapping[Preset, tuple[Sizes, ...]] = {
     **_PRESETS,
-    Preset.NORMAL: (_sized((1024, 1000)),),
-    Preset.LARGE: (_sized((4096, 1000)),),
+    Preset.NORMAL: (sized(1024, 1000),),
+    Preset.LARGE: (sized(4096, 1000),),
 }
 
 
@@ -57,7 +54,7 @@ def _data(values: Values, scale: float = 1.0) -> Callable[[Case], tuple[TensorSp
         for each in axis if isinstance(axis, tuple) else (axis,):
             if not -len(shape) <= each < len(shape):
                 raise ValueError(f"{shape} has no axis {each}")
-        if case.parameters.get("k", 1) > shape[axis if isinstance(axis, int) else 0]:  # type: ignore[operator]
+        if case.parameters.get("k", 1) > shape[axis if isinstance(axis, int) else 0]:
             raise ValueError(f"{shape} has fewer than {case['k']} elements along axis {axis}")
         return (TensorSpec("data", shape, values, scale=scale),)
 
@@ -110,8 +107,7 @@ def _moments(array: NDArray[Any], *, axis: Any, keepdims: Any) -> Arrays:
 
 
 def _norm(arrays: Arrays, parameters: Parameters) -> Arrays:
-    axis: Any = parameters["axis"]
-    keepdims: Any = bool(parameters["keepdims"])
+    axis, keepdims = parameters["axis"], bool(parameters["keepdims"])
     if parameters["ord"] == 1:
         return (np.abs(arrays[0]).sum(axis=axis, keepdims=keepdims),)
     return (np.sqrt((arrays[0] ** 2).sum(axis=axis, keepdims=keepdims)),)
@@ -139,8 +135,8 @@ def _search(name: str, summary: str, reference: Callable[..., Any]) -> Operator:
 
 
 def _top(arrays: Arrays, parameters: Parameters) -> Arrays:
-    data, axis = arrays[0], int(parameters["axis"])  # type: ignore[arg-type]
-    indices = np.take(np.argsort(-data, axis=axis), range(int(parameters["k"])), axis=axis)  # type: ignore[arg-type]
+    data, axis = arrays[0], int(parameters["axis"])
+    indices = np.take(np.argsort(-data, axis=axis), range(int(parameters["k"])), axis=axis)
     return (np.take_along_axis(data, indices, axis), indices)
 
 
@@ -185,7 +181,7 @@ OPERATORS = (
         tensors=_data(Values.POSITIVE),
         presets=_PRESETS,
         parameters={"axis": 1},
-        reference=lambda arrays, parameters: (np.cumsum(arrays[0], axis=parameters["axis"]),),  # type: ignore[arg-type]
+        reference=lambda arrays, parameters: (np.cumsum(arrays[0], axis=parameters["axis"]),),
         flops=_each(1),
     ),
     _search("argmax", "index of the greatest element along an axis", np.argmax),
@@ -200,8 +196,8 @@ OPERATORS = (
         tensors=_data(Values.DISTINCT, _APART),
         presets={
             **_SEARCHES,
-            Preset.SKEWED: (_sized((10000, 10), axis=1), _sized((10000, 100), axis=0)),
-            Preset.SMALL: (_sized((16, 24), axis=1), _sized((12, 5, 6), axis=0)),
+            Preset.SKEWED: (sized(10000, 10, axis=1), sized(10000, 100, axis=0)),
+            Preset.SMALL: (sized(16, 24, axis=1), sized(12, 5, 6, axis=0)),
         },
         parameters={"axis": 1, "k": 10},
         reference=_top,

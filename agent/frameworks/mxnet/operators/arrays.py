@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet.operators.arithmetic import named
-from inferometer.agent.frameworks.mxnet.operators.runner import Form, Function
+from inferometer.agent.frameworks.mxnet.operators.runner import Form, Function, named
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.operators.operator import Case
 
@@ -89,7 +88,7 @@ def _pad(mx: Any, case: Case) -> Function:
     return partial(mx.pad, pad_width=case["pad_width"], mode=case["mode"], constant_value=case["value"])
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "zeros": _filled("zeros"),
     "ones": _filled("ones"),
     "full": _filled("full", "value"),

@@ -86,7 +86,7 @@ def _attention(mx: Any, case: Case) -> Any:
     return run
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "conv2d_relu": Form("Convolution Activation", _convolution_relu, ("Convolution", "Activation")),
     "conv2d_batch_norm": Form("Convolution BatchNorm", _normalized, ("Convolution", "BatchNorm")),
     "conv2d_batch_norm_relu": Form(

@@ -14,10 +14,15 @@ from typing import Any
 from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.convolution import channels_of, groups_of, window_of
+from inferometer.agent.operators.table.convolution import (
+    Window,
+    channels_of,
+    groups_of,
+    output_pad_of,
+    window_of,
+)
+from inferometer.agent.operators.table.normalization import WEIGHTS
 from inferometer.agent.operators.table.pooling import pair_of
-from inferometer.agent.operators.table.pooling import window_of as pooling_window_of
-from inferometer.agent.operators.table.recurrent import WEIGHTS
 
 
 def _activation(kind: str, *covers: str) -> Form:
@@ -47,8 +52,8 @@ def _swish(mx: Any, _: Any) -> Any:
     return lambda data: data * mx.sigmoid(data)
 
 
-def _im2col_window(case: Case) -> dict[str, Any]:
-    return {name: case[name] for name in ("kernel", "stride", "pad")}
+def _slides(window: Window) -> dict[str, Any]:
+    return {"kernel": window.kernel, "stride": window.stride, "pad": window.pad}
 
 
 def _dense(mx: Any, case: Case) -> Any:
@@ -85,16 +90,14 @@ def _convolution(mx: Any, case: Case) -> Function:
 
 def _deconvolution(mx: Any, case: Case) -> Function:
     return lambda *tensors: mx.Deconvolution(
-        *tensors, **_convolution_arguments(case), adj=_added_padding(case)
+        *tensors, **_convolution_arguments(case), adj=output_pad_of(case)
     )
 
 
 def _convolution_arguments(case: Case) -> dict[str, Any]:
     window = window_of(case)
     return {
-        "kernel": window.kernel,
-        "stride": window.stride,
-        "pad": window.pad,
+        **_slides(window),
         "dilate": window.dilate,
         "num_filter": channels_of(case),
         "num_group": groups_of(case),
@@ -102,15 +105,10 @@ def _convolution_arguments(case: Case) -> dict[str, Any]:
     }
 
 
-def _added_padding(case: Case) -> tuple[int, ...]:
-    more = case["output_pad"]
-    return more if isinstance(more, tuple) else (more,) * len(window_of(case).kernel)
-
-
 def _convolution_block(name: str) -> Block:
     def make(case: Case) -> Any:
         window = window_of(case)
-        more = {"output_padding": _added_padding(case)} if "output_pad" in case.parameters else {}
+        more = {"output_padding": output_pad_of(case)} if "output_pad" in case.parameters else {}
         return getattr(mxnet.gluon.nn, name)(
             channels_of(case),
             window.kernel,
@@ -127,16 +125,13 @@ def _convolution_block(name: str) -> Block:
 
 
 def _pooled(kind: str, mx: Any, case: Case) -> Function:
-    window = pooling_window_of(case)
     more = {"p_value": 2} if kind == "lp" else {}
-    return lambda data: mx.Pooling(
-        data, kernel=window.kernel, stride=window.stride, pad=window.pad, pool_type=kind, **more
-    )
+    return partial(mx.Pooling, **_slides(window_of(case)), pool_type=kind, **more)
 
 
 def _pooling(kind: str, block: str = "") -> Form:
     def make(case: Case) -> Any:
-        window = pooling_window_of(case)
+        window = window_of(case)
         return getattr(mxnet.gluon.nn, block)(window.kernel, window.stride, window.pad)
 
     gluon = Block(f"gluon.nn.{block}", make) if block else None
@@ -186,7 +181,7 @@ _PARAMETERS = {"gamma": "gamma", "beta": "beta", "mean": "running_mean", "varian
 
 def _batch_norm_momentum(case: Case) -> float:
     # MXNet's is the share of the old value
-    return 1 - float(case.parameters.get("momentum", 0.1))  # type: ignore[arg-type]
+    return 1 - float(case.parameters.get("momentum", 0.1))
 
 
 def _batch_norm(given: bool, mx: Any, case: Case) -> Function:
@@ -261,7 +256,7 @@ def _recurrent_form(mode: str, api: str, block: Any, **more: str) -> Form:
     )
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "relu": _activation("relu", "relu"),
     "leaky_relu": _leaky(
         "leaky",
@@ -327,10 +322,12 @@ FUNCTIONS: Mapping[str, Form] = {
             {"weight": "weight"},
         ),
     ),
-    "im2col": Form("im2col", lambda mx, case: partial(mx.im2col, **_im2col_window(case))),
+    "im2col": Form("im2col", lambda mx, case: partial(mx.im2col, **_slides(Window.of(case.parameters, 2)))),
     "col2im": Form(
         "col2im",
-        lambda mx, case: partial(mx.col2im, output_size=case["output_size"], **_im2col_window(case)),
+        lambda mx, case: partial(
+            mx.col2im, output_size=case["output_size"], **_slides(Window.of(case.parameters, 2))
+        ),
     ),
     "grid_sample": Form("transpose BilinearSampler", _sampler, ("BilinearSampler",)),
     "conv1d": Form("Convolution", _convolution, gluon=_convolution_block("Conv1D")),

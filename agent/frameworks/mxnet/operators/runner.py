@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any, TypeAlias
 
@@ -30,7 +30,6 @@ from inferometer.agent.frameworks.mxnet.runtime import (
 )
 from inferometer.agent.hardware.environment import FrameworkDetails, default_threads
 from inferometer.agent.inference.predictor import prediction_failure
-from inferometer.agent.operators.checking import cotangents
 from inferometer.agent.operators.operator import (
     NOTHING,
     PARTS,
@@ -39,14 +38,14 @@ from inferometer.agent.operators.operator import (
     Operator,
     OperatorRunner,
     RunnerOptions,
+    cotangents,
     element_type,
-    has_parts,
-    joined,
 )
 
 Function: TypeAlias = Callable[..., Any]
 """Takes the input arrays or symbols in the order of the table; returns one or a list of them."""
-_FILES = tuple(f"{__package__}.{name}" for name in ("arithmetic", "arrays", "layers", "training", "fused"))
+ND, SYM, GLUON = "nd", "sym", "gluon"
+NO_GRADIENT = "MXNet has no gradient of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +90,16 @@ class Form:
     training: bool = False
     packed: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
 
-
-@cache
-def functions() -> Mapping[str, Form]:
-    """Returns the forms by the operator's name."""
-    return joined(_FILES, "FUNCTIONS")
-
-
-@cache
-def reasons() -> Mapping[str, str]:
-    """Returns why MXNet lacks operators of the table, by name."""
-    return joined(_FILES, "MISSING")
+    def forms(self, *, fused: bool) -> tuple[str, ...]:
+        """``nd``, then those of ``sym`` and ``gluon`` that there are; fused operators are symbols."""
+        if fused:
+            return (SYM, PARTS)
+        return (ND, *((SYM,) if self.symbolic else ()), *((GLUON,) if self.gluon else ()))
 
 
-NO_GRADIENT = "MXNet has no gradient of it"
+def named(name: str, *covers: str) -> Form:
+    """Returns the form of an operator that takes the table's inputs as they are."""
+    return Form(name, lambda mx, _: getattr(mx, name), (name, *covers))
 
 
 class Inputs:
@@ -223,8 +218,12 @@ class SymbolCall(Call):
     def __init__(self, given: Inputs, api: str, function: Function) -> None:
         super().__init__(given, api, function)
         symbol = function(*(mxnet.sym.Variable(name) for name in given.arrays))
-        symbol = mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol
-        self._executor = symbol.bind(
+        self._executor = self._bound(
+            mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol, given
+        )
+
+    def _bound(self, symbol: Any, given: Inputs) -> Any:
+        return symbol.bind(
             given.context,
             args=given.arrays,
             args_grad={name: given.arrays[name].grad for name in given.differentiable},
@@ -326,19 +325,17 @@ class FusedCall(SymbolCall):
         NotSupportedHereError: The pass joins nothing here.
     """
 
-    def __init__(self, given: Inputs, api: str, function: Function) -> None:
-        Call.__init__(self, given, api, function)
-        symbol = function(*(mxnet.sym.Variable(name) for name in given.arrays))
+    def _bound(self, symbol: Any, given: Inputs) -> Any:
         symbol = symbol.get_backend_symbol(_BACKEND)
         self.fused = _seen(symbol)
         if not self.fused:
             raise NotSupportedHereError("oneDNN's pass of MXNet joins none of these operators")
         _check(given)
-        self._executor = symbol.bind(
+        return symbol.bind(
             given.context,
             args={name: given.arrays[name] for name in symbol.list_arguments()},
             aux_states={name: given.arrays[name] for name in symbol.list_auxiliary_states()},
-            grad_req=_VARIABLE,
+            grad_req="null",
         )
 
 
@@ -368,11 +365,11 @@ def _operators(node: dict[str, Any]) -> list[str]:
     ]
 
 
-ND, SYM, GLUON = "nd", "sym", "gluon"
-
-
 class MXNetOperators(OperatorRunner):
     """The operators of MXNet; see ``OperatorRunner``."""
+
+    framework = "MXNet"
+    package = __package__
 
     def __init__(self, options: RunnerOptions) -> None:
         super().__init__(options)
@@ -386,19 +383,6 @@ class MXNetOperators(OperatorRunner):
         """The number that MXNet's CPU workers tell."""
         return self._threads
 
-    def forms(self, name: str) -> tuple[str, ...]:
-        """``nd``, then those of ``sym`` and ``gluon`` that there are; fused operators are symbols."""
-        form = functions().get(name)
-        if form is None:
-            return ()
-        if has_parts(name):
-            return (SYM, PARTS)
-        return (ND, *((SYM,) if form.symbolic else ()), *((GLUON,) if form.gluon else ()))
-
-    def missing(self, name: str) -> str:
-        """The reason of the file that would have it."""
-        return reasons().get(name, "MXNet has no such operator")
-
     def prepare(
         self,
         operator: Operator,
@@ -409,14 +393,12 @@ class MXNetOperators(OperatorRunner):
         form: str = "",
     ) -> Call:
         """Copies the arrays and makes the function, the executor or the block; see ``OperatorRunner``."""
+        found: Form = self.found(operator.name)
         form = form or (SYM if operator.parts else ND)
         if form not in self.forms(operator.name):
-            raise NotSupportedHereError(
-                f"MXNet has no {form} of it" if self.forms(operator.name) else self.missing(operator.name)
-            )
+            raise NotSupportedHereError(f"MXNet has no {form} of it")
         if gradient and element_type(self.options.dtype).kind != "f":
             raise NotSupportedHereError("gradients of integers are rounded")
-        found = functions()[operator.name]
         where = f"{operator.name} in MXNet"
         wanted = {spec.name for spec in operator.tensors(case) if spec.differentiable} if gradient else set()
         try:
@@ -444,7 +426,7 @@ class MXNetOperators(OperatorRunner):
     def uncovered(self) -> tuple[str, ...]:
         """The operators of MXNet's registry that no form stands for."""
         covered: set[str] = set()
-        for form in functions().values():
+        for form in self.table().values():
             covered.update(form.covers or (form.api,))
         names = set(mxnet.operator.get_all_registered_operators())
         return tuple(sorted(name for name in names if not name.startswith("_") and name not in covered))

@@ -14,7 +14,7 @@ from typing import Any
 from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.optimizer import EPSILON
+from inferometer.agent.operators.table.training import EPSILON
 
 
 def _loss(
@@ -113,7 +113,7 @@ def _multi_sgd(mx: Any, case: Case) -> Callable[..., Any]:
     return update
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "l1_loss": _loss(
         "elemwise_sub abs",
         lambda mx, _, pred, label: mx.abs(pred - label),

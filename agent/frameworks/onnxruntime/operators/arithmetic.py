@@ -13,10 +13,15 @@ from typing import Any
 import numpy as np
 import onnx
 
-from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node, single
+from inferometer.agent.frameworks.onnxruntime.operators.runner import (
+    CONTRIBUTED,
+    IN_PLACE,
+    Form,
+    Graph,
+    node,
+    single,
+)
 from inferometer.agent.operators.operator import Case
-
-_IN_PLACE = "ONNX has no operator that replaces its input"
 
 
 def _logical(kind: str, *inputs: str) -> Form:
@@ -117,9 +122,6 @@ def _sorted(output: str) -> Form:
     )
 
 
-_CONTRIBUTED = "com.microsoft"
-
-
 def _transposes(case: Case) -> dict[str, Any]:
     return {"transA": int(case["transpose_lhs"]), "transB": int(case["transpose_rhs"])}
 
@@ -127,7 +129,7 @@ def _transposes(case: Case) -> dict[str, Any]:
 def _product(case: Case, _: np.dtype[Any]) -> Graph:
     transposes = _transposes(case)
     if any(transposes.values()):
-        return Graph([node("FusedMatMul", "lhs", "rhs", domain=_CONTRIBUTED, **transposes)])
+        return Graph([node("FusedMatMul", "lhs", "rhs", domain=CONTRIBUTED, **transposes)])
     return Graph([node("MatMul", "lhs", "rhs")])
 
 
@@ -143,7 +145,7 @@ def _gemm2(case: Case, _: np.dtype[Any]) -> Graph:
                 "FusedMatMul",
                 "lhs",
                 "rhs",
-                domain=_CONTRIBUTED,
+                domain=CONTRIBUTED,
                 alpha=float(case["alpha"]),
                 **_transposes(case),
             )
@@ -167,7 +169,7 @@ _NO_TRIANGLE = "ONNX has Trilu, which masks a triangle, and nothing that compute
 _NO_DIAGONAL = "ONNX has no operator for the diagonal of a matrix"
 
 
-GRAPHS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "add": single("Add", "lhs", "rhs"),
     "subtract": single("Sub", "lhs", "rhs"),
     "multiply": single("Mul", "lhs", "rhs"),
@@ -233,16 +235,16 @@ GRAPHS: Mapping[str, Form] = {
     "khatri_rao": Form("Einsum Reshape", _khatri_rao),
     "gemm": Form("Gemm", _gemm),
     "gemm2": Form("FusedMatMul", _gemm2),
-    "syrk": single("FusedMatMul", "data", "data", domain=_CONTRIBUTED, transB=1),
+    "syrk": single("FusedMatMul", "data", "data", domain=CONTRIBUTED, transB=1),
     "det": single("Det", "data"),
-    "inverse": single("Inverse", "data", domain=_CONTRIBUTED),
+    "inverse": single("Inverse", "data", domain=CONTRIBUTED),
 }
 
 
 MISSING: Mapping[str, str] = {
     "modulo": "ONNX's Mod of floating-point numbers has the sign of the dividend, as fmod has",
     "hypot": "ONNX has no hypot; the root of the sum of squares overflows where hypot does not",
-    **dict.fromkeys(("iadd", "isub", "imul", "idiv", "imod"), _IN_PLACE),
+    **dict.fromkeys(("iadd", "isub", "imul", "idiv", "imod"), IN_PLACE),
     "expm1": _LOSSY.format("Exp and Sub"),
     "log1p": _LOSSY.format("Add and Log"),
     "cbrt": _NO_CUBE_ROOT,

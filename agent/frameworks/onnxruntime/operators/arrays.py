@@ -231,7 +231,7 @@ def _stack(case: Case, _: np.dtype[Any]) -> Graph:
     return Graph([*apart, joined], constants={"axes": np.array([case["axis"]], np.int64)})
 
 
-GRAPHS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "zeros": _filled(0.0),
     "ones": _filled(1.0),
     "full": _filled(),

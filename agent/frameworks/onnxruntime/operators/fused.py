@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node
+from inferometer.agent.frameworks.onnxruntime.operators.runner import CONTRIBUTED, Form, Graph, node
 from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.table.fused import EPSILON
 
-_MICROSOFT = "com.microsoft"
 _STATISTICS = ("gamma", "beta", "mean", "var")
 
 
@@ -69,7 +68,7 @@ def _attention(case: Case, dtype: np.dtype[Any]) -> Graph:
 
 _ATTENTION = Graph([node("Attention", "query", "key", "value")], opset=23)
 
-GRAPHS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "conv2d_relu": Form("Conv Relu", _convolution_relu),
     "conv2d_batch_norm": Form("Conv BatchNormalization", _normalized),
     "conv2d_batch_norm_relu": Form("Conv BatchNormalization Relu", _normalized_relu),
@@ -81,8 +80,8 @@ GRAPHS: Mapping[str, Form] = {
         joined=Form(
             "FusedMatMul BiasGelu",
             _chain(
-                node("FusedMatMul", "data", "weight", output="product", transB=1, domain=_MICROSOFT),
-                node("BiasGelu", "product", "bias", domain=_MICROSOFT),
+                node("FusedMatMul", "data", "weight", output="product", transB=1, domain=CONTRIBUTED),
+                node("BiasGelu", "product", "bias", domain=CONTRIBUTED),
             ),
         ),
     ),

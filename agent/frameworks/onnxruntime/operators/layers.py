@@ -14,11 +14,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node, single
+from inferometer.agent.frameworks.onnxruntime.operators.runner import CONTRIBUTED, Form, Graph, node, single
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.convolution import groups_of, window_of
+from inferometer.agent.operators.table.convolution import Window, groups_of, output_pad_of, window_of
 from inferometer.agent.operators.table.pooling import pair_of
-from inferometer.agent.operators.table.pooling import window_of as pooling_window_of
 
 
 def _activation(kind: str, **renamed: str) -> Form:
@@ -41,19 +40,17 @@ def _dropout(case: Case, dtype: np.dtype[Any]) -> Graph:
 
 
 def _col2im(case: Case, _: np.dtype[Any]) -> Graph:
-    pads = [*case["pad"], *case["pad"]]
-    constants = {"image": np.array(case["output_size"]), "block": np.array(case["kernel"])}
-    return Graph(
-        [node("Col2Im", "data", "image", "block", strides=case["stride"], pads=pads)], constants=constants
-    )
+    window = Window.of(case.parameters, 2)
+    constants = {"image": np.array(case["output_size"]), "block": np.array(window.kernel)}
+    fold = node("Col2Im", "data", "image", "block", strides=window.stride, pads=window.pads)
+    return Graph([fold], constants=constants)
 
 
 def _convolved(kind: str, case: Case, dtype: np.dtype[Any]) -> Graph:
     window = window_of(case)
     more: dict[str, Any] = {}
     if "output_pad" in case.parameters:
-        added = case["output_pad"]
-        more["output_padding"] = added if isinstance(added, tuple) else (added,) * len(window.kernel)
+        more["output_padding"] = output_pad_of(case)
     return Graph(
         [
             node(
@@ -77,7 +74,7 @@ _TRANSPOSED = Form("ConvTranspose", partial(_convolved, "ConvTranspose"))
 
 
 def _pooled(kind: str, more: Mapping[str, Any], case: Case, output: str = "output") -> Any:
-    window = pooling_window_of(case)
+    window = window_of(case)
     return node(
         kind,
         "data",
@@ -94,7 +91,7 @@ def _pooling(kind: str, **more: Any) -> Form:
 
 
 def _summed(case: Case, dtype: np.dtype[Any]) -> Graph:
-    size = np.array(pooling_window_of(case).size, dtype)
+    size = np.array(window_of(case).size, dtype)
     return Graph(
         [_pooled("AveragePool", {"count_include_pad": 1}, case, "mean"), node("Mul", "mean", "size")],
         constants={"size": size},
@@ -230,7 +227,7 @@ def _recurrent_form(kind: str, order: Sequence[int], *states: str, **more: Any) 
     return Form(f"{kind} Squeeze", partial(_recurrent, kind, states, more), partial(_arranged_gates, order))
 
 
-GRAPHS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "relu": single("Relu", "data"),
     "leaky_relu": _activation("LeakyRelu", alpha="slope"),
     "prelu": single("PRelu", "data", "alpha"),
@@ -254,7 +251,7 @@ GRAPHS: Mapping[str, Form] = {
     "softsign": single("Softsign", "data"),
     "softplus": single("Softplus", "data"),
     # ONNX's own Swish has no kernel; this one of ONNX Runtime is data · sigmoid(alpha · data)
-    "swish": single("QuickGelu", "data", alpha=1.0, domain="com.microsoft"),
+    "swish": single("QuickGelu", "data", alpha=1.0, domain=CONTRIBUTED),
     "hard_swish": single("HardSwish", "data"),
     "mish": single("Mish", "data"),
     "gelu": single("Gelu", "data"),

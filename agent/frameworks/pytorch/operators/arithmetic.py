@@ -12,14 +12,8 @@ from typing import Any
 
 import torch
 
-from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
+from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function, function
 from inferometer.agent.operators.operator import Case
-
-
-def function(name: str, *covers: str) -> Form:
-    """Returns the form of a function of ``torch`` that takes the table's inputs as they are."""
-    found = getattr(torch, name)
-    return Form(f"torch.{name}", lambda _: found, covers)
 
 
 def _method(name: str, *covers: str) -> Form:
@@ -96,7 +90,7 @@ def _lq(data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return q.mT.contiguous(), r.mT.contiguous()
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "add": _ADD,
     "subtract": _SUBTRACT,
     "multiply": _MULTIPLY,

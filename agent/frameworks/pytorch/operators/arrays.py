@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import distributions
 
-from inferometer.agent.frameworks.pytorch.operators.arithmetic import function
-from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
+from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function, function
 from inferometer.agent.operators.operator import Case
 
 
@@ -152,7 +151,7 @@ def _listed(function: Callable[..., Any], case: Case) -> Function:
 _NUMBERS = "PyTorch has shapes as Python's integers, and makes no tensors of them outside of a trace"
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "zeros": Form(
         "torch.zeros", lambda case: lambda **where: torch.zeros(case["shape"], **where), creates=True
     ),

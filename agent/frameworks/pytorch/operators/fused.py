@@ -75,7 +75,7 @@ def _attention(case: Case) -> Function:
 _CONVOLUTION, _LINEAR = "torch.nn.functional.conv2d", "torch.nn.functional.linear"
 _RELU, _BATCH_NORM = "torch.nn.functional.relu", "torch.nn.functional.batch_norm"
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "conv2d_relu": Form(f"{_CONVOLUTION} {_RELU}", _convolution_relu, ("conv2d", "relu"), constants=_WEIGHTS),
     "conv2d_batch_norm": Form(
         f"{_CONVOLUTION} {_BATCH_NORM}", _normalized, ("conv2d", "batch_norm"), constants=_STATISTICS

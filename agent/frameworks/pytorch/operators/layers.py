@@ -16,9 +16,8 @@ from torch import _VF
 
 from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.convolution import groups_of, window_of
+from inferometer.agent.operators.table.convolution import Window, groups_of, window_of
 from inferometer.agent.operators.table.pooling import pair_of
-from inferometer.agent.operators.table.pooling import window_of as pooling_window_of
 
 
 def _activation(name: str, *covers: str, **renamed: str) -> Form:
@@ -35,8 +34,8 @@ def _activation(name: str, *covers: str, **renamed: str) -> Form:
     )
 
 
-def _im2col_window(case: Case) -> dict[str, Any]:
-    return {"kernel_size": case["kernel"], "stride": case["stride"], "padding": case["pad"]}
+def _slides(window: Window) -> dict[str, Any]:
+    return {"kernel_size": window.kernel, "stride": window.stride, "padding": window.pad}
 
 
 _CONVOLUTION_ATEN = (
@@ -69,8 +68,7 @@ def _convolution(name: str) -> Form:
 
 
 def _pooled(function: Any, more: Mapping[str, Any], case: Case) -> Function:
-    window = pooling_window_of(case)
-    return partial(function, kernel_size=window.kernel, stride=window.stride, padding=window.pad, **more)
+    return partial(function, **_slides(window_of(case)), **more)
 
 
 def _pooling(name: str, **more: Any) -> Form:
@@ -94,7 +92,7 @@ def _summed(axes: tuple[int, ...]) -> Form:
 
 
 def _roots(function: Any, case: Case) -> Function:
-    window = pooling_window_of(case)
+    window = window_of(case)
     one = len(window.kernel) == 1
     kernel: Any = window.kernel[0] if one else window.kernel
     return partial(
@@ -103,7 +101,7 @@ def _roots(function: Any, case: Case) -> Function:
 
 
 def _summed_row(case: Case) -> Function:
-    window = pooling_window_of(case)
+    window = window_of(case)
     arguments = (1, *window.kernel), (1, *window.stride), (0, *window.pad)
     return lambda data: functional.avg_pool2d(data.unsqueeze(2), *arguments, divisor_override=1).squeeze(2)
 
@@ -176,7 +174,7 @@ def _recurrent_form(api: str, name: str, *covers: str) -> Form:
     return Form(f"torch.nn.{api}", partial(_recurrent, name), (name, *covers))
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "relu": _activation("relu"),
     "leaky_relu": _activation("leaky_relu", negative_slope="slope"),
     "prelu": _activation("prelu"),
@@ -208,12 +206,14 @@ FUNCTIONS: Mapping[str, Form] = {
     "embedding": Form("torch.nn.functional.embedding", lambda _: functional.embedding),
     "im2col": Form(
         "torch.nn.functional.unfold",
-        lambda case: partial(functional.unfold, **_im2col_window(case)),
+        lambda case: partial(functional.unfold, **_slides(Window.of(case.parameters, 2))),
         ("im2col",),
     ),
     "col2im": Form(
         "torch.nn.functional.fold",
-        lambda case: partial(functional.fold, output_size=case["output_size"], **_im2col_window(case)),
+        lambda case: partial(
+            functional.fold, output_size=case["output_size"], **_slides(Window.of(case.parameters, 2))
+        ),
         ("col2im",),
     ),
     "grid_sample": Form(

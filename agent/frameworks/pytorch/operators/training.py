@@ -19,7 +19,7 @@ from torch.optim.sgd import sgd
 
 from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.optimizer import EPSILON
+from inferometer.agent.operators.table.training import EPSILON
 
 
 def _loss(name: str, aten: str = "", **renamed: str) -> Form:
@@ -137,7 +137,7 @@ def _adagrad(case: Case) -> Function:
     return one
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "l1_loss": _loss("l1_loss"),
     "l2_loss": Form("torch.nn.functional.mse_loss torch.mean", _l2, ("mse_loss",)),
     "sigmoid_bce": _loss("binary_cross_entropy_with_logits"),
