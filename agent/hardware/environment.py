@@ -293,12 +293,16 @@ def read_environment(
     )
 
 
-def container_architecture(machine: str) -> str:
-    """Returns the name of an architecture in container images; ``machine`` is the system's name.
+def container_architecture(machine: str | None = None) -> str:
+    """Returns the name of an architecture in container images.
 
-    It is empty if the system does not report one.
+    Args:
+        machine: The system's name of it; None for that of this machine.
+
+    Returns:
+        The name; empty if the system does not report one.
     """
-    name = machine.strip().casefold()
+    name = (platform.machine() if machine is None else machine).strip().casefold()
     return _CONTAINER_ARCHITECTURES.get(name, name)
 
 

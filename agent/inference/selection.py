@@ -7,7 +7,6 @@ its manifest.
 
 from __future__ import annotations
 
-import platform
 import re
 from collections import Counter
 from functools import partial
@@ -105,7 +104,7 @@ def _of_input(parameters: InputParameters, inputs: int) -> list[str]:
 
 def unsupported_here(manifest: ModelManifest) -> list[str]:
     """Returns the unsupported requirements of a model on this machine."""
-    return unsupported(manifest, container_architecture(platform.machine()))
+    return unsupported(manifest, container_architecture())
 
 
 def require_supported(manifest: ModelManifest, architecture: str = "") -> ModelManifest:
@@ -209,7 +208,7 @@ def describe_unloaded(
         UnknownFrameworkError: The framework is unknown.
         FrameworkUnavailableError: The library that decodes the model's images is not installed.
     """
-    require_supported(manifest, container_architecture(platform.machine()))
+    require_supported(manifest, container_architecture())
     preprocessor = model_preprocessor_of(manifest)
     return SystemDescription(
         manifest=manifest,

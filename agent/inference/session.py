@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -213,7 +212,7 @@ def check_model(
 
     Raises what ``open_session`` raises for the framework, the device, the precision and the manifest.
     """
-    require_supported(manifest, container_architecture(machine or platform.machine()))
+    require_supported(manifest, container_architecture(machine or None))
     predictor = registry.find(manifest.framework.name).load()
     if (wanted := options.precision) is not None:  # also for a plug-in that casts nothing
         predictor.cast_of(manifest, wanted, in_memory=in_memory, asked=True)

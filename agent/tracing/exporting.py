@@ -233,7 +233,7 @@ def process_resource(service: str = CLIENT_SERVICE, instance: str = "") -> Attri
     host, process = socket.gethostname(), psutil.Process()
     name = f"{host}/{process.pid}/{process.create_time()}/{service}/{instance}"
     found: dict[str, AttributeValue] = {
-        "host.arch": container_architecture(platform.machine()),
+        "host.arch": container_architecture(),
         "host.name": host,
         "os.type": sys.platform,
         "process.executable.name": os.path.basename(sys.executable),  # noqa: PTH119 - it may be empty

@@ -6,7 +6,6 @@ is a process that ranks require beside them, such as the servers of MXNet's kvst
 
 from __future__ import annotations
 
-import platform
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -468,7 +467,7 @@ def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Re
 
     Raises what ``open_trainer`` raises for the framework, the options, the devices and the manifest.
     """
-    require_supported(manifest, container_architecture(platform.machine()))
+    require_supported(manifest, container_architecture())
     entry = registry.find(manifest.framework.name)
     trainer = _trainer_of(entry, registry)
     if manifest.model.architecture is None:

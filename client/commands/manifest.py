@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import platform
 from pathlib import Path
 
 import click
@@ -53,7 +52,7 @@ def _described(file: Path) -> list[str]:
         raise ManifestError(f"{file}: holds no manifest: no file in it ends in .yml or .yaml")
     found = load_manifest(file)
     if isinstance(found, ModelManifest):
-        machine = container_architecture(platform.machine())
+        machine = container_architecture()
         needs = f"{found.framework.name} {found.framework.version}"
         return [
             f"{file}: model {found.name} {found.version} for {needs}",

@@ -21,7 +21,6 @@ from inferometer.agent.artifacts.mxnet_symbols import (
     symbol_stem,
     symbol_text,
 )
-from inferometer.agent.frameworks.mxnet import runtime
 from inferometer.agent.frameworks.mxnet.networks import (
     build_network,
     parameters_of,
@@ -35,6 +34,7 @@ from inferometer.agent.frameworks.mxnet.runtime import (
     CudnnAutotune,
     converted,
     find_context,
+    framework_details,
     mxnet,
     reason,
     refuse,
@@ -191,7 +191,7 @@ class MXNetPredictor(Predictor):
 
         if self._symbol is None:
             return None
-        return MXNetProfiler(mxnet, self, level, gpu=self.options.device.is_gpu)
+        return MXNetProfiler(self, level, gpu=self.options.device.is_gpu)
 
     def run_apart(self, prepare: Callable[[Any], None] | None) -> None:
         """Queues the operators of later predictions one by one; with None, in bulk again.
@@ -224,7 +224,7 @@ class MXNetPredictor(Predictor):
 
     def details(self) -> FrameworkDetails:
         """Returns MXNet's libraries, build and settings; see ``Predictor``."""
-        return runtime.details()
+        return framework_details()
 
     @property
     def threads(self) -> int | None:

@@ -19,12 +19,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.frameworks.mxnet import runtime
 from inferometer.agent.frameworks.mxnet.runtime import (
     FAILURES,
     WORKERS,
     copied_to,
     find_context,
+    framework_details,
     mxnet,
     reason,
 )
@@ -433,7 +433,7 @@ class MXNetOperators(OperatorRunner):
 
     def details(self) -> FrameworkDetails:
         """MXNet's libraries, build and settings."""
-        return runtime.details()
+        return framework_details()
 
     def close(self) -> None:
         """Waits for the engine; MXNet keeps its threads and memory."""
