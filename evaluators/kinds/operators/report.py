@@ -208,10 +208,11 @@ def shapes_text(shapes: Mapping[str, Shape]) -> str:
 
 def parameters_text(parameters: Mapping[str, ParameterValue]) -> str:
     """Returns parameters by name as ``kernel=3,3 stride=1``."""
-    return " ".join(f"{name}={_parameter_text(value)}" for name, value in parameters.items())
+    return " ".join(f"{name}={parameter_text(value)}" for name, value in parameters.items())
 
 
-def _parameter_text(value: ParameterValue) -> str:
+def parameter_text(value: ParameterValue) -> str:
+    """Returns a parameter as an option has it, such as ``3,3`` or ``true``."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

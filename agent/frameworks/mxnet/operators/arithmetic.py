@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet.operators.runner import Form, Function, named
+from inferometer.agent.frameworks.mxnet.operators.runner import Form, Function, named, with_parameters
 from inferometer.agent.operators.operator import Case
 
 
@@ -29,11 +29,7 @@ _SAME = (
 
 
 def _reduced(name: str, *covers: str) -> Form:
-    return Form(
-        name,
-        lambda mx, case: partial(getattr(mx, name), axis=case["axis"], keepdims=case["keepdims"]),
-        (name, *covers),
-    )
+    return with_parameters(name, "axis", "keepdims", covers=covers)
 
 
 def _transposes(case: Case) -> dict[str, Any]:
@@ -87,25 +83,17 @@ FORMS: Mapping[str, Form] = {
         "cast", lambda mx, case: lambda data: mx.cast(data, dtype=case["to"]), ("cast", "Cast", "amp_cast")
     ),
     "sum": _reduced("sum", "sum_axis"),
-    "mean": _reduced("mean"),
-    "nansum": _reduced("nansum"),
-    "prod": _reduced("prod"),
-    "nanprod": _reduced("nanprod"),
+    **{name: _reduced(name) for name in ("mean", "nansum", "prod", "nanprod")},
     "max": _reduced("max", "max_axis"),
     "min": _reduced("min", "min_axis"),
-    "norm": Form(
-        "norm",
-        lambda mx, case: partial(mx.norm, ord=case["ord"], axis=case["axis"], keepdims=case["keepdims"]),
-    ),
+    "norm": with_parameters("norm", "ord", "axis", "keepdims"),
     "moments": Form(
         "moments", lambda mx, case: partial(mx.moments, axes=case["axis"], keepdims=case["keepdims"])
     ),
-    "cumsum": Form("cumsum", lambda mx, case: partial(mx.cumsum, axis=case["axis"])),
-    "argmax": Form(
-        "argmax", lambda mx, case: partial(mx.argmax, axis=case["axis"]), ("argmax", "argmax_channel")
-    ),
-    "argmin": Form("argmin", lambda mx, case: partial(mx.argmin, axis=case["axis"])),
-    "sort": Form("sort", lambda mx, case: partial(mx.sort, axis=case["axis"])),
+    "cumsum": with_parameters("cumsum", "axis"),
+    "argmax": with_parameters("argmax", "axis", covers=("argmax_channel",)),
+    "argmin": with_parameters("argmin", "axis"),
+    "sort": with_parameters("sort", "axis"),
     "argsort": Form("argsort", lambda mx, case: partial(mx.argsort, axis=case["axis"], dtype="int64")),
     "topk": Form(
         "topk",

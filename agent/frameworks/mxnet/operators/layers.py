@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function
+from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function, with_parameters
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.table.convolution import (
@@ -42,10 +42,6 @@ def _leaky(kind: str, gluon: Block, slope: str = "") -> Form:
         return partial(mx.LeakyReLU, act_type=kind, **given)
 
     return Form("LeakyReLU", make, gluon=gluon)
-
-
-def _along_axis(name: str) -> Form:
-    return Form(name, lambda mx, case: partial(getattr(mx, name), axis=case["axis"]))
 
 
 def _swish(mx: Any, _: Any) -> Any:
@@ -283,9 +279,7 @@ FORMS: Mapping[str, Form] = {
         Block("gluon.nn.Swish", lambda _: mxnet.gluon.nn.Swish()),
     ),
     "gelu": _leaky("gelu", Block("gluon.nn.GELU", lambda _: mxnet.gluon.nn.GELU())),
-    "softmax": _along_axis("softmax"),
-    "log_softmax": _along_axis("log_softmax"),
-    "softmin": _along_axis("softmin"),
+    **{name: with_parameters(name, "axis") for name in ("softmax", "log_softmax", "softmin")},
     "dense": Form(
         "FullyConnected",
         _dense,

@@ -102,6 +102,15 @@ def named(name: str, *covers: str) -> Form:
     return Form(name, lambda mx, _: getattr(mx, name), (name, *covers))
 
 
+def with_parameters(name: str, *parameters: str, covers: tuple[str, ...] = ()) -> Form:
+    """Returns the form of an operator that takes the table's inputs, and parameters of the table's names."""
+    return Form(
+        name,
+        lambda mx, case: partial(getattr(mx, name), **{each: case[each] for each in parameters}),
+        (name, *covers),
+    )
+
+
 class Inputs:
     """The input arrays on the device, with room for their gradients where those are wanted.
 

@@ -69,10 +69,6 @@ def _convolved(kind: str, case: Case, dtype: np.dtype[Any]) -> Graph:
     )
 
 
-_CONVOLUTION = Form("Conv", partial(_convolved, "Conv"))
-_TRANSPOSED = Form("ConvTranspose", partial(_convolved, "ConvTranspose"))
-
-
 def _pooled(kind: str, more: Mapping[str, Any], case: Case, output: str = "output") -> Any:
     window = window_of(case)
     return node(
@@ -162,10 +158,6 @@ def _split_regions(arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[A
         "boxes": np.ascontiguousarray(rois[:, 1:]),
         "images": rois[:, 0].astype(np.int64),
     }
-
-
-_AVERAGE = _pooling("AveragePool", count_include_pad=1)
-_SUM = Form("AveragePool Mul", _summed)  # ONNX has no pooling by sums
 
 
 def _normalized(kind: str, inputs: tuple[str, ...], case: Case, dtype: np.dtype[Any]) -> Graph:
@@ -272,27 +264,20 @@ FORMS: Mapping[str, Form] = {
     "embedding": single("Gather", "weight", "data", axis=0),
     "col2im": Form("Col2Im", _col2im),
     "grid_sample": single("GridSample", "data", "grid", align_corners=1),
-    "conv1d": _CONVOLUTION,
-    "conv2d": _CONVOLUTION,
-    "conv3d": _CONVOLUTION,
-    "depthwise_conv2d": _CONVOLUTION,
-    "conv1d_transpose": _TRANSPOSED,
-    "conv2d_transpose": _TRANSPOSED,
-    "conv3d_transpose": _TRANSPOSED,
-    "max_pool1d": _pooling("MaxPool"),
-    "max_pool2d": _pooling("MaxPool"),
-    "max_pool3d": _pooling("MaxPool"),
-    "avg_pool1d": _AVERAGE,
-    "avg_pool2d": _AVERAGE,
-    "avg_pool3d": _AVERAGE,
-    "sum_pool1d": _SUM,
-    "sum_pool2d": _SUM,
-    "lp_pool1d": _pooling("LpPool", p=2),
-    "lp_pool2d": _pooling("LpPool", p=2),
-    "global_max_pool1d": single("GlobalMaxPool", "data"),
-    "global_max_pool2d": single("GlobalMaxPool", "data"),
-    "global_avg_pool1d": single("GlobalAveragePool", "data"),
-    "global_avg_pool2d": single("GlobalAveragePool", "data"),
+    **dict.fromkeys(
+        ("conv1d", "conv2d", "conv3d", "depthwise_conv2d"), Form("Conv", partial(_convolved, "Conv"))
+    ),
+    **dict.fromkeys(
+        ("conv1d_transpose", "conv2d_transpose", "conv3d_transpose"),
+        Form("ConvTranspose", partial(_convolved, "ConvTranspose")),
+    ),
+    **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d"), _pooling("MaxPool")),
+    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"), _pooling("AveragePool", count_include_pad=1)),
+    # ONNX has no pooling by sums
+    **dict.fromkeys(("sum_pool1d", "sum_pool2d"), Form("AveragePool Mul", _summed)),
+    **dict.fromkeys(("lp_pool1d", "lp_pool2d"), _pooling("LpPool", p=2)),
+    **dict.fromkeys(("global_max_pool1d", "global_max_pool2d"), single("GlobalMaxPool", "data")),
+    **dict.fromkeys(("global_avg_pool1d", "global_avg_pool2d"), single("GlobalAveragePool", "data")),
     "global_sum_pool1d": Form("ReduceSum", partial(_summed_whole, (2,))),
     "global_sum_pool2d": Form("ReduceSum", partial(_summed_whole, (2, 3))),
     "upsample_nearest": Form("Resize", _nearest),

@@ -14,24 +14,14 @@ import torch
 import torch.nn.functional as functional
 from torch import _VF
 
-from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
+from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function, function
 from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.table.convolution import Window, groups_of, window_of
 from inferometer.agent.operators.table.pooling import pair_of
 
 
 def _activation(name: str, *covers: str, **renamed: str) -> Form:
-    """The form of a function of ``torch.nn.functional``, with the table's name of each argument."""
-    function: Any = getattr(functional, name)
-    return Form(
-        f"torch.nn.functional.{name}",
-        lambda case: (
-            partial(function, **{ours: case[theirs] for ours, theirs in renamed.items()})
-            if renamed
-            else function
-        ),
-        covers or (name,),
-    )
+    return function(f"nn.functional.{name}", *covers, **renamed)
 
 
 def _slides(window: Window) -> dict[str, Any]:
@@ -175,27 +165,19 @@ def _recurrent_form(api: str, name: str, *covers: str) -> Form:
 
 
 FORMS: Mapping[str, Form] = {
-    "relu": _activation("relu"),
+    **{name: _activation(name) for name in ("relu", "prelu", "selu", "softsign", "softplus", "mish", "gelu")},
     "leaky_relu": _activation("leaky_relu", negative_slope="slope"),
-    "prelu": _activation("prelu"),
     "elu": _activation("elu", alpha="alpha"),
-    "selu": _activation("selu"),
     "celu": _activation("celu", alpha="alpha"),
-    "sigmoid": Form("torch.sigmoid", lambda _: torch.sigmoid),
+    "sigmoid": function("sigmoid"),
     "log_sigmoid": _activation("logsigmoid", "log_sigmoid", "log_sigmoid_forward"),
     "hard_sigmoid": _activation("hardsigmoid"),
-    "tanh": Form("torch.tanh", lambda _: torch.tanh),
-    "softsign": _activation("softsign"),
-    "softplus": _activation("softplus"),
+    "tanh": function("tanh"),
     "swish": _activation("silu"),
     "hard_swish": _activation("hardswish"),
-    "mish": _activation("mish"),
-    "gelu": _activation("gelu"),
     "gelu_tanh": Form("torch.nn.functional.gelu", lambda _: partial(functional.gelu, approximate="tanh")),
-    "softmax": _activation("softmax", dim="axis"),
-    "log_softmax": _activation("log_softmax", dim="axis"),
-    "softmin": _activation("softmin", dim="axis"),
-    "dense": Form("torch.nn.functional.linear", lambda _: functional.linear, ("linear", "addmm")),
+    **{name: _activation(name, dim="axis") for name in ("softmax", "log_softmax", "softmin")},
+    "dense": function("nn.functional.linear", "linear", "addmm"),
     "flatten": Form("torch.flatten", lambda _: partial(torch.flatten, start_dim=1)),
     "lambda": Form("torch.unsqueeze", lambda _: partial(torch.unsqueeze, dim=0)),
     "dropout": Form(
@@ -203,7 +185,7 @@ FORMS: Mapping[str, Form] = {
         lambda case: partial(functional.dropout, p=case["p"], training=True),
         ("dropout", "native_dropout"),
     ),
-    "embedding": Form("torch.nn.functional.embedding", lambda _: functional.embedding),
+    "embedding": function("nn.functional.embedding"),
     "im2col": Form(
         "torch.nn.functional.unfold",
         lambda case: partial(functional.unfold, **_slides(Window.of(case.parameters, 2))),
@@ -221,19 +203,13 @@ FORMS: Mapping[str, Form] = {
         lambda _: partial(functional.grid_sample, align_corners=True),
         ("grid_sampler", "grid_sampler_2d"),
     ),
-    "conv1d": _convolution("conv1d"),
-    "conv2d": _convolution("conv2d"),
-    "conv3d": _convolution("conv3d"),
+    **{name: _convolution(name) for name in ("conv1d", "conv2d", "conv3d")},
     "depthwise_conv2d": _convolution("conv2d"),
     "conv1d_transpose": _convolution("conv_transpose1d"),
     "conv2d_transpose": _convolution("conv_transpose2d"),
     "conv3d_transpose": _convolution("conv_transpose3d"),
-    "max_pool1d": _pooling("max_pool1d"),
-    "max_pool2d": _pooling("max_pool2d"),
-    "max_pool3d": _pooling("max_pool3d"),
-    "avg_pool1d": _pooling("avg_pool1d"),
-    "avg_pool2d": _pooling("avg_pool2d"),
-    "avg_pool3d": _pooling("avg_pool3d"),
+    **{name: _pooling(name) for name in ("max_pool1d", "max_pool2d", "max_pool3d")},
+    **{name: _pooling(name) for name in ("avg_pool1d", "avg_pool2d", "avg_pool3d")},
     "sum_pool1d": Form(_AVERAGE, _summed_row, ("avg_pool2d",)),
     "sum_pool2d": Form(
         _AVERAGE, partial(_pooled, functional.avg_pool2d, {"divisor_override": 1}), ("avg_pool2d",)
@@ -281,7 +257,7 @@ FORMS: Mapping[str, Form] = {
         ("group_norm", "native_group_norm", "native_group_norm_backward"),
     ),
     "rms_norm": Form("torch.nn.functional.rms_norm", _rms_norm),
-    "l2_normalization": Form("torch.nn.functional.normalize", lambda _: functional.normalize),
+    "l2_normalization": function("nn.functional.normalize"),
     "lrn": Form("torch.nn.functional.local_response_norm", _local_response),
     "rnn_tanh": _recurrent_form("RNN", "rnn_tanh"),
     "rnn_relu": _recurrent_form("RNN", "rnn_relu"),

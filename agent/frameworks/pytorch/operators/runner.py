@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -74,10 +75,22 @@ class Form:
         return (*((EAGER,) if self.joined else ()), COMPILE, PARTS)
 
 
-def function(name: str, *covers: str) -> Form:
-    """Returns the form of a function of ``torch`` that takes the table's inputs as they are."""
-    found = getattr(torch, name)
-    return Form(f"torch.{name}", lambda _: found, covers)
+def function(name: str, *covers: str, **renamed: str) -> Form:
+    """Returns the form of a function of ``torch`` that takes the table's inputs as they are.
+
+    Args:
+        name: Its name, such as ``linalg.det``.
+        covers: See ``Form``.
+        renamed: Its other arguments, with the table's name of each.
+    """
+    found = attrgetter(name)(torch)
+    if not renamed:
+        return Form(f"torch.{name}", lambda _: found, covers)
+    return Form(
+        f"torch.{name}",
+        lambda case: partial(found, **{ours: case[theirs] for ours, theirs in renamed.items()}),
+        covers,
+    )
 
 
 _MOST_COMPILED = 10_000
