@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -33,6 +32,7 @@ from inferometer.agent.frameworks.mxnet.runtime import (
     WORKERS,
     CudnnAutotune,
     converted,
+    environment,
     find_context,
     framework_details,
     mxnet,
@@ -398,15 +398,7 @@ def _described(tensors: Sequence[TensorSpec]) -> str:
 _BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
 
 
-@contextmanager
-def _operators_apart() -> Iterator[None]:
+def _operators_apart() -> AbstractContextManager[None]:
     """Executors that are bound inside queue operators one by one; MXNet reads that from the environment."""
-    before = os.environ.get(_BULK)
     mxnet.nd.waitall()  # queued operators may read the environment while it changes
-    os.environ[_BULK] = "0"
-    try:
-        yield
-    finally:
-        os.environ.pop(_BULK)
-        if before is not None:
-            os.environ[_BULK] = before
+    return environment({_BULK: "0"})

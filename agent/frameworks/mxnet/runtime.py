@@ -11,8 +11,8 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +227,21 @@ def find_context(device: Device, who: object) -> Any:
     if device.index >= count:
         raise DeviceError(f"{where}: the number of GPUs that it finds is {count}; run on the CPU")
     return mxnet.gpu(device.index)
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables, which MXNet reads when it creates something, for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def copied_to(context: Any, array: NDArray[Any]) -> Any:

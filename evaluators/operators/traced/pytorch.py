@@ -230,7 +230,7 @@ def _readers() -> Mapping[str, Callable[[Layer], OwnCase]]:
     return found
 
 
-READERS = _readers()
+_READERS = _readers()
 """By the operator's name in ATen."""
 
 
@@ -239,6 +239,6 @@ def read(layer: Layer) -> OwnCase:
     name = layer.type.removeprefix("aten::")
     if name in _NOTHING:
         raise NoRowError("it computes nothing")
-    if name not in READERS:
+    if name not in _READERS:
         raise NoRowError("the table has no such operator")
-    return READERS[name](layer)
+    return _READERS[name](layer)
