@@ -192,7 +192,7 @@ class Operator:
     name: str
     category: Category
     summary: str
-    given: tuple[str, ...]
+    given: tuple[str, ...] = ("data",)
     tensors: Callable[[Case], tuple[TensorSpec, ...]]
     presets: Mapping[Preset, tuple[Sizes, ...]]
     parameters: Parameters = field(default_factory=dict)

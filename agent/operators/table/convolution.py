@@ -272,7 +272,6 @@ def _operator(
         name=name,
         category=Category.CONVOLUTION,
         summary=summary,
-        given=("data",),
         tensors=partial(_tensors, rank, transposed),
         presets={preset: tuple(cases) for preset, cases in sizes.items()},
         parameters={

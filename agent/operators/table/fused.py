@@ -48,10 +48,6 @@ _IMAGES: Mapping[Preset, tuple[Sizes, ...]] = {
 _WINDOW: Parameters = {"channels": 64, "kernel": (3, 3), "stride": (1, 1), "pad": (1, 1)}
 
 
-def _convolution_tensors(case: Case) -> tuple[TensorSpec, ...]:
-    return *_kernel_tensors(case), TensorSpec("bias", (int(case["channels"]),), Values.SIGNS, scale=_FAR)
-
-
 def _kernel_tensors(case: Case) -> tuple[TensorSpec, ...]:
     _, inputs, *size = case.shapes["data"]
     kernel, channels = case["kernel"], int(case["channels"])
@@ -163,8 +159,10 @@ OPERATORS = (
         name="conv2d_relu",
         category=Category.FUSED,
         summary="max(conv2d(data) + bias, 0)",
-        given=("data",),
-        tensors=_convolution_tensors,
+        tensors=lambda case: (
+            *_kernel_tensors(case),
+            TensorSpec("bias", (int(case["channels"]),), Values.SIGNS, scale=_FAR),
+        ),
         presets=_IMAGES,
         parameters=_WINDOW,
         reference=lambda arrays, given: (
@@ -178,7 +176,6 @@ OPERATORS = (
         name="conv2d_batch_norm",
         category=Category.FUSED,
         summary="batch_norm(conv2d(data) + bias) with running statistics, as in an inference",
-        given=("data",),
         tensors=_normalized_tensors,
         presets=_IMAGES,
         parameters=_WINDOW,
@@ -191,7 +188,6 @@ OPERATORS = (
         name="conv2d_batch_norm_relu",
         category=Category.FUSED,
         summary="max(batch_norm(conv2d(data) + bias), 0) with running statistics, as in an inference",
-        given=("data",),
         tensors=_normalized_tensors,
         presets=_IMAGES,
         parameters=_WINDOW,
@@ -204,7 +200,6 @@ OPERATORS = (
         name="dense_relu",
         category=Category.FUSED,
         summary="max(data · weightᵀ + bias, 0)",
-        given=("data",),
         tensors=_activated_tensors,
         presets=ROWS,
         parameters={"units": 256},
@@ -217,7 +212,6 @@ OPERATORS = (
         name="dense_gelu",
         category=Category.FUSED,
         summary="gelu(data · weightᵀ + bias), exact",
-        given=("data",),
         tensors=dense_tensors,
         presets=ROWS,
         parameters={"units": 256},
@@ -246,7 +240,6 @@ OPERATORS = (
         name="layer_norm_residual",
         category=Category.FUSED,
         summary="layer_norm(data + residual) over the last axis",
-        given=("data",),
         tensors=_residual_tensors,
         presets={
             Preset.SMALL: (sized(2, 8, 32),),

@@ -240,7 +240,6 @@ def _on_square(
         name=name,
         category=Category.LINEAR_ALGEBRA,
         summary=f"{summary}; for each matrix in the last two axes",
-        given=("data",),
         tensors=_square(values, scale),
         presets=_SQUARES if cubes else _MANY,
         reference=lambda arrays, _: reference(arrays[0]),
@@ -331,7 +330,6 @@ OPERATORS = (
         name="syrk",
         category=Category.LINEAR_ALGEBRA,
         summary="the product of a matrix and its transpose; for each matrix in the last two axes",
-        given=("data",),
         tensors=same_shape("data"),
         presets={
             Preset.SMALL: (sized(3, 8, 5), sized(12, 7)),
@@ -415,7 +413,6 @@ OPERATORS = (
         name="make_diagonal",
         category=Category.LINEAR_ALGEBRA,
         summary="matrix with a given diagonal; for each vector in the last axis",
-        given=("data",),
         tensors=same_shape("data"),
         presets={
             Preset.SMALL: (sized(3, 8), sized(12)),
@@ -429,7 +426,6 @@ OPERATORS = (
         name="make_triangle",
         category=Category.LINEAR_ALGEBRA,
         summary="lower triangular matrix of given entries, row by row; for each vector in the last axis",
-        given=("data",),
         tensors=_entries,
         presets={
             Preset.SMALL: (sized(3, 10), sized(15)),

@@ -83,7 +83,6 @@ def _one(
         name=name,
         category=category,
         summary=summary,
-        given=("data",),
         tensors=_data(fits),
         presets=presets,
         parameters=parameters or {},

@@ -86,7 +86,6 @@ def _reduction(
         name=name,
         category=Category.REDUCTION,
         summary=summary,
-        given=("data",),
         tensors=_data(values, scale),
         presets=_PRESETS,
         parameters={"axis": 1, "keepdims": False, **parameters},
@@ -124,7 +123,6 @@ def _search(name: str, summary: str, reference: Callable[..., Any]) -> Operator:
         name=name,
         category=Category.SORTING,
         summary=summary,
-        given=("data",),
         tensors=_data(Values.DISTINCT, _APART),
         presets=_SEARCHES,
         parameters={"axis": 1},
@@ -154,7 +152,6 @@ OPERATORS = (
         name="norm",
         category=Category.REDUCTION,
         summary="L1 or L2 norm along an axis or several",
-        given=("data",),
         tensors=_norm_input,
         presets={
             preset: tuple(
@@ -177,7 +174,6 @@ OPERATORS = (
         name="cumsum",
         category=Category.REDUCTION,
         summary="sums of the elements up to each one along an axis",
-        given=("data",),
         tensors=_data(Values.POSITIVE),
         presets=_PRESETS,
         parameters={"axis": 1},
@@ -192,7 +188,6 @@ OPERATORS = (
         name="topk",
         category=Category.SORTING,
         summary="the k greatest elements along an axis in descending order, and their indices",
-        given=("data",),
         tensors=_data(Values.DISTINCT, _APART),
         presets={
             **_SEARCHES,

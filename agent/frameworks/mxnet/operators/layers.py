@@ -8,6 +8,7 @@ is off by 1e-3 to 3e-3, more with fewer threads, with and without oneDNN.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -44,29 +45,8 @@ def _leaky(kind: str, gluon: Block, slope: str = "") -> Form:
     return Form("LeakyReLU", make, gluon=gluon)
 
 
-def _swish(mx: Any, _: Any) -> Any:
-    return lambda data: data * mx.sigmoid(data)
-
-
 def _slides(window: Window) -> dict[str, Any]:
     return {"kernel": window.kernel, "stride": window.stride, "pad": window.pad}
-
-
-def _dense(mx: Any, case: Case) -> Any:
-    return lambda data, weight, bias: mx.FullyConnected(
-        data, weight, bias, num_hidden=case["units"], flatten=False
-    )
-
-
-def _embedding(mx: Any, case: Case) -> Any:
-    return lambda data, weight: mx.Embedding(
-        data, weight, input_dim=case["input_dim"], output_dim=case["output_dim"]
-    )
-
-
-def _sampler(mx: Any, _: Case) -> Any:
-    # its grid has the two coordinates before the rows and columns
-    return lambda data, grid: mx.BilinearSampler(data, mx.transpose(grid, (0, 3, 1, 2)))
 
 
 def _dropout_block(case: Case) -> Any:
@@ -143,25 +123,6 @@ def _whole(kind: str, rank: int, block: str = "") -> Form:
     )
 
 
-def _adaptive(mx: Any, case: Case) -> Function:
-    return lambda data: mx.contrib.AdaptiveAvgPooling2D(data, output_size=pair_of(case, "output"))
-
-
-def _nearest(mx: Any, case: Case) -> Function:
-    return lambda data: mx.UpSampling(data, scale=case["scale"], sample_type="nearest")
-
-
-def _bilinear(mx: Any, case: Case) -> Function:
-    height, width = pair_of(case, "output")
-    return lambda data: mx.contrib.BilinearResize2D(data, height=height, width=width, align_corners=False)
-
-
-def _roi_pooled(mx: Any, case: Case) -> Function:
-    return lambda data, rois: mx.ROIPooling(
-        data, rois, pooled_size=pair_of(case, "output"), spatial_scale=case["spatial_scale"]
-    )
-
-
 def _roi_aligned(mx: Any, case: Case) -> Function:
     return lambda data, rois: mx.contrib.ROIAlign(
         data,
@@ -204,12 +165,6 @@ def _batch_norm_block(given: bool) -> Block:
 
 def _normalized(name: str, mx: Any, case: Case) -> Function:
     return lambda data, gamma, beta: getattr(mx, name)(data, gamma, beta, eps=case["epsilon"])
-
-
-def _local_response(mx: Any, case: Case) -> Function:
-    return lambda data: mx.LRN(
-        data, nsize=case["size"], alpha=case["alpha"], beta=case["beta"], knorm=case["bias"]
-    )
 
 
 _RECURRENT_ATTRIBUTES = dict(
@@ -274,7 +229,7 @@ FORMS: Mapping[str, Form] = {
     "softplus": _activation("softrelu"),
     "swish": Form(
         "sigmoid elemwise_mul",
-        _swish,
+        lambda mx, _: lambda data: data * mx.sigmoid(data),
         ("sigmoid", "elemwise_mul"),
         Block("gluon.nn.Swish", lambda _: mxnet.gluon.nn.Swish()),
     ),
@@ -282,7 +237,7 @@ FORMS: Mapping[str, Form] = {
     **{name: with_parameters(name, "axis") for name in ("softmax", "log_softmax", "softmin")},
     "dense": Form(
         "FullyConnected",
-        _dense,
+        lambda mx, case: partial(mx.FullyConnected, num_hidden=case["units"], flatten=False),
         gluon=Block(
             "gluon.nn.Dense",
             lambda case: mxnet.gluon.nn.Dense(case["units"], in_units=case.shapes["data"][1]),
@@ -307,9 +262,8 @@ FORMS: Mapping[str, Form] = {
         lambda mx, case: partial(mx.Dropout, p=case["p"], mode="always"),
         gluon=Block("gluon.nn.Dropout", _dropout_block),
     ),
-    "embedding": Form(
-        "Embedding",
-        _embedding,
+    "embedding": replace(
+        with_parameters("Embedding", "input_dim", "output_dim"),
         gluon=Block(
             "gluon.nn.Embedding",
             lambda case: mxnet.gluon.nn.Embedding(case["input_dim"], case["output_dim"]),
@@ -323,7 +277,12 @@ FORMS: Mapping[str, Form] = {
             mx.col2im, output_size=case["output_size"], **_slides(Window.of(case.parameters, 2))
         ),
     ),
-    "grid_sample": Form("transpose BilinearSampler", _sampler, ("BilinearSampler",)),
+    "grid_sample": Form(
+        "transpose BilinearSampler",
+        # its grid has the two coordinates before the rows and columns
+        lambda mx, _: lambda data, grid: mx.BilinearSampler(data, mx.transpose(grid, (0, 3, 1, 2))),
+        ("BilinearSampler",),
+    ),
     "conv1d": Form("Convolution", _convolution, gluon=_convolution_block("Conv1D")),
     "conv2d": Form("Convolution", _convolution, gluon=_convolution_block("Conv2D")),
     "conv3d": Form("Convolution", _convolution, gluon=_convolution_block("Conv3D")),
@@ -348,11 +307,32 @@ FORMS: Mapping[str, Form] = {
     "global_sum_pool1d": _whole("sum", 1),
     "global_sum_pool2d": _whole("sum", 2),
     "adaptive_avg_pool2d": Form(
-        "contrib.AdaptiveAvgPooling2D", _adaptive, ("_contrib_AdaptiveAvgPooling2D",)
+        "contrib.AdaptiveAvgPooling2D",
+        lambda mx, case: (
+            lambda data: mx.contrib.AdaptiveAvgPooling2D(data, output_size=pair_of(case, "output"))
+        ),
+        ("_contrib_AdaptiveAvgPooling2D",),
     ),
-    "upsample_nearest": Form("UpSampling", _nearest),
-    "resize_bilinear": Form("contrib.BilinearResize2D", _bilinear, ("_contrib_BilinearResize2D",)),
-    "roi_pool": Form("ROIPooling", _roi_pooled),
+    "upsample_nearest": Form(
+        "UpSampling", lambda mx, case: partial(mx.UpSampling, scale=case["scale"], sample_type="nearest")
+    ),
+    "resize_bilinear": Form(
+        "contrib.BilinearResize2D",
+        lambda mx, case: partial(
+            mx.contrib.BilinearResize2D,
+            **dict(zip(("height", "width"), pair_of(case, "output"), strict=True)),
+            align_corners=False,
+        ),
+        ("_contrib_BilinearResize2D",),
+    ),
+    "roi_pool": Form(
+        "ROIPooling",
+        lambda mx, case: (
+            lambda data, rois: mx.ROIPooling(
+                data, rois, pooled_size=pair_of(case, "output"), spatial_scale=case["spatial_scale"]
+            )
+        ),
+    ),
     "roi_align": Form("contrib.ROIAlign", _roi_aligned, ("_contrib_ROIAlign",)),
     "batch_norm": Form("BatchNorm", partial(_batch_norm, True), gluon=_batch_norm_block(True)),
     "batch_norm_training": Form(
@@ -363,7 +343,12 @@ FORMS: Mapping[str, Form] = {
     "l2_normalization": Form(
         "L2Normalization", lambda mx, _: lambda data: mx.L2Normalization(data, mode="channel")
     ),
-    "lrn": Form("LRN", _local_response),
+    "lrn": Form(
+        "LRN",
+        lambda mx, case: partial(
+            mx.LRN, nsize=case["size"], alpha=case["alpha"], beta=case["beta"], knorm=case["bias"]
+        ),
+    ),
     "rnn_tanh": _recurrent_form("rnn_tanh", "RNN", _RNN, activation="tanh"),
     "rnn_relu": _recurrent_form("rnn_relu", "RNN", _RNN, activation="relu"),
     "lstm": _recurrent_form("lstm", "LSTM", _LSTM),
