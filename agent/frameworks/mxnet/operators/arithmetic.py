@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet.operators.runner import Form, Function, named, with_parameters
+from inferometer.agent.frameworks.mxnet.operators.runner import Form, named, with_parameters
 from inferometer.agent.operators.operator import Case
 
 
@@ -38,10 +38,6 @@ def _transposes(case: Case) -> dict[str, Any]:
 
 def _linalg(name: str) -> Form:
     return named(f"linalg_{name}", f"_linalg_{name}")
-
-
-def _eigenvalues(mx: Any, _: Case) -> Function:
-    return lambda data: mx.linalg.syevd(data)[1]
 
 
 FORMS: Mapping[str, Form] = {
@@ -118,7 +114,7 @@ FORMS: Mapping[str, Form] = {
     "det": _linalg("det"),
     "slogdet": _linalg("slogdet"),
     "inverse": _linalg("inverse"),
-    "eigh": Form("linalg.syevd", _eigenvalues, ("_linalg_syevd",)),
+    "eigh": Form("linalg.syevd", lambda mx, _: lambda data: mx.linalg.syevd(data)[1], ("_linalg_syevd",)),
     "lq": _linalg("gelqf"),
     "sum_log_diagonal": _linalg("sumlogdiag"),
     "extract_diagonal": _linalg("extractdiag"),

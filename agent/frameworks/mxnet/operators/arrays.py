@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet.operators.runner import Form, Function, named, with_parameters
+from inferometer.agent.frameworks.mxnet.operators.runner import Form, named, with_parameters
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.operators.operator import Case
 
@@ -61,19 +61,6 @@ def _add_one() -> str:
     return "inferometer_add_one"
 
 
-def _custom(mx: Any, case: Case) -> Any:
-    name = _add_one()
-    return lambda data: mx.Custom(data, op_type=name)
-
-
-def _scatter(mx: Any, case: Case) -> Function:
-    return partial(mx.scatter_nd, shape=(case["rows"], *case.shapes["data"][1:]))
-
-
-def _pad(mx: Any, case: Case) -> Function:
-    return partial(mx.pad, pad_width=case["pad_width"], mode=case["mode"], constant_value=case["value"])
-
-
 FORMS: Mapping[str, Form] = {
     "zeros": _filled("zeros"),
     "ones": _filled("ones"),
@@ -93,7 +80,7 @@ FORMS: Mapping[str, Form] = {
         lambda mx, case: lambda data: mx.sample_multinomial(data, shape=case["draws"]),
     ),
     "shuffle": named("shuffle"),
-    "custom_add_one": Form("Custom", _custom),
+    "custom_add_one": Form("Custom", lambda mx, _: partial(mx.Custom, op_type=_add_one())),
     "take": named("take"),
     "pick": Form(
         "pick",
@@ -101,7 +88,10 @@ FORMS: Mapping[str, Form] = {
         ("pick", "batch_take", "choose_element_0index"),
     ),
     "gather_nd": named("gather_nd"),
-    "scatter_nd": Form("scatter_nd", _scatter),
+    "scatter_nd": Form(
+        "scatter_nd",
+        lambda mx, case: partial(mx.scatter_nd, shape=(case["rows"], *case.shapes["data"][1:])),
+    ),
     "index_copy": Form("contrib.index_copy", lambda mx, _: mx.contrib.index_copy, ("_contrib_index_copy",)),
     "one_hot": Form("one_hot", lambda mx, case: partial(mx.one_hot, depth=case["depth"], dtype="int64")),
     "where": named("where"),
@@ -127,7 +117,13 @@ FORMS: Mapping[str, Form] = {
     "flip": with_parameters("flip", "axis", covers=("reverse",)),
     "tile": with_parameters("tile", "reps"),
     "repeat": with_parameters("repeat", "repeats", "axis"),
-    "pad": Form("pad", _pad, ("pad", "Pad")),
+    "pad": Form(
+        "pad",
+        lambda mx, case: partial(
+            mx.pad, pad_width=case["pad_width"], mode=case["mode"], constant_value=case["value"]
+        ),
+        ("pad", "Pad"),
+    ),
     "broadcast_to": with_parameters("broadcast_to", "shape"),
     "broadcast_axis": with_parameters("broadcast_axis", "axis", "size", covers=("broadcast_axes",)),
     "broadcast_like": with_parameters("broadcast_like"),

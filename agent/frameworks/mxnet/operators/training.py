@@ -7,7 +7,7 @@ no symbol replaces its input.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from math import sqrt
 from typing import Any
 
@@ -52,10 +52,6 @@ def _bce(mx: Any, _: Case, pred: Any, label: Any) -> Any:
 
 def _smooth(mx: Any, beta: float, pred: Any, label: Any) -> Any:
     return mx.smooth_l1(pred - label, scalar=1 / sqrt(beta))
-
-
-def _ctc(mx: Any, _: Case) -> Any:
-    return lambda pred, label: mx.CTCLoss(pred, label, blank_label="last")
 
 
 def _update(name: str, *, kept: int = 0, fixed: Mapping[str, Any] | None = None, **renamed: str) -> Form:
@@ -155,7 +151,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "ctc_loss": Form(
         "CTCLoss",
-        _ctc,
+        lambda mx, _: partial(mx.CTCLoss, blank_label="last"),
         ("CTCLoss", "ctc_loss", "_contrib_CTCLoss", "_contrib_ctc_loss"),
         Block("gluon.loss.CTCLoss", lambda _: mxnet.gluon.loss.CTCLoss("TNC", "NT")),
     ),

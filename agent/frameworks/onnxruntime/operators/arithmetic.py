@@ -20,6 +20,7 @@ from inferometer.agent.frameworks.onnxruntime.operators.runner import (
     Graph,
     node,
     single,
+    with_numbers,
 )
 from inferometer.agent.operators.operator import Case
 
@@ -83,23 +84,15 @@ _LOSSY = "ONNX has none; {} loses near 0 what it is to keep"
 _NO_CUBE_ROOT = "ONNX has no cube root; Pow(x, 1/3) is NaN for negative numbers"
 
 
+def _reduced(kind: str) -> Form:
+    return Form(kind, lambda case, _: _reduction(kind, case))
+
+
 def _reduction(kind: str, case: Case) -> Graph:
     return Graph(
         [node(kind, "data", "axes", keepdims=int(case["keepdims"]))],
         constants={"axes": np.atleast_1d(np.array(case["axis"], np.int64))},
     )
-
-
-def _reduced(kind: str) -> Form:
-    return Form(kind, lambda case, _: _reduction(kind, case))
-
-
-def _found(kind: str) -> Form:
-    return Form(kind, lambda case, _: Graph([node(kind, "data", axis=case["axis"], keepdims=0)]))
-
-
-def _cumulative(case: Case, _: np.dtype[Any]) -> Graph:
-    return Graph([node("CumSum", "data", "axis")], constants={"axis": np.array(case["axis"], np.int64)})
 
 
 def _top(count: int, case: Case, outputs: tuple[str, ...], *, largest: bool) -> Graph:
@@ -139,18 +132,8 @@ def _gemm(case: Case, _: np.dtype[Any]) -> Graph:
 
 
 def _gemm2(case: Case, _: np.dtype[Any]) -> Graph:
-    return Graph(
-        [
-            node(
-                "FusedMatMul",
-                "lhs",
-                "rhs",
-                domain=CONTRIBUTED,
-                alpha=float(case["alpha"]),
-                **_transposes(case),
-            )
-        ]
-    )
+    alpha = float(case["alpha"])
+    return Graph([node("FusedMatMul", "lhs", "rhs", domain=CONTRIBUTED, alpha=alpha, **_transposes(case))])
 
 
 def _khatri_rao(case: Case, _: np.dtype[Any]) -> Graph:
@@ -224,9 +207,9 @@ FORMS: Mapping[str, Form] = {
     "min": _reduced("ReduceMin"),
     "norm": Form("ReduceL1 ReduceL2", lambda case, _: _reduction(f"ReduceL{case['ord']}", case)),
     "logsumexp": _reduced("ReduceLogSumExp"),
-    "cumsum": Form("CumSum", _cumulative),
-    "argmax": _found("ArgMax"),
-    "argmin": _found("ArgMin"),
+    "cumsum": with_numbers("CumSum", lambda case: case["axis"]),
+    "argmax": single("ArgMax", "data", of={"axis": "axis"}, keepdims=0),
+    "argmin": single("ArgMin", "data", of={"axis": "axis"}, keepdims=0),
     "sort": _sorted("values"),
     "argsort": _sorted("indices"),
     "topk": Form("TopK", lambda case, _: _top(case["k"], case, ("values", "indices"), largest=True)),

@@ -14,24 +14,17 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from inferometer.agent.frameworks.onnxruntime.operators.runner import CONTRIBUTED, Form, Graph, node, single
+from inferometer.agent.frameworks.onnxruntime.operators.runner import (
+    CONTRIBUTED,
+    Form,
+    Graph,
+    node,
+    single,
+    with_numbers,
+)
 from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.table.convolution import Window, groups_of, output_pad_of, window_of
 from inferometer.agent.operators.table.pooling import pair_of
-
-
-def _activation(kind: str, **renamed: str) -> Form:
-    """The form of an operator with attributes; ``renamed`` has the table's name of each."""
-    return Form(
-        kind,
-        lambda case, _: Graph(
-            [node(kind, "data", **{ours: case[theirs] for ours, theirs in renamed.items()})]
-        ),
-    )
-
-
-def _unsqueeze(_: Case, __: np.dtype[Any]) -> Graph:
-    return Graph([node("Unsqueeze", "data", "axes")], constants={"axes": np.array([0])})
 
 
 def _dropout(case: Case, dtype: np.dtype[Any]) -> Graph:
@@ -94,42 +87,22 @@ def _summed(case: Case, dtype: np.dtype[Any]) -> Graph:
     )
 
 
-def _summed_whole(axes: tuple[int, ...], case: Case, dtype: np.dtype[Any]) -> Graph:
-    return Graph([node("ReduceSum", "data", "axes", keepdims=1)], constants={"axes": np.array(axes)})
-
-
-def _resize(**more: Any) -> Any:
-    return node("Resize", "data", "", *more.pop("sizes"), **more)
-
-
 def _nearest(case: Case, dtype: np.dtype[Any]) -> Graph:
     scales = np.array([1, 1, case["scale"], case["scale"]], np.float32)
-    nearest = _resize(
-        sizes=["scales"],
-        mode="nearest",
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
+    nearest = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return Graph(
+        [node("Resize", "data", "", "scales", mode="nearest", **nearest)], constants={"scales": scales}
     )
-    return Graph([nearest], constants={"scales": scales})
 
 
 def _bilinear(case: Case, dtype: np.dtype[Any]) -> Graph:
     sizes = np.array([*case.shapes["data"][:2], *pair_of(case, "output")])
-    return Graph([_resize(sizes=["", "sizes"], mode="linear")], constants={"sizes": sizes})
+    return Graph([node("Resize", "data", "", "", "sizes", mode="linear")], constants={"sizes": sizes})
 
 
 def _roi_pooled(case: Case, dtype: np.dtype[Any]) -> Graph:
-    return Graph(
-        [
-            node(
-                "MaxRoiPool",
-                "data",
-                "rois",
-                pooled_shape=pair_of(case, "output"),
-                spatial_scale=case["spatial_scale"],
-            )
-        ]
-    )
+    shape, scale = pair_of(case, "output"), case["spatial_scale"]
+    return Graph([node("MaxRoiPool", "data", "rois", pooled_shape=shape, spatial_scale=scale)])
 
 
 def _roi_aligned(case: Case, dtype: np.dtype[Any]) -> Graph:
@@ -182,11 +155,6 @@ def _batch_norm_trained(case: Case, dtype: np.dtype[Any]) -> Graph:
     )
 
 
-def _local_response(case: Case, dtype: np.dtype[Any]) -> Graph:
-    values = {name: case[name] for name in ("size", "alpha", "beta", "bias")}
-    return Graph([node("LRN", "data", **values)])
-
-
 def _normalization(kind: str, *inputs: str) -> Form:
     return Form(kind, partial(_normalized, kind, ("data", *inputs)))
 
@@ -221,11 +189,11 @@ def _recurrent_form(kind: str, order: Sequence[int], *states: str, **more: Any) 
 
 FORMS: Mapping[str, Form] = {
     "relu": single("Relu", "data"),
-    "leaky_relu": _activation("LeakyRelu", alpha="slope"),
+    "leaky_relu": single("LeakyRelu", "data", of={"alpha": "slope"}),
     "prelu": single("PRelu", "data", "alpha"),
-    "elu": _activation("Elu", alpha="alpha"),
+    "elu": single("Elu", "data", of={"alpha": "alpha"}),
     "selu": single("Selu", "data"),
-    "celu": _activation("Celu", alpha="alpha"),
+    "celu": single("Celu", "data", of={"alpha": "alpha"}),
     "sigmoid": single("Sigmoid", "data"),
     # ONNX has no logarithm of the sigmoid; the logarithm of Sigmoid would lose the small values
     "log_sigmoid": Form(
@@ -248,8 +216,8 @@ FORMS: Mapping[str, Form] = {
     "mish": single("Mish", "data"),
     "gelu": single("Gelu", "data"),
     "gelu_tanh": single("Gelu", "data", approximate="tanh"),
-    "softmax": _activation("Softmax", axis="axis"),
-    "log_softmax": _activation("LogSoftmax", axis="axis"),
+    "softmax": single("Softmax", "data", of={"axis": "axis"}),
+    "log_softmax": single("LogSoftmax", "data", of={"axis": "axis"}),
     # ONNX has no single operator
     "softmin": Form(
         "Neg Softmax",
@@ -259,7 +227,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "dense": single("Gemm", "data", "weight", "bias", transB=1),
     "flatten": single("Flatten", "data", axis=1),
-    "lambda": Form("Unsqueeze", _unsqueeze),
+    "lambda": with_numbers("Unsqueeze", lambda _: [0]),
     "dropout": Form("Dropout", _dropout),
     "embedding": single("Gather", "weight", "data", axis=0),
     "col2im": Form("Col2Im", _col2im),
@@ -278,8 +246,8 @@ FORMS: Mapping[str, Form] = {
     **dict.fromkeys(("lp_pool1d", "lp_pool2d"), _pooling("LpPool", p=2)),
     **dict.fromkeys(("global_max_pool1d", "global_max_pool2d"), single("GlobalMaxPool", "data")),
     **dict.fromkeys(("global_avg_pool1d", "global_avg_pool2d"), single("GlobalAveragePool", "data")),
-    "global_sum_pool1d": Form("ReduceSum", partial(_summed_whole, (2,))),
-    "global_sum_pool2d": Form("ReduceSum", partial(_summed_whole, (2, 3))),
+    "global_sum_pool1d": with_numbers("ReduceSum", lambda _: [2], keepdims=1),
+    "global_sum_pool2d": with_numbers("ReduceSum", lambda _: [2, 3], keepdims=1),
     "upsample_nearest": Form("Resize", _nearest),
     "resize_bilinear": Form("Resize", _bilinear),
     "roi_pool": Form("MaxRoiPool", _roi_pooled),
@@ -291,7 +259,7 @@ FORMS: Mapping[str, Form] = {
     "group_norm": _normalization("GroupNormalization", "gamma", "beta"),
     "rms_norm": _normalization("SimplifiedLayerNormalization", "gamma"),
     "l2_normalization": single("LpNormalization", "data", axis=1, p=2),
-    "lrn": Form("LRN", _local_response),
+    "lrn": single("LRN", "data", of={name: name for name in ("size", "alpha", "beta", "bias")}),
     "rnn_tanh": _recurrent_form("RNN", (0,), "state"),
     "rnn_relu": _recurrent_form("RNN", (0,), "state", activations=["Relu"]),
     # input, output, forget, cell

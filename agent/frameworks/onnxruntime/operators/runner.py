@@ -91,9 +91,32 @@ class Form:
         return (GRAPH, PARTS) if fused else (GRAPH,)
 
 
-def single(kind: str, *inputs: str, **attributes: Any) -> Form:
-    """Returns the form of an operator whose inputs are the table's, and whose attributes are fixed."""
-    return Form(kind, lambda _case, _dtype: Graph([node(kind, *inputs, **attributes)]))
+def single(kind: str, *inputs: str, of: Mapping[str, str] = NOTHING, **attributes: Any) -> Form:
+    """Returns the form of an operator whose inputs are the table's.
+
+    Args:
+        kind: The operator.
+        inputs: Its inputs.
+        of: The attributes that parameters of the table give, with the parameter of each.
+        attributes: The attributes that are fixed.
+    """
+    return Form(
+        kind,
+        lambda case, _: Graph(
+            [node(kind, *inputs, **{name: case[given] for name, given in of.items()}, **attributes)]
+        ),
+    )
+
+
+def with_numbers(kind: str, numbers: Callable[[Case], Any], **attributes: Any) -> Form:
+    """Returns the form of an operator that takes integers, such as axes, as its second input."""
+    return Form(
+        kind,
+        lambda case, _: Graph(
+            [node(kind, "data", "numbers", **attributes)],
+            constants={"numbers": np.array(numbers(case), np.int64)},
+        ),
+    )
 
 
 def node(kind: str, *inputs: str, output: str = "output", **attributes: Any) -> onnx.NodeProto:

@@ -104,22 +104,9 @@ _NO_REGIONS = "PyTorch has no regions of interest; they are in torchvision"
 _BATCH_NORM_ATEN = ("batch_norm", "native_batch_norm", "native_batch_norm_backward")
 
 
-def _batch_norm_given(case: Case) -> Function:
+def _batch_norm(case: Case, **training: Any) -> Function:
     return lambda data, gamma, beta, mean, variance: functional.batch_norm(
-        data, mean, variance, gamma, beta, training=False, eps=case["epsilon"]
-    )
-
-
-def _batch_norm_trained(case: Case) -> Function:
-    return lambda data, gamma, beta, mean, variance: functional.batch_norm(
-        data,
-        mean,
-        variance,
-        gamma,
-        beta,
-        training=True,
-        momentum=case["momentum"],
-        eps=case["epsilon"],
+        data, mean, variance, gamma, beta, eps=case["epsilon"], **training
     )
 
 
@@ -243,8 +230,12 @@ FORMS: Mapping[str, Form] = {
         ),
         ("upsample_bilinear2d",),
     ),
-    "batch_norm": Form("torch.nn.functional.batch_norm", _batch_norm_given, _BATCH_NORM_ATEN),
-    "batch_norm_training": Form("torch.nn.functional.batch_norm", _batch_norm_trained, _BATCH_NORM_ATEN),
+    "batch_norm": Form("torch.nn.functional.batch_norm", _batch_norm, _BATCH_NORM_ATEN),
+    "batch_norm_training": Form(
+        "torch.nn.functional.batch_norm",
+        lambda case: _batch_norm(case, training=True, momentum=case["momentum"]),
+        _BATCH_NORM_ATEN,
+    ),
     "layer_norm": Form(
         "torch.nn.functional.layer_norm",
         _layer_norm,
