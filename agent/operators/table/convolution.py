@@ -132,6 +132,20 @@ def window_of(case: Case) -> Window:
     return Window.of(case.parameters, rank_of(case))
 
 
+def pair_of(case: Case, name: str) -> tuple[int, int]:
+    """Returns a parameter of height and width; one number stands for both."""
+    return pair(case.parameters, name)
+
+
+def pair(parameters: Parameters, name: str) -> tuple[int, int]:
+    """Returns the parameter of height and width of some parameters; see ``pair_of``."""
+    value = parameters[name]
+    height, width = value if isinstance(value, tuple) else (value, value)
+    if min(height, width) < 1:
+        raise ValueError(f"{name} is {value}; each number is 1 or more")
+    return height, width
+
+
 def groups_of(case: Case) -> int:
     """Returns the number of groups; a depth-wise convolution has one for each channel."""
     return int(case["groups"]) if "groups" in case.parameters else case.shapes["data"][1]

@@ -30,23 +30,10 @@ from inferometer.agent.operators.operator import (
     no_flops,
     sized,
 )
-from inferometer.agent.operators.table.convolution import Window, window_of
+from inferometer.agent.operators.table.convolution import Window, pair, pair_of, window_of
 
 _GREATEST_SCALE = 30000.0  # within float16
 _SAMPLED_RTOL = 1e-4  # frameworks compute the coordinates in float32, whose error grows with the image
-
-
-def pair_of(case: Case, name: str) -> tuple[int, int]:
-    """Returns a parameter of height and width; one number stands for both."""
-    return _pair(case.parameters, name)
-
-
-def _pair(parameters: Parameters, name: str) -> tuple[int, int]:
-    value = parameters[name]
-    height, width = value if isinstance(value, tuple) else (value, value)
-    if min(height, width) < 1:
-        raise ValueError(f"{name} is {value}; each number is 1 or more")
-    return height, width
 
 
 def _image(rank: int, values: Values, case: Case) -> tuple[TensorSpec, ...]:
@@ -93,7 +80,7 @@ def _pooled_whole(kind: str, arrays: Arrays, parameters: Parameters) -> Arrays:
 def _adaptive(arrays: Arrays, parameters: Parameters) -> Arrays:
     """Returns the mean from the floor of the beginning of each part to the ceiling of its end."""
     data = arrays[0]
-    for axis, count in zip((2, 3), _pair(parameters, "output"), strict=True):
+    for axis, count in zip((2, 3), pair(parameters, "output"), strict=True):
         size = data.shape[axis]
         data = np.concatenate(
             [
@@ -115,7 +102,7 @@ def _nearest(arrays: Arrays, parameters: Parameters) -> Arrays:
 def _bilinear(arrays: Arrays, parameters: Parameters) -> Arrays:
     """Pixels are areas, whose centres are sampled; beyond the first and last centres, these count."""
     data = arrays[0]
-    for axis, count in zip((2, 3), _pair(parameters, "output"), strict=True):
+    for axis, count in zip((2, 3), pair(parameters, "output"), strict=True):
         size = data.shape[axis]
         at = np.clip((np.arange(count) + 0.5) * size / count - 0.5, 0, size - 1)
         low = np.floor(at).astype(np.int64)
@@ -141,7 +128,7 @@ def _roi_pooled(arrays: Arrays, parameters: Parameters) -> Arrays:
     The parts are computed in float32 as the original does: their ends are floors and ceilings.
     """
     data, rois = arrays
-    rows, columns = _pair(parameters, "output")
+    rows, columns = pair(parameters, "output")
     scale = np.float32(float(parameters["spatial_scale"]))
     output = np.zeros((len(rois), data.shape[1], rows, columns))
     for roi, result in zip(rois, output, strict=True):
@@ -175,7 +162,7 @@ def _roi_aligned(arrays: Arrays, parameters: Parameters) -> Arrays:
     Regions are not shifted by half a pixel, and have a size of 1 at least.
     """
     data, rois = arrays
-    counts = _pair(parameters, "output")
+    counts = pair(parameters, "output")
     scale, samples = float(parameters["spatial_scale"]), int(parameters["samples"])
     output = np.empty((len(rois), data.shape[1], *counts))
     for roi, result in zip(rois, output, strict=True):

@@ -20,10 +20,10 @@ from inferometer.agent.operators.table.convolution import (
     channels_of,
     groups_of,
     output_pad_of,
+    pair_of,
     window_of,
 )
 from inferometer.agent.operators.table.normalization import WEIGHTS
-from inferometer.agent.operators.table.pooling import pair_of
 
 
 def _activation(kind: str, *covers: str) -> Form:
@@ -35,14 +35,17 @@ def _activation(kind: str, *covers: str) -> Form:
     )
 
 
-def _leaky(kind: str, gluon: Block, slope: str = "") -> Form:
+def _leaky(kind: str, block: str, slope: str = "") -> Form:
     """The form of ``LeakyReLU`` of a kind; ``slope`` is the table's name of its slope."""
 
-    def make(mx: Any, case: Any) -> Any:
+    def make(mx: Any, case: Case) -> Function:
         given = {"slope": case[slope]} if slope else {}
         return partial(mx.LeakyReLU, act_type=kind, **given)
 
-    return Form("LeakyReLU", make, gluon=gluon)
+    def gluon(case: Case) -> Any:
+        return getattr(mxnet.gluon.nn, block)(*([case[slope]] if slope else []))
+
+    return Form("LeakyReLU", make, gluon=Block(f"gluon.nn.{block}", gluon))
 
 
 def _slides(window: Window) -> dict[str, Any]:
@@ -209,18 +212,14 @@ def _recurrent_form(mode: str, api: str, block: Any, **more: str) -> Form:
 
 FORMS: Mapping[str, Form] = {
     "relu": _activation("relu", "relu"),
-    "leaky_relu": _leaky(
-        "leaky",
-        Block("gluon.nn.LeakyReLU", lambda case: mxnet.gluon.nn.LeakyReLU(case["slope"])),
-        "slope",
-    ),
+    "leaky_relu": _leaky("leaky", "LeakyReLU", "slope"),
     "prelu": Form(
         "LeakyReLU",
         lambda mx, _: lambda data, alpha: mx.LeakyReLU(data, alpha, act_type="prelu"),
         gluon=Block("gluon.nn.PReLU", lambda _: mxnet.gluon.nn.PReLU(), {"alpha": "alpha"}),
     ),
-    "elu": _leaky("elu", Block("gluon.nn.ELU", lambda case: mxnet.gluon.nn.ELU(case["alpha"])), "alpha"),
-    "selu": _leaky("selu", Block("gluon.nn.SELU", lambda _: mxnet.gluon.nn.SELU())),
+    "elu": _leaky("elu", "ELU", "alpha"),
+    "selu": _leaky("selu", "SELU"),
     "sigmoid": _activation("sigmoid", "sigmoid"),
     # MXNet's own slope is 0.2
     "hard_sigmoid": Form("hard_sigmoid", lambda mx, _: partial(mx.hard_sigmoid, alpha=1 / 6, beta=0.5)),
@@ -233,7 +232,7 @@ FORMS: Mapping[str, Form] = {
         ("sigmoid", "elemwise_mul"),
         Block("gluon.nn.Swish", lambda _: mxnet.gluon.nn.Swish()),
     ),
-    "gelu": _leaky("gelu", Block("gluon.nn.GELU", lambda _: mxnet.gluon.nn.GELU())),
+    "gelu": _leaky("gelu", "GELU"),
     **{name: with_parameters(name, "axis") for name in ("softmax", "log_softmax", "softmin")},
     "dense": Form(
         "FullyConnected",

@@ -45,7 +45,7 @@ from inferometer.agent.operators.operator import (
 Function: TypeAlias = Callable[..., Any]
 """Takes the input arrays or symbols in the order of the table; returns one or a list of them."""
 ND, SYM, GLUON = "nd", "sym", "gluon"
-NO_GRADIENT = "MXNet has no gradient of it"
+_NO_GRADIENT = "MXNet has no gradient of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def with_parameters(name: str, *parameters: str, covers: tuple[str, ...] = ()) -
     )
 
 
-class Inputs:
+class _Inputs:
     """The input arrays on the device, with room for their gradients where those are wanted.
 
     Masks are uint8: the operators of ``mx.nd`` know no bool.
@@ -155,10 +155,10 @@ class Inputs:
         return found
 
 
-class Call:
+class _Call:
     """A function of ``mx.nd``; see ``OperatorCall``. Each run waits for MXNet's engine."""
 
-    def __init__(self, given: Inputs, api: str, function: Function) -> None:
+    def __init__(self, given: _Inputs, api: str, function: Function) -> None:
         self.api = api
         self.fused = ""
         self._given = given
@@ -168,7 +168,6 @@ class Call:
         self._heads: list[Any] = []
 
     def forward(self) -> None:
-        """See ``OperatorCall``."""
         self._outputs = []  # the next may then have their memory, which is in the cache
         try:
             with mxnet.autograd.train_mode() if self._given.training else nullcontext():
@@ -179,7 +178,6 @@ class Call:
             raise self._failure(error) from error
 
     def forward_for_gradient(self) -> None:
-        """See ``OperatorCall``."""
         self._outputs = []
         try:
             with mxnet.autograd.record():
@@ -191,22 +189,19 @@ class Call:
         self._heads = self._heads or self._made_heads()
 
     def backward(self) -> None:
-        """See ``OperatorCall``."""
         try:
             mxnet.autograd.backward(self._outputs, self._heads)
             for name in self._given.differentiable:
                 self._given.arrays[name].grad.wait_to_read()
         except FAILURES as error:
-            if lacks_gradient(error):
-                raise NotSupportedHereError(NO_GRADIENT) from error
+            if _lacks_gradient(error):
+                raise NotSupportedHereError(_NO_GRADIENT) from error
             raise self._failure(error) from error
 
     def outputs(self) -> tuple[NDArray[Any], ...]:
-        """See ``OperatorCall``."""
         return tuple(np.array(output.asnumpy()) for output in self._outputs)
 
     def gradients(self) -> Mapping[str, NDArray[Any]]:
-        """See ``OperatorCall``."""
         return self._given.gradients()
 
     def _made_heads(self) -> list[Any]:
@@ -221,17 +216,17 @@ class Call:
         return prediction_failure(f"{self._given.where}: {reason(error)}", error)
 
 
-class SymbolCall(Call):
+class _SymbolCall(_Call):
     """A symbol, bound to the inputs."""
 
-    def __init__(self, given: Inputs, api: str, function: Function) -> None:
+    def __init__(self, given: _Inputs, api: str, function: Function) -> None:
         super().__init__(given, api, function)
         symbol = function(*(mxnet.sym.Variable(name) for name in given.arrays))
         self._executor = self._bound(
             mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol, given
         )
 
-    def _bound(self, symbol: Any, given: Inputs) -> Any:
+    def _bound(self, symbol: Any, given: _Inputs) -> Any:
         return symbol.bind(
             given.context,
             args=given.arrays,
@@ -241,16 +236,13 @@ class SymbolCall(Call):
         )
 
     def forward(self) -> None:
-        """See ``OperatorCall``."""
         self._forward(train=self._given.training)
 
     def forward_for_gradient(self) -> None:
-        """See ``OperatorCall``."""
         self._forward(train=True)
         self._heads = self._heads or self._made_heads()
 
     def backward(self) -> None:
-        """See ``OperatorCall``."""
         try:
             self._executor.backward(self._heads)
             for name in self._given.differentiable:
@@ -267,10 +259,10 @@ class SymbolCall(Call):
             raise self._failure(error) from error
 
 
-class BlockCall(Call):
+class _BlockCall(_Call):
     """A block of Gluon, not hybridized; its parameters have the values of the inputs of the table."""
 
-    def __init__(self, given: Inputs, block: Block, case: Case) -> None:
+    def __init__(self, given: _Inputs, block: Block, case: Case) -> None:
         made = block.make(case)
         made.cast(next(a.dtype for a in given.arrays.values() if np.dtype(a.dtype).kind == "f"))
         made.initialize(ctx=given.context)
@@ -291,7 +283,6 @@ class BlockCall(Call):
         mxnet.nd.waitall()
 
     def gradients(self) -> Mapping[str, NDArray[Any]]:
-        """See ``OperatorCall``."""
         found = self._given.gradients()
         for name, parameter in self._parameters.items():
             if name in found:
@@ -299,7 +290,7 @@ class BlockCall(Call):
         return found
 
 
-def lacks_gradient(error: BaseException) -> bool:
+def _lacks_gradient(error: BaseException) -> bool:
     """Returns whether MXNet says that an operator has no gradient."""
     return re.search("(not |non-)differentiable", str(error)) is not None
 
@@ -327,14 +318,14 @@ _BACKEND = "MKLDNN"
 _VARIABLE = "null"
 
 
-class FusedCall(SymbolCall):
+class _FusedCall(_SymbolCall):
     """A symbol after oneDNN's pass, bound to the inputs; see ``OperatorCall``. It has no gradient.
 
     Raises:
         NotSupportedHereError: The pass joins nothing here.
     """
 
-    def _bound(self, symbol: Any, given: Inputs) -> Any:
+    def _bound(self, symbol: Any, given: _Inputs) -> Any:
         symbol = symbol.get_backend_symbol(_BACKEND)
         self.fused = _seen(symbol)
         if not self.fused:
@@ -348,7 +339,7 @@ class FusedCall(SymbolCall):
         )
 
 
-def _check(given: Inputs) -> None:
+def _check(given: _Inputs) -> None:
     if given.differentiable:
         raise NotSupportedHereError("MXNet has no gradient of what oneDNN's pass joins")
     if given.context.device_type != "cpu":
@@ -400,7 +391,7 @@ class MXNetOperators(OperatorRunner):
         *,
         gradient: bool = False,
         form: str = "",
-    ) -> Call:
+    ) -> _Call:
         """Copies the arrays and makes the function, the executor or the block; see ``OperatorRunner``."""
         found: Form = self.found(operator.name)
         form = form or (SYM if operator.parts else ND)
@@ -412,17 +403,17 @@ class MXNetOperators(OperatorRunner):
         wanted = {spec.name for spec in operator.tensors(case) if spec.differentiable} if gradient else set()
         try:
             packed = found.packed if form != GLUON else NOTHING
-            given = Inputs(where, self._context, inputs, frozenset(wanted), found.training, packed)
+            given = _Inputs(where, self._context, inputs, frozenset(wanted), found.training, packed)
             if form == SYM and operator.parts:
-                return FusedCall(given, f"sym.{found.api}", found.make(mxnet.sym, case))
+                return _FusedCall(given, f"sym.{found.api}", found.make(mxnet.sym, case))
             if form == SYM:
-                return SymbolCall(given, f"sym.{found.api}", self._function(found, mxnet.sym, case))
+                return _SymbolCall(given, f"sym.{found.api}", self._function(found, mxnet.sym, case))
             if form == GLUON and found.gluon is not None:
-                return BlockCall(given, found.gluon, case)
-            return Call(given, f"nd.{found.api}", self._function(found, mxnet.nd, case))
+                return _BlockCall(given, found.gluon, case)
+            return _Call(given, f"nd.{found.api}", self._function(found, mxnet.nd, case))
         except FAILURES as error:
-            if lacks_gradient(error):
-                raise NotSupportedHereError(NO_GRADIENT) from error
+            if _lacks_gradient(error):
+                raise NotSupportedHereError(_NO_GRADIENT) from error
             raise prediction_failure(f"{where}: {reason(error)}", error) from error
 
     def _function(self, form: Form, module: Any, case: Case) -> Function:

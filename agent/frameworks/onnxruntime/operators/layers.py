@@ -23,8 +23,7 @@ from inferometer.agent.frameworks.onnxruntime.operators.runner import (
     with_numbers,
 )
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.convolution import Window, groups_of, output_pad_of, window_of
-from inferometer.agent.operators.table.pooling import pair_of
+from inferometer.agent.operators.table.convolution import Window, groups_of, output_pad_of, pair_of, window_of
 
 
 def _dropout(case: Case, dtype: np.dtype[Any]) -> Graph:

@@ -44,7 +44,7 @@ CONTRIBUTED = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 IN_PLACE = "ONNX has no operator that replaces its input"
 _NO_GRADIENTS = "ONNX Runtime computes no gradients"
-GRAPH = "graph"
+_GRAPH = "graph"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Form:
 
     def forms(self, *, fused: bool) -> tuple[str, ...]:
         """The graph, and that of the parts."""
-        return (GRAPH, PARTS) if fused else (GRAPH,)
+        return (_GRAPH, PARTS) if fused else (_GRAPH,)
 
 
 def single(kind: str, *inputs: str, of: Mapping[str, str] = NOTHING, **attributes: Any) -> Form:
@@ -149,7 +149,7 @@ def model_of(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> bytes:
     ).SerializeToString()
 
 
-def open_fused(model: bytes, parts: Graph, device: Device, threads: int) -> tuple[Any, str]:
+def _open_fused(model: bytes, parts: Graph, device: Device, threads: int) -> tuple[Any, str]:
     """Opens a session, and returns it with the nodes of its optimised graph in order.
 
     Args:
@@ -223,7 +223,7 @@ class ONNXRuntimeOperators(OperatorRunner):
             api = " ".join(dict.fromkeys(each.op_type for each in graph.nodes))
             if operator.parts and form != PARTS:
                 parts, found = graph, found.joined or found
-                session, fused = open_fused(
+                session, fused = _open_fused(
                     model_of(found.make(case, dtype), inputs), parts, device, self._threads
                 )
                 api = found.api

@@ -16,8 +16,7 @@ from torch import _VF
 
 from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function, function
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.convolution import Window, groups_of, window_of
-from inferometer.agent.operators.table.pooling import pair_of
+from inferometer.agent.operators.table.convolution import Window, groups_of, pair_of, window_of
 
 
 def _activation(name: str, *covers: str, **renamed: str) -> Form:

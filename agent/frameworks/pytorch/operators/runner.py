@@ -122,7 +122,7 @@ class _Frozen(torch.nn.Module):
         return answer
 
 
-def compiled(function: Function, weights: Sequence[torch.Tensor]) -> Function:
+def _compiled(function: Function, weights: Sequence[torch.Tensor]) -> Function:
     """Returns a function compiled for tensors of which the last are constant weights, and ignores those."""
     module = torch.compile(_Frozen(function, weights).eval(), fullgraph=True, dynamic=False)
     if not weights:
@@ -131,7 +131,7 @@ def compiled(function: Function, weights: Sequence[torch.Tensor]) -> Function:
     return lambda *tensors: module(*tensors[:-count])
 
 
-def compile_and_see(run: Callable[[], None], parts: Sequence[str], *, freeze: bool) -> str:
+def _compile_and_see(run: Callable[[], None], parts: Sequence[str], *, freeze: bool) -> str:
     """Runs what is compiled for the first time, and returns the calls of the generated code in order.
 
     Args:
@@ -181,7 +181,7 @@ def _joins(call: str, parts: Sequence[str]) -> bool:
     return "_fused_" in call and sum(bool(re.search(rf"_{name}(_|$)", call)) for name in names) > 1
 
 
-def run_and_see(run: Callable[[], None]) -> str:
+def _run_and_see(run: Callable[[], None]) -> str:
     """Runs one of PyTorch's functions in its profiler, and returns the fused operator that it called.
 
     Raises:
@@ -249,9 +249,9 @@ class PyTorchOperators(OperatorRunner):
         call = _Call(where, api, function, tensors, names, wait)
         run = call.forward_for_gradient if gradient else call.forward
         if operator.parts and form == COMPILE:
-            call.fused = compile_and_see(run, operator.parts, freeze=not gradient)
+            call.fused = _compile_and_see(run, operator.parts, freeze=not gradient)
         elif operator.parts and form != PARTS:
-            call.fused = run_and_see(run)
+            call.fused = _run_and_see(run)
         return call
 
     def uncovered(self) -> tuple[str, ...]:
@@ -326,7 +326,7 @@ class PyTorchOperators(OperatorRunner):
         if operator.parts:
             # a gradient with respect to weights needs them to be arguments
             weights = [] if gradient else [tensors[name] for name in found.constants]
-            function = compiled(function, weights)
+            function = _compiled(function, weights)
         else:
             function = self._compiled_once((operator.name, case), function)
         return f"torch.compile({api})", function
