@@ -235,6 +235,18 @@ class Operator:
         return case
 
 
+def by_preset(
+    small: Sizes, normal: Sizes, large: Sizes, *skewed: Sizes
+) -> Mapping[Preset, tuple[Sizes, ...]]:
+    """Returns the sizes of an operator that has one case of each preset but the skewed one."""
+    return {
+        Preset.SMALL: (small,),
+        Preset.NORMAL: (normal,),
+        Preset.LARGE: (large,),
+        Preset.SKEWED: skewed,
+    }
+
+
 def _require_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:

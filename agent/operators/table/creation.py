@@ -10,7 +10,7 @@ of Johnson, Kemp and Kotz, "Univariate Discrete Distributions" (2005).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf, prod, sqrt
 from typing import Any
@@ -26,9 +26,9 @@ from inferometer.agent.operators.operator import (
     ParameterValue,
     Preset,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
+    by_preset,
     one_flop_per_output,
     sized,
 )
@@ -129,12 +129,13 @@ def is_drawn_from(
         raise ValueError(f"the variance is {found.var():g}, and not {moments.variance:g} ± {spread:g}")
 
 
-_SHAPES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (({}, {"shape": (32, 32)}),),
-    Preset.NORMAL: (({}, {"shape": (1024, 1024)}),),
-    Preset.LARGE: (({}, {"shape": (4096, 4096)}),),
-    Preset.SKEWED: (({}, {"shape": (10000, 10)}), ({}, {"shape": (10000, 1)})),
-}
+_SHAPES = by_preset(
+    ({}, {"shape": (32, 32)}),
+    ({}, {"shape": (1024, 1024)}),
+    ({}, {"shape": (4096, 4096)}),
+    ({}, {"shape": (10000, 10)}),
+    ({}, {"shape": (10000, 1)}),
+)
 
 _ROUNDING = 2e-3
 """The most that bfloat16 changes a value between -0.5 and 0.5."""
@@ -234,12 +235,9 @@ _MULTINOMIAL = Operator(
     category=Category.RANDOM,
     summary="Draws with replacement from the classes of each row, by their probabilities",
     tensors=lambda case: (TensorSpec("data", case.shapes["data"], Values.DISTRIBUTION),),
-    presets={
-        Preset.SMALL: (sized(32, 50),),
-        Preset.NORMAL: (sized(1024, 1000),),
-        Preset.LARGE: (sized(4096, 1000),),
-        Preset.SKEWED: (sized(10000, 10), sized(10, 10000, draws=1000)),
-    },
+    presets=by_preset(
+        sized(32, 50), sized(1024, 1000), sized(4096, 1000), sized(10000, 10), sized(10, 10000, draws=1000)
+    ),
     parameters={"draws": 10},
     reference=None,
     check=_check_multinomial,
@@ -305,12 +303,9 @@ OPERATORS = (
     replace(
         _like("custom_add_one", "data + 1, as a custom operator written in Python", lambda data: data + 1),
         category=Category.CUSTOM,
-        presets={
-            Preset.SMALL: (sized(32, 1),),
-            Preset.NORMAL: (sized(1000, 1),),
-            Preset.LARGE: (sized(1024, 1024),),
-            Preset.SKEWED: (sized(10000, 1), sized(10000, 100)),
-        },
+        presets=by_preset(
+            sized(32, 1), sized(1000, 1), sized(1024, 1024), sized(10000, 1), sized(10000, 100)
+        ),
         flops=one_flop_per_output,
         has_gradient=True,
     ),

@@ -6,7 +6,7 @@ at two for a multiplication and an addition; of the others, one for each element
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod, sqrt
 from typing import Any, TypeAlias
 
@@ -19,11 +19,10 @@ from inferometer.agent.operators.operator import (
     Category,
     Operator,
     Parameters,
-    Preset,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
+    by_preset,
     sized,
 )
 from inferometer.agent.operators.table.layers import ROWS, dense_flops, dense_tensors, gelu, log_softmax
@@ -39,12 +38,9 @@ _FAR = 12.0
 Central differences say nothing of a gradient where a relu's data passes 0.
 """
 
-_IMAGES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (sized(2, 8, 8, 8, channels=16),),
-    Preset.NORMAL: (sized(8, 64, 56, 56),),
-    Preset.LARGE: (sized(32, 64, 56, 56),),
-    Preset.SKEWED: (sized(8, 16, 2000, 10),),
-}
+_IMAGES = by_preset(
+    sized(2, 8, 8, 8, channels=16), sized(8, 64, 56, 56), sized(32, 64, 56, 56), sized(8, 16, 2000, 10)
+)
 _WINDOW: Parameters = {"channels": 64, "kernel": (3, 3), "stride": (1, 1), "pad": (1, 1)}
 
 
@@ -226,12 +222,12 @@ OPERATORS = (
         summary="max(lhs + rhs, 0)",
         given=("lhs", "rhs"),
         tensors=_sum_tensors,
-        presets={
-            Preset.SMALL: (({"lhs": (32, 32), "rhs": (32, 32)}, {}),),
-            Preset.NORMAL: (({"lhs": (1024, 1024), "rhs": (1024, 1024)}, {}),),
-            Preset.LARGE: (({"lhs": (4096, 4096), "rhs": (4096, 4096)}, {}),),
-            Preset.SKEWED: (({"lhs": (10000, 10), "rhs": (10000, 10)}, {}),),
-        },
+        presets=by_preset(
+            ({"lhs": (32, 32), "rhs": (32, 32)}, {}),
+            ({"lhs": (1024, 1024), "rhs": (1024, 1024)}, {}),
+            ({"lhs": (4096, 4096), "rhs": (4096, 4096)}, {}),
+            ({"lhs": (10000, 10), "rhs": (10000, 10)}, {}),
+        ),
         reference=lambda arrays, _: (np.maximum(arrays[0] + arrays[1], 0),),
         flops=lambda _, outputs: 2 * prod(outputs[0]),
         parts=("add", "relu"),
@@ -241,12 +237,13 @@ OPERATORS = (
         category=Category.FUSED,
         summary="layer_norm(data + residual) over the last axis",
         tensors=_residual_tensors,
-        presets={
-            Preset.SMALL: (sized(2, 8, 32),),
-            Preset.NORMAL: (sized(32, 128, 768),),
-            Preset.LARGE: (sized(64, 512, 768),),
-            Preset.SKEWED: (sized(1, 100000, 8), sized(1, 10, 65536)),
-        },
+        presets=by_preset(
+            sized(2, 8, 32),
+            sized(32, 128, 768),
+            sized(64, 512, 768),
+            sized(1, 100000, 8),
+            sized(1, 10, 65536),
+        ),
         reference=_layer_norm_residual,
         # the sum; then the mean, the difference, the variance (2), the quotient, the scale and the shift
         flops=lambda _, outputs: 8 * prod(outputs[0]),
@@ -258,12 +255,12 @@ OPERATORS = (
         summary="softmax(query · keyᵀ / √size) · value of (batch, heads, positions, size)",
         given=("query", "key"),
         tensors=_attention_tensors,
-        presets={
-            Preset.SMALL: (({"query": (2, 3, 16, 8), "key": (2, 3, 16, 8)}, {}),),
-            Preset.NORMAL: (({"query": (8, 12, 128, 64), "key": (8, 12, 128, 64)}, {}),),
-            Preset.LARGE: (({"query": (8, 12, 512, 64), "key": (8, 12, 512, 64)}, {}),),
-            Preset.SKEWED: (({"query": (1, 12, 1, 64), "key": (1, 12, 4096, 64)}, {}),),
-        },
+        presets=by_preset(
+            ({"query": (2, 3, 16, 8), "key": (2, 3, 16, 8)}, {}),
+            ({"query": (8, 12, 128, 64), "key": (8, 12, 128, 64)}, {}),
+            ({"query": (8, 12, 512, 64), "key": (8, 12, 512, 64)}, {}),
+            ({"query": (1, 12, 1, 64), "key": (1, 12, 4096, 64)}, {}),
+        ),
         reference=_attention,
         flops=_attention_flops,
         backward_flops=2.0,

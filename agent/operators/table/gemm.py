@@ -25,6 +25,7 @@ from inferometer.agent.operators.operator import (
     Sizes,
     TensorSpec,
     Values,
+    by_preset,
     same_shape,
     sized,
 )
@@ -161,12 +162,12 @@ _PRODUCTS = (
         summary="column-wise Kronecker product of two matrices",
         given=("lhs", "rhs"),
         tensors=_same_columns,
-        presets={
-            Preset.SMALL: (_pair((6, 8), (5, 8)),),
-            Preset.NORMAL: (_pair((32, 1024), (64, 1024)),),
-            Preset.LARGE: (_pair((128, 1024), (64, 1024)),),
-            Preset.SKEWED: (_pair((10000, 10), (10, 10)),),
-        },
+        presets=by_preset(
+            _pair((6, 8), (5, 8)),
+            _pair((32, 1024), (64, 1024)),
+            _pair((128, 1024), (64, 1024)),
+            _pair((10000, 10), (10, 10)),
+        ),
         reference=_khatri_rao,
         flops=lambda _, outputs: prod(outputs[0]),
     ),

@@ -23,6 +23,7 @@ from inferometer.agent.operators.operator import (
     Sizes,
     TensorSpec,
     Values,
+    by_preset,
     same_shape,
     sized,
 )
@@ -55,15 +56,6 @@ def _operator(
         reference=computed,
         has_gradient=has_gradient,
     )
-
-
-def _presets(small: Sizes, normal: Sizes, large: Sizes, *skewed: Sizes) -> Mapping[Preset, tuple[Sizes, ...]]:
-    return {
-        Preset.SMALL: (small,),
-        Preset.NORMAL: (normal,),
-        Preset.LARGE: (large,),
-        Preset.SKEWED: skewed,
-    }
 
 
 def _shapes(**shapes: Shape) -> Sizes:
@@ -189,7 +181,7 @@ OPERATORS = (
         "rows of a tensor by index, along the first axis",
         ("data", "indices"),
         _rows,
-        _presets(
+        by_preset(
             _shapes(data=(40, 16), indices=(24,)),
             _shapes(data=(10000, 256), indices=(4096,)),
             _shapes(data=(100000, 256), indices=(32768,)),
@@ -202,12 +194,7 @@ OPERATORS = (
         "one element of each row by its index in the last axis, which stays",
         ("data",),
         _one_each,
-        _presets(
-            sized(16, 24),
-            sized(1024, 1024),
-            sized(16384, 1024),
-            sized(10000, 100),
-        ),
+        by_preset(sized(16, 24), sized(1024, 1024), sized(16384, 1024), sized(10000, 100)),
         lambda arrays, _: np.take_along_axis(arrays[0], arrays[1], -1),
     ),
     _operator(
@@ -215,7 +202,7 @@ OPERATORS = (
         "several elements of each row by their indices in the last axis",
         ("data", "indices"),
         _many_each,
-        _presets(
+        by_preset(
             _shapes(data=(16, 24), indices=(16, 30)),
             _shapes(data=(1024, 1024), indices=(1024, 1024)),
             _shapes(data=(4096, 4096), indices=(4096, 1024)),
@@ -228,7 +215,7 @@ OPERATORS = (
         "elements, or parts of the last axes, by the coordinates in the columns of the indices",
         ("data", "indices"),
         _points,
-        _presets(
+        by_preset(
             _shapes(data=(12, 10, 4), indices=(2, 20)),
             _shapes(data=(1024, 1024), indices=(2, 65536)),
             _shapes(data=(4096, 4096), indices=(2, 262144)),
@@ -241,7 +228,7 @@ OPERATORS = (
         "zeros with given rows at the distinct coordinates in the columns of the indices",
         ("data",),
         _scattered,
-        _presets(
+        by_preset(
             sized(12, 8, rows=20),
             sized(4096, 256, rows=8192),
             sized(32768, 256, rows=65536),
@@ -255,7 +242,7 @@ OPERATORS = (
         "a copy of a tensor with other rows at distinct indices",
         ("data", "source"),
         _copied_rows,
-        _presets(
+        by_preset(
             _shapes(data=(20, 8), source=(12, 8)),
             _shapes(data=(8192, 256), source=(4096, 256)),
             _shapes(data=(65536, 256), source=(32768, 256)),
@@ -268,7 +255,7 @@ OPERATORS = (
         "vectors of int64 with a 1 at the index and 0 elsewhere",
         ("indices",),
         _labels,
-        _presets(
+        by_preset(
             ({"indices": (12,)}, {"depth": 10}),
             ({"indices": (1024,)}, {"depth": 1000}),
             ({"indices": (16384,)}, {"depth": 1000}),
@@ -283,13 +270,7 @@ OPERATORS = (
         "elements of one tensor or of another, by a mask",
         ("data",),
         _chosen,
-        _presets(
-            sized(16, 24),
-            sized(1024, 1024),
-            sized(4096, 4096),
-            sized(10000, 1),
-            sized(10000, 100),
-        ),
+        by_preset(sized(16, 24), sized(1024, 1024), sized(4096, 4096), sized(10000, 1), sized(10000, 100)),
         lambda arrays, _: np.where(*arrays),
     ),
     _operator(
@@ -297,12 +278,7 @@ OPERATORS = (
         "rows of a tensor by a mask",
         ("data",),
         _masked_rows,
-        _presets(
-            sized(16, 24),
-            sized(8192, 256),
-            sized(65536, 256),
-            sized(10000, 1),
-        ),
+        by_preset(sized(16, 24), sized(8192, 256), sized(65536, 256), sized(10000, 1)),
         lambda arrays, _: arrays[0][arrays[1]],
     ),
     _operator(
@@ -310,7 +286,7 @@ OPERATORS = (
         "range in every axis",
         ("data",),
         _box,
-        _presets(
+        by_preset(
             sized(16, 24, begin=(2, 3), end=(10, 20)),
             sized(1024, 1024, begin=(256, 256), end=(768, 768)),
             sized(4096, 4096, begin=(1024, 1024), end=(3072, 3072)),
@@ -327,7 +303,7 @@ OPERATORS = (
         "range in one axis",
         ("data",),
         _stretch,
-        _presets(
+        by_preset(
             sized(16, 24, begin=3, end=20),
             sized(1024, 1024),
             sized(4096, 4096, begin=1024, end=3072),
@@ -342,7 +318,7 @@ OPERATORS = (
         "the first part of a tensor, as large as another tensor",
         ("data", "like"),
         _part,
-        _presets(
+        by_preset(
             _shapes(data=(16, 24), like=(10, 20)),
             _shapes(data=(1024, 1024), like=(512, 512)),
             _shapes(data=(4096, 4096), like=(2048, 2048)),
@@ -355,7 +331,7 @@ OPERATORS = (
         "positions in a flattened tensor of the coordinates in the columns of the indices",
         ("indices",),
         _coordinates,
-        _presets(
+        by_preset(
             _in_shape((2, 20), (12, 10)),
             _in_shape((2, 65536), (1024, 1024)),
             _in_shape((2, 1048576), (1024, 1024)),
@@ -370,7 +346,7 @@ OPERATORS = (
         "coordinates, as columns, of positions in a flattened tensor",
         ("indices",),
         _positions,
-        _presets(
+        by_preset(
             _in_shape((20,), (12, 10)),
             _in_shape((65536,), (1024, 1024)),
             _in_shape((1048576,), (1024, 1024)),
@@ -385,12 +361,7 @@ OPERATORS = (
         "diagonal of a matrix, copied",
         ("data",),
         same_shape("data"),
-        _presets(
-            sized(16, 24),
-            sized(1024, 1024),
-            sized(4096, 4096),
-            sized(10000, 1),
-        ),
+        by_preset(sized(16, 24), sized(1024, 1024), sized(4096, 4096), sized(10000, 1)),
         lambda arrays, _: np.diag(arrays[0]),
     ),
     _operator(
@@ -398,12 +369,7 @@ OPERATORS = (
         "a tensor whose matrices have zeros above the diagonal",
         ("data",),
         same_shape("data"),
-        _presets(
-            sized(3, 16, 12),
-            sized(1024, 1024),
-            sized(4096, 4096),
-            sized(10000, 10, 10),
-        ),
+        by_preset(sized(3, 16, 12), sized(1024, 1024), sized(4096, 4096), sized(10000, 10, 10)),
         lambda arrays, _: np.tril(arrays[0]),
     ),
 )

@@ -27,6 +27,7 @@ from inferometer.agent.operators.operator import (
     Sizes,
     TensorSpec,
     Values,
+    by_preset,
     one_flop_per_output,
     same_shape,
     sized,
@@ -35,12 +36,13 @@ from inferometer.agent.operators.table.convolution import Window
 
 _Function: TypeAlias = Callable[[NDArray[Any], Parameters], NDArray[Any]]
 
-_IMAGES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (sized(2, 3, 8, 8),),
-    Preset.NORMAL: (sized(32, 3, 256, 256),),
-    Preset.LARGE: (sized(128, 3, 256, 256),),
-    Preset.SKEWED: (sized(32, 3, 10000, 10), sized(10000, 1)),
-}
+_IMAGES = by_preset(
+    sized(2, 3, 8, 8),
+    sized(32, 3, 256, 256),
+    sized(128, 3, 256, 256),
+    sized(32, 3, 10000, 10),
+    sized(10000, 1),
+)
 _KINKED = 1e-4
 """The tolerance where central differences straddle the kinks at -3 and 3 of a few elements."""
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
@@ -205,12 +207,13 @@ _VIEWED: Mapping[Preset, tuple[Sizes, ...]] = {
     Preset.LARGE: (sized(256, 512, 512),),
     Preset.SKEWED: (sized(10000, 10, 1),),
 }
-ROWS: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (sized(16, 24, units=8),),
-    Preset.NORMAL: (sized(512, 512),),
-    Preset.LARGE: (sized(2048, 1024, units=1024),),
-    Preset.SKEWED: (sized(10000, 10), sized(1, 4096, units=1000)),
-}
+ROWS = by_preset(
+    sized(16, 24, units=8),
+    sized(512, 512),
+    sized(2048, 1024, units=1024),
+    sized(10000, 10),
+    sized(1, 4096, units=1000),
+)
 """The sizes of a dense layer."""
 
 
@@ -347,12 +350,13 @@ OPERATORS = (
         category=Category.BASIC,
         summary="data with a share p of zeros, and the rest over 1 - p, as in training",
         tensors=same_shape("data", values=Values.SIGNS),
-        presets={
-            Preset.SMALL: (sized(2, 3, 16, 16),),
-            Preset.NORMAL: (sized(32, 3, 256, 256),),
-            Preset.LARGE: (sized(128, 3, 256, 256),),
-            Preset.SKEWED: (sized(32, 3, 10000, 10), sized(10000, 1)),
-        },
+        presets=by_preset(
+            sized(2, 3, 16, 16),
+            sized(32, 3, 256, 256),
+            sized(128, 3, 256, 256),
+            sized(32, 3, 10000, 10),
+            sized(10000, 1),
+        ),
         parameters={"p": 0.5},
         reference=None,
         check=_check_dropout,
@@ -362,12 +366,12 @@ OPERATORS = (
         category=Category.BASIC,
         summary="the rows of a weight of (input_dim, output_dim) that the data names",
         tensors=_embedding_tensors,
-        presets={
-            Preset.SMALL: (sized(4, 8, input_dim=50, output_dim=16),),
-            Preset.NORMAL: (sized(32, 128),),
-            Preset.LARGE: (sized(128, 256, input_dim=30000),),
-            Preset.SKEWED: (sized(10000, 1, input_dim=100000, output_dim=8),),
-        },
+        presets=by_preset(
+            sized(4, 8, input_dim=50, output_dim=16),
+            sized(32, 128),
+            sized(128, 256, input_dim=30000),
+            sized(10000, 1, input_dim=100000, output_dim=8),
+        ),
         parameters={"input_dim": 10000, "output_dim": 256},
         reference=lambda arrays, _: (arrays[1][arrays[0]],),
     ),
@@ -376,12 +380,9 @@ OPERATORS = (
         category=Category.BASIC,
         summary="the patches below a moving kernel as columns",
         tensors=_im2col_tensors,
-        presets={
-            Preset.SMALL: (sized(2, 3, 8, 8),),
-            Preset.NORMAL: (sized(8, 3, 256, 256),),
-            Preset.LARGE: (sized(32, 3, 256, 256),),
-            Preset.SKEWED: (sized(8, 3, 10000, 10),),
-        },
+        presets=by_preset(
+            sized(2, 3, 8, 8), sized(8, 3, 256, 256), sized(32, 3, 256, 256), sized(8, 3, 10000, 10)
+        ),
         parameters=_KERNEL,
         reference=lambda arrays, given: (_columns_of(arrays[0], given),),
     ),
@@ -390,12 +391,12 @@ OPERATORS = (
         category=Category.BASIC,
         summary="the sum of columns at their places in an image: the gradient of im2col",
         tensors=_col2im_tensors,
-        presets={
-            Preset.SMALL: (sized(2, 27, 64, output_size=(8, 8)),),
-            Preset.NORMAL: (sized(8, 27, 65536),),
-            Preset.LARGE: (sized(32, 27, 65536),),
-            Preset.SKEWED: (sized(8, 27, 100000, output_size=(10000, 10)),),
-        },
+        presets=by_preset(
+            sized(2, 27, 64, output_size=(8, 8)),
+            sized(8, 27, 65536),
+            sized(32, 27, 65536),
+            sized(8, 27, 100000, output_size=(10000, 10)),
+        ),
         parameters={**_KERNEL, "output_size": (256, 256)},
         reference=lambda arrays, given: (_image_of(arrays[0], given),),
         flops=lambda case, _: prod(case.shapes["data"]),
@@ -406,12 +407,12 @@ OPERATORS = (
         summary="data at the (x, y) of a grid (batch, rows, columns, 2), bilinear; -1 and 1 are the corners",
         given=("data", "grid"),
         tensors=_sampler_tensors,
-        presets={
-            Preset.SMALL: (({"data": (2, 3, 8, 8), "grid": (2, 8, 8, 2)}, {}),),
-            Preset.NORMAL: (({"data": (8, 3, 256, 256), "grid": (8, 256, 256, 2)}, {}),),
-            Preset.LARGE: (({"data": (32, 3, 256, 256), "grid": (32, 256, 256, 2)}, {}),),
-            Preset.SKEWED: (({"data": (8, 3, 10000, 10), "grid": (8, 10000, 10, 2)}, {}),),
-        },
+        presets=by_preset(
+            ({"data": (2, 3, 8, 8), "grid": (2, 8, 8, 2)}, {}),
+            ({"data": (8, 3, 256, 256), "grid": (8, 256, 256, 2)}, {}),
+            ({"data": (32, 3, 256, 256), "grid": (32, 256, 256, 2)}, {}),
+            ({"data": (8, 3, 10000, 10), "grid": (8, 10000, 10, 2)}, {}),
+        ),
         reference=_sampled,
         # the rounding of a coordinate counts as many times as the image has pixels across
         rtol=1e-3,

@@ -35,6 +35,7 @@ from inferometer.agent.operators.operator import (
     Sizes,
     TensorSpec,
     Values,
+    by_preset,
     sized,
 )
 from inferometer.agent.operators.table.layers import sigmoid
@@ -132,18 +133,16 @@ def _local_flops(case: Case, outputs: Sequence[Shape]) -> int:
     return (2 * int(case["size"]) + 3) * prod(outputs[0])
 
 
-_IMAGES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (sized(4, 6, 5, 7),),
-    Preset.NORMAL: (sized(32, 3, 256, 256),),
-    Preset.LARGE: (sized(32, 64, 112, 112),),
-    Preset.SKEWED: (sized(32, 3, 10000, 10), sized(1, 2048, 7, 7)),
-}
-_ROWS: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (sized(3, 4, 16),),
-    Preset.NORMAL: (sized(32, 3, 256, 256),),
-    Preset.LARGE: (sized(16, 1024, 1024),),
-    Preset.SKEWED: (sized(32, 3, 10000, 10), sized(1, 65536)),
-}
+_IMAGES = by_preset(
+    sized(4, 6, 5, 7),
+    sized(32, 3, 256, 256),
+    sized(32, 64, 112, 112),
+    sized(32, 3, 10000, 10),
+    sized(1, 2048, 7, 7),
+)
+_ROWS = by_preset(
+    sized(3, 4, 16), sized(32, 3, 256, 256), sized(16, 1024, 1024), sized(32, 3, 10000, 10), sized(1, 65536)
+)
 _GROUPED: Mapping[Preset, tuple[Sizes, ...]] = {
     Preset.SMALL: (sized(2, 6, 5, 7, groups=3), sized(2, 4, 5)),
     Preset.NORMAL: (sized(32, 32, 64, 64, groups=8),),
@@ -319,12 +318,13 @@ def _recurrent_flops(gates: int, case: Case, outputs: Sequence[Shape]) -> int:
     return 2 * steps * samples * gates * hidden * (case.shapes["data"][2] + hidden)
 
 
-_SEQUENCES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (sized(4, 3, 6, hidden=5),),
-    Preset.NORMAL: (sized(25, 32, 256, hidden=100),),
-    Preset.LARGE: (sized(50, 64, 512, hidden=256),),
-    Preset.SKEWED: (sized(1000, 1, 64, hidden=64), sized(1, 1024, 256, hidden=100)),
-}
+_SEQUENCES = by_preset(
+    sized(4, 3, 6, hidden=5),
+    sized(25, 32, 256, hidden=100),
+    sized(50, 64, 512, hidden=256),
+    sized(1000, 1, 64, hidden=64),
+    sized(1, 1024, 256, hidden=100),
+)
 
 
 def _recurrent(name: str, summary: str, gates: int, step: _Step, states: tuple[str, ...]) -> Operator:

@@ -27,6 +27,7 @@ from inferometer.agent.operators.operator import (
     Sizes,
     TensorSpec,
     Values,
+    by_preset,
     no_flops,
     sized,
 )
@@ -202,24 +203,19 @@ def _bilinear_flops(case: Case, outputs: Sequence[Shape]) -> int:
 
 
 _IMAGES: Mapping[int, Mapping[Preset, tuple[Sizes, ...]]] = {
-    1: {
-        Preset.SMALL: (sized(2, 3, 16),),
-        Preset.NORMAL: (sized(32, 3, 256),),
-        Preset.LARGE: (sized(32, 64, 4096),),
-        Preset.SKEWED: (sized(32, 3, 10000), sized(1, 4096, 16)),
-    },
-    2: {
-        Preset.SMALL: (sized(2, 3, 8, 9),),
-        Preset.NORMAL: (sized(32, 3, 256, 256),),
-        Preset.LARGE: (sized(32, 64, 112, 112),),
-        Preset.SKEWED: (sized(32, 3, 10000, 10), sized(1, 2048, 7, 7)),
-    },
-    3: {
-        Preset.SMALL: (sized(1, 2, 4, 6, 5),),
-        Preset.NORMAL: (sized(2, 3, 16, 112, 112),),
-        Preset.LARGE: (sized(4, 64, 8, 56, 56),),
-        Preset.SKEWED: (sized(2, 3, 1000, 10, 10),),
-    },
+    1: by_preset(
+        sized(2, 3, 16), sized(32, 3, 256), sized(32, 64, 4096), sized(32, 3, 10000), sized(1, 4096, 16)
+    ),
+    2: by_preset(
+        sized(2, 3, 8, 9),
+        sized(32, 3, 256, 256),
+        sized(32, 64, 112, 112),
+        sized(32, 3, 10000, 10),
+        sized(1, 2048, 7, 7),
+    ),
+    3: by_preset(
+        sized(1, 2, 4, 6, 5), sized(2, 3, 16, 112, 112), sized(4, 64, 8, 56, 56), sized(2, 3, 1000, 10, 10)
+    ),
 }
 _KINDS = {"max": "greatest value", "avg": "mean", "sum": "sum", "lp": "root of the sum of squares"}
 
@@ -292,12 +288,12 @@ def _of_regions(name: str, summary: str, reference: Any, flops: Any, values: Val
         summary=summary,
         given=("data", "rois"),
         tensors=partial(_regions, values),
-        presets={
-            Preset.SMALL: (({"data": (2, 3, 12, 14), "rois": (4, 5)}, {"output": (3, 2)}),),
-            Preset.NORMAL: (({"data": (32, 3, 256, 256), "rois": (32, 5)}, {}),),
-            Preset.LARGE: (({"data": (1, 256, 200, 272), "rois": (512, 5)}, {}),),
-            Preset.SKEWED: (({"data": (1, 2, 2000, 10), "rois": (1000, 5)}, {}),),
-        },
+        presets=by_preset(
+            ({"data": (2, 3, 12, 14), "rois": (4, 5)}, {"output": (3, 2)}),
+            ({"data": (32, 3, 256, 256), "rois": (32, 5)}, {}),
+            ({"data": (1, 256, 200, 272), "rois": (512, 5)}, {}),
+            ({"data": (1, 2, 2000, 10), "rois": (1000, 5)}, {}),
+        ),
         parameters={"output": (7, 7), "spatial_scale": 0.5, **more},
         reference=reference,
         flops=flops,
@@ -323,12 +319,13 @@ OPERATORS = (
         _nearest,
         no_flops,
         {"scale": 2},
-        {
-            Preset.SMALL: (sized(2, 3, 8, 9, scale=3),),
-            Preset.NORMAL: (sized(8, 3, 256, 256),),
-            Preset.LARGE: (sized(32, 3, 256, 256),),
-            Preset.SKEWED: (sized(8, 3, 10000, 10), sized(1, 2048, 7, 7)),
-        },
+        by_preset(
+            sized(2, 3, 8, 9, scale=3),
+            sized(8, 3, 256, 256),
+            sized(32, 3, 256, 256),
+            sized(8, 3, 10000, 10),
+            sized(1, 2048, 7, 7),
+        ),
     ),
     _resized(
         "resize_bilinear",
@@ -336,15 +333,13 @@ OPERATORS = (
         _bilinear,
         _bilinear_flops,
         {"output": (384, 384)},
-        {
-            Preset.SMALL: (sized(2, 3, 8, 9, output=(13, 6)),),
-            Preset.NORMAL: (sized(8, 3, 256, 256),),
-            Preset.LARGE: (sized(32, 3, 256, 256),),
-            Preset.SKEWED: (
-                sized(32, 3, 1000, 10, output=(500, 20)),
-                sized(1, 2048, 7, 7, output=(14, 14)),
-            ),
-        },
+        by_preset(
+            sized(2, 3, 8, 9, output=(13, 6)),
+            sized(8, 3, 256, 256),
+            sized(32, 3, 256, 256),
+            sized(32, 3, 1000, 10, output=(500, 20)),
+            sized(1, 2048, 7, 7, output=(14, 14)),
+        ),
         _SAMPLED_RTOL,
     ),
     _of_regions(

@@ -25,6 +25,7 @@ from inferometer.agent.operators.operator import (
     Shape,
     Sizes,
     TensorSpec,
+    by_preset,
     same_shape,
     sized,
 )
@@ -34,12 +35,9 @@ Requirement = Callable[[Shape, Case], bool]
 _TALL = ((10000, 1), (10000, 100))
 
 
-_MATRICES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (sized(16, 24),),
-    Preset.NORMAL: (sized(1024, 1024),),
-    Preset.LARGE: (sized(4096, 4096),),
-    Preset.SKEWED: tuple(sized(*shape) for shape in _TALL),
-}
+_MATRICES = by_preset(
+    sized(16, 24), sized(1024, 1024), sized(4096, 4096), *(sized(*shape) for shape in _TALL)
+)
 _HALVES: Mapping[Preset, tuple[Sizes, ...]] = {
     **_MATRICES,
     Preset.LARGE: (sized(2048, 2048),),
@@ -111,12 +109,7 @@ def _with_like(
         summary=summary,
         given=("data", "like"),
         tensors=tensors,
-        presets={
-            Preset.SMALL: (presets[0],),
-            Preset.NORMAL: (presets[1],),
-            Preset.LARGE: (presets[2],),
-            Preset.SKEWED: tuple(presets[3:]),
-        },
+        presets=by_preset(*presets),
         reference=lambda arrays, _: (reference(arrays[0], arrays[1].shape),),
     )
 
@@ -194,12 +187,13 @@ _OF_MATRICES = (
         "other shape of the same elements, copied",
         lambda data, chosen: np.reshape(data, chosen["shape"]),
         {"shape": (-1, 256)},
-        {
-            Preset.SMALL: (sized(16, 24, shape=(8, 48)),),
-            Preset.NORMAL: (sized(1024, 1024, shape=(4096, 256)),),
-            Preset.LARGE: (sized(4096, 4096, shape=(2048, 8192)),),
-            Preset.SKEWED: (sized(10000, 1, shape=(10, 1000)), sized(10000, 100, shape=(100, 10000))),
-        },
+        by_preset(
+            sized(16, 24, shape=(8, 48)),
+            sized(1024, 1024, shape=(4096, 256)),
+            sized(4096, 4096, shape=(2048, 8192)),
+            sized(10000, 1, shape=(10, 1000)),
+            sized(10000, 100, shape=(100, 10000)),
+        ),
         _same_size,
     ),
     _one(
@@ -214,12 +208,7 @@ _OF_MATRICES = (
         "without an axis of size 1, copied",
         lambda data, chosen: np.squeeze(data, chosen["axis"]),
         {"axis": 0},
-        {
-            Preset.SMALL: (sized(1, 16, 24),),
-            Preset.NORMAL: (sized(1, 1024, 1024),),
-            Preset.LARGE: (sized(1, 4096, 4096),),
-            Preset.SKEWED: (sized(10000, 1, axis=1),),
-        },
+        by_preset(sized(1, 16, 24), sized(1, 1024, 1024), sized(1, 4096, 4096), sized(10000, 1, axis=1)),
         lambda shape, case: _has_axis(shape, case) and shape[case["axis"]] == 1,
     ),
     _one(
@@ -286,12 +275,13 @@ _OF_OTHERS = (
         "repetition along the axes of size 1 up to a shape",
         lambda data, chosen: np.broadcast_to(data, chosen["shape"]),
         {"shape": (1024, 1024)},
-        {
-            Preset.SMALL: (sized(1, 24, shape=(16, 24)),),
-            Preset.NORMAL: (sized(1, 1024, shape=(1024, 1024)),),
-            Preset.LARGE: (sized(1, 4096, shape=(4096, 4096)),),
-            Preset.SKEWED: (sized(10000, 1, shape=(10000, 100)), sized(1, 100, shape=(10000, 100))),
-        },
+        by_preset(
+            sized(1, 24, shape=(16, 24)),
+            sized(1, 1024, shape=(1024, 1024)),
+            sized(1, 4096, shape=(4096, 4096)),
+            sized(10000, 1, shape=(10000, 100)),
+            sized(1, 100, shape=(10000, 100)),
+        ),
         _broadcastable,
     ),
     _one(
@@ -299,12 +289,9 @@ _OF_OTHERS = (
         "repetition along one axis of size 1",
         lambda data, chosen: np.repeat(data, chosen["size"], chosen["axis"]),
         {"axis": 1, "size": 1024},
-        {
-            Preset.SMALL: (sized(16, 1, 4, size=6),),
-            Preset.NORMAL: (sized(1024, 1),),
-            Preset.LARGE: (sized(4096, 1, size=4096),),
-            Preset.SKEWED: (sized(10000, 1, size=10),),
-        },
+        by_preset(
+            sized(16, 1, 4, size=6), sized(1024, 1), sized(4096, 1, size=4096), sized(10000, 1, size=10)
+        ),
         lambda shape, case: _has_axis(shape, case) and shape[case["axis"]] == 1 and case["size"] > 0,
     ),
     _with_like(
@@ -334,12 +321,7 @@ _OF_OTHERS = (
         "blocks of the last two axes from the second axis, the block's axes first in it",
         lambda data, chosen: _depth_to_space(data, chosen["block_size"]),
         {"block_size": 2},
-        {
-            Preset.SMALL: (sized(2, 8, 3, 4),),
-            Preset.NORMAL: (sized(32, 16, 64, 64),),
-            Preset.LARGE: (sized(32, 64, 64, 64),),
-            Preset.SKEWED: (sized(32, 4, 5000, 5),),
-        },
+        by_preset(sized(2, 8, 3, 4), sized(32, 16, 64, 64), sized(32, 64, 64, 64), sized(32, 4, 5000, 5)),
         lambda shape, case: len(shape) == 4 and shape[1] % case["block_size"] ** 2 == 0,
     ),
     _one(
@@ -347,12 +329,9 @@ _OF_OTHERS = (
         "blocks of the last two axes to the second axis, the block's axes first in it",
         lambda data, chosen: _space_to_depth(data, chosen["block_size"]),
         {"block_size": 2},
-        {
-            Preset.SMALL: (sized(2, 3, 4, 6),),
-            Preset.NORMAL: (sized(32, 4, 128, 128),),
-            Preset.LARGE: (sized(32, 16, 128, 128),),
-            Preset.SKEWED: (sized(32, 1, 10000, 10),),
-        },
+        by_preset(
+            sized(2, 3, 4, 6), sized(32, 4, 128, 128), sized(32, 16, 128, 128), sized(32, 1, 10000, 10)
+        ),
         lambda shape, case: len(shape) == 4 and not any(size % case["block_size"] for size in shape[2:]),
     ),
 )
@@ -420,15 +399,13 @@ OPERATORS = (
         "parts between given indices along an axis, each copied",
         lambda data, chosen: np.split(data, chosen["indices"], chosen["axis"]),
         {"indices": (256, 640), "axis": 1},
-        {
-            Preset.SMALL: (sized(16, 24, indices=(5, 17)),),
-            Preset.NORMAL: (sized(1024, 1024),),
-            Preset.LARGE: (sized(4096, 4096, indices=(1024, 2560)),),
-            Preset.SKEWED: (
-                sized(10000, 1, indices=(2500, 6000), axis=0),
-                sized(10000, 100, indices=(25, 60)),
-            ),
-        },
+        by_preset(
+            sized(16, 24, indices=(5, 17)),
+            sized(1024, 1024),
+            sized(4096, 4096, indices=(1024, 2560)),
+            sized(10000, 1, indices=(2500, 6000), axis=0),
+            sized(10000, 100, indices=(25, 60)),
+        ),
         lambda shape, case: _has_axis(shape, case) and _cut(shape, case),
         category=Category.JOIN_SPLIT,
     ),

@@ -10,7 +10,7 @@ additions, multiplications, divisions and roots of the formula.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
@@ -24,21 +24,21 @@ from inferometer.agent.operators.operator import (
     Category,
     Operator,
     Parameters,
-    Preset,
-    Sizes,
     TensorSpec,
     Values,
+    by_preset,
 )
 from inferometer.agent.operators.table.layers import log_softmax
 
 _Function: TypeAlias = Callable[[NDArray[Any], NDArray[Any], Parameters], NDArray[Any]]
 
-_PREDICTIONS: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (({"pred": (4, 10, 1)}, {}),),
-    Preset.NORMAL: (({"pred": (32, 1000, 1)}, {}),),
-    Preset.LARGE: (({"pred": (512, 1000, 1)}, {}),),
-    Preset.SKEWED: (({"pred": (10000, 10, 1)}, {}), ({"pred": (1, 100000, 1)}, {})),
-}
+_PREDICTIONS = by_preset(
+    ({"pred": (4, 10, 1)}, {}),
+    ({"pred": (32, 1000, 1)}, {}),
+    ({"pred": (512, 1000, 1)}, {}),
+    ({"pred": (10000, 10, 1)}, {}),
+    ({"pred": (1, 100000, 1)}, {}),
+)
 
 
 def _loss(
@@ -164,12 +164,12 @@ _LOSSES = (
         summary="temporal classification (CTC) of pred (steps, batch, alphabet), the last letter blank",
         given=("pred",),
         tensors=_ctc_tensors,
-        presets={
-            Preset.SMALL: (({"pred": (12, 3, 6)}, {"label_length": 4}),),
-            Preset.NORMAL: (({"pred": (200, 32, 32)}, {}),),
-            Preset.LARGE: (({"pred": (800, 64, 32)}, {"label_length": 50}),),
-            Preset.SKEWED: (({"pred": (2000, 1, 10)}, {"label_length": 100}),),
-        },
+        presets=by_preset(
+            ({"pred": (12, 3, 6)}, {"label_length": 4}),
+            ({"pred": (200, 32, 32)}, {}),
+            ({"pred": (800, 64, 32)}, {"label_length": 50}),
+            ({"pred": (2000, 1, 10)}, {"label_length": 100}),
+        ),
         parameters={"label_length": 20},
         reference=_ctc,
         # sums of logarithms over many steps
@@ -182,12 +182,13 @@ EPSILON = 1e-8
 TENSORS = 4
 """How many weights an update of several has; each has a gradient of its own."""
 
-_WEIGHTS: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (({"weight": (32, 32)}, {}),),
-    Preset.NORMAL: (({"weight": (1024, 1024)}, {}),),
-    Preset.LARGE: (({"weight": (4096, 4096)}, {}),),
-    Preset.SKEWED: (({"weight": (10000, 1)}, {}), ({"weight": (10000, 100)}, {})),
-}
+_WEIGHTS = by_preset(
+    ({"weight": (32, 32)}, {}),
+    ({"weight": (1024, 1024)}, {}),
+    ({"weight": (4096, 4096)}, {}),
+    ({"weight": (10000, 1)}, {}),
+    ({"weight": (10000, 100)}, {}),
+)
 _SGD: Parameters = {"lr": 0.01, "wd": 1e-4}
 _MOMENTUM: Parameters = {**_SGD, "momentum": 0.9}
 _ADAM: Parameters = {"lr": 0.001, "wd": 1e-4, "beta1": 0.9, "beta2": 0.999}
