@@ -151,6 +151,7 @@ class Case:
 
 Sizes: TypeAlias = tuple[Mapping[str, Shape], Mapping[str, ParameterValue]]
 """The shapes of a preset, and the parameters that differ from the defaults."""
+Presets: TypeAlias = Mapping[Preset, tuple[Sizes, ...]]
 
 
 def no_flops(case: Case, outputs: Sequence[Shape]) -> int:
@@ -194,7 +195,7 @@ class Operator:
     summary: str
     given: tuple[str, ...] = ("data",)
     tensors: Callable[[Case], tuple[TensorSpec, ...]]
-    presets: Mapping[Preset, tuple[Sizes, ...]]
+    presets: Presets
     parameters: Parameters = field(default_factory=dict)
     reference: Callable[[Arrays, Parameters], Arrays] | None
     check: Callable[[Arrays, Case], None] | None = None
@@ -235,16 +236,9 @@ class Operator:
         return case
 
 
-def by_preset(
-    small: Sizes, normal: Sizes, large: Sizes, *skewed: Sizes
-) -> Mapping[Preset, tuple[Sizes, ...]]:
+def by_preset(small: Sizes, normal: Sizes, large: Sizes, *skewed: Sizes) -> Presets:
     """Returns the sizes of an operator that has one case of each preset but the skewed one."""
-    return {
-        Preset.SMALL: (small,),
-        Preset.NORMAL: (normal,),
-        Preset.LARGE: (large,),
-        Preset.SKEWED: skewed,
-    }
+    return {Preset.SMALL: (small,), Preset.NORMAL: (normal,), Preset.LARGE: (large,), Preset.SKEWED: skewed}
 
 
 def _require_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:

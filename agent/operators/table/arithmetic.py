@@ -23,8 +23,8 @@ from inferometer.agent.operators.operator import (
     Category,
     Operator,
     Preset,
+    Presets,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
     no_flops,
@@ -39,7 +39,7 @@ _SHAPES: Mapping[Preset, tuple[Shape, ...]] = {
     Preset.LARGE: ((4096, 4096),),
     Preset.SKEWED: ((10000, 10), (10000, 1)),
 }
-_BROADCAST: Mapping[Preset, tuple[Sizes, ...]] = {
+_BROADCAST: Presets = {
     Preset.SMALL: (({"lhs": (32, 32), "rhs": (32, 1)}, {}), ({"lhs": (4, 1, 8), "rhs": (6, 1)}, {})),
     Preset.NORMAL: (({"lhs": (1024, 1024), "rhs": (1024, 1)}, {}),),
     Preset.LARGE: (({"lhs": (4096, 4096), "rhs": (4096, 1)}, {}),),
@@ -94,7 +94,7 @@ Tensors: TypeAlias = Callable[..., Callable[[Case], tuple[TensorSpec, ...]]]
 """One of the two above."""
 
 
-def presets_of(*names: str, huge: bool = False) -> Mapping[Preset, tuple[Sizes, ...]]:
+def presets_of(*names: str, huge: bool = False) -> Presets:
     """Returns the sizes of an element-wise operator with inputs of these names."""
     shapes = {**_SHAPES, **({Preset.HUGE: (_HUGE,)} if huge else {})}
     return {

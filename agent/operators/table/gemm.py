@@ -7,7 +7,7 @@ symmetric eigenproblem the 9·n³ of Golub and Van Loan, "Matrix Computations", 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import isqrt, prod
 from typing import Any
 
@@ -21,6 +21,7 @@ from inferometer.agent.operators.operator import (
     Operator,
     Parameters,
     Preset,
+    Presets,
     Shape,
     Sizes,
     TensorSpec,
@@ -90,7 +91,7 @@ def _pair(lhs: Shape, rhs: Shape, **parameters: Any) -> Sizes:
 
 
 _TRANSPOSES: Parameters = {"transpose_lhs": False, "transpose_rhs": False}
-_MATRICES: Mapping[Preset, tuple[Sizes, ...]] = {
+_MATRICES: Presets = {
     Preset.SMALL: (
         _pair((32, 24), (24, 20)),
         _pair((32, 24), (20, 24), transpose_rhs=True),
@@ -104,7 +105,7 @@ _MATRICES: Mapping[Preset, tuple[Sizes, ...]] = {
         _pair((10, 1000), (1000, 10), transpose_lhs=True, transpose_rhs=True),
     ),
 }
-_BATCHES: Mapping[Preset, tuple[Sizes, ...]] = {
+_BATCHES: Presets = {
     Preset.SMALL: (
         _pair((3, 16, 24), (3, 24, 20)),
         _pair((3, 16, 24), (3, 20, 24), transpose_rhs=True),
@@ -198,13 +199,13 @@ _PRODUCTS = (
 )
 
 
-_SQUARES: Mapping[Preset, tuple[Sizes, ...]] = {
+_SQUARES: Presets = {
     Preset.SMALL: (sized(3, 8, 8), sized(12, 12)),
     Preset.NORMAL: (sized(512, 512),),
     Preset.LARGE: (sized(1024, 1024),),
     Preset.SKEWED: (sized(1000, 8, 8),),
 }
-_MANY: Mapping[Preset, tuple[Sizes, ...]] = {
+_MANY: Presets = {
     **_SQUARES,
     Preset.NORMAL: (sized(1024, 1024),),
     Preset.LARGE: (sized(4096, 4096),),

@@ -5,20 +5,20 @@ None counts floating-point operations. All outputs are copies, also where a fram
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from inferometer.agent.operators.operator import (
+    NOTHING,
     Arrays,
     Case,
     Category,
     Operator,
     Parameters,
-    ParameterValue,
-    Preset,
+    Presets,
     Shape,
     Sizes,
     TensorSpec,
@@ -36,15 +36,12 @@ def _operator(
     summary: str,
     given: tuple[str, ...],
     tensors: Tensors,
-    presets: Mapping[Preset, tuple[Sizes, ...]],
+    presets: Presets,
     reference: Callable[[Arrays, Parameters], Any],
-    parameters: Mapping[str, ParameterValue] | None = None,
+    parameters: Parameters = NOTHING,
     *,
     has_gradient: bool = True,
 ) -> Operator:
-    def computed(arrays: Arrays, chosen: Parameters) -> Arrays:
-        return (reference(arrays, chosen),)
-
     return Operator(
         name=name,
         category=Category.INDEXING,
@@ -52,8 +49,8 @@ def _operator(
         given=given,
         tensors=tensors,
         presets=presets,
-        parameters=parameters or {},
-        reference=computed,
+        parameters=parameters,
+        reference=lambda arrays, chosen: (reference(arrays, chosen),),
         has_gradient=has_gradient,
     )
 

@@ -8,7 +8,7 @@ its product, 2 · rows · inputs · units; each of the two products of its backw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod, sqrt
 from typing import Any, TypeAlias
 
@@ -23,8 +23,8 @@ from inferometer.agent.operators.operator import (
     Operator,
     Parameters,
     Preset,
+    Presets,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
     by_preset,
@@ -200,7 +200,7 @@ _ACTIVATIONS = (
 )
 
 
-_VIEWED: Mapping[Preset, tuple[Sizes, ...]] = {
+_VIEWED: Presets = {
     Preset.SMALL: (sized(4, 8, 8),),
     Preset.NORMAL: (sized(128, 512, 512),),
     # twice the normal one, which has 128 MiB

@@ -31,8 +31,8 @@ from inferometer.agent.operators.operator import (
     Operator,
     Parameters,
     Preset,
+    Presets,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
     by_preset,
@@ -143,7 +143,7 @@ _IMAGES = by_preset(
 _ROWS = by_preset(
     sized(3, 4, 16), sized(32, 3, 256, 256), sized(16, 1024, 1024), sized(32, 3, 10000, 10), sized(1, 65536)
 )
-_GROUPED: Mapping[Preset, tuple[Sizes, ...]] = {
+_GROUPED: Presets = {
     Preset.SMALL: (sized(2, 6, 5, 7, groups=3), sized(2, 4, 5)),
     Preset.NORMAL: (sized(32, 32, 64, 64, groups=8),),
     Preset.LARGE: (sized(32, 64, 112, 112, groups=32),),
@@ -159,7 +159,7 @@ def _normalization(
     tensors: Callable[[Case], tuple[TensorSpec, ...]],
     reference: Callable[[Arrays, Parameters], Arrays],
     flops: Callable[[Case, Sequence[Shape]], int],
-    presets: Mapping[Preset, tuple[Sizes, ...]] = _IMAGES,
+    presets: Presets = _IMAGES,
     parameters: Mapping[str, Any] = _EPSILON,
     rtol: float = 1e-5,
 ) -> Operator:

@@ -23,8 +23,8 @@ from inferometer.agent.operators.operator import (
     Operator,
     Parameters,
     Preset,
+    Presets,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
     by_preset,
@@ -202,7 +202,7 @@ def _bilinear_flops(case: Case, outputs: Sequence[Shape]) -> int:
     return 4 * prod(outputs[0]) * samples**2
 
 
-_IMAGES: Mapping[int, Mapping[Preset, tuple[Sizes, ...]]] = {
+_IMAGES: Mapping[int, Presets] = {
     1: by_preset(
         sized(2, 3, 16), sized(32, 3, 256), sized(32, 64, 4096), sized(32, 3, 10000), sized(1, 4096, 16)
     ),
@@ -265,7 +265,7 @@ def _resized(
     reference: Any,
     flops: Any,
     parameters: Mapping[str, Any],
-    presets: Mapping[Preset, tuple[Sizes, ...]],
+    presets: Presets,
     rtol: float = 1e-5,
 ) -> Operator:
     return Operator(

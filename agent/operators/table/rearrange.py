@@ -6,7 +6,7 @@ could return a view of the input does the same work as the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import (
+    NOTHING,
     Arrays,
     Case,
     Category,
@@ -22,6 +23,7 @@ from inferometer.agent.operators.operator import (
     Parameters,
     ParameterValue,
     Preset,
+    Presets,
     Shape,
     Sizes,
     TensorSpec,
@@ -38,7 +40,7 @@ _TALL = ((10000, 1), (10000, 100))
 _MATRICES = by_preset(
     sized(16, 24), sized(1024, 1024), sized(4096, 4096), *(sized(*shape) for shape in _TALL)
 )
-_HALVES: Mapping[Preset, tuple[Sizes, ...]] = {
+_HALVES: Presets = {
     **_MATRICES,
     Preset.LARGE: (sized(2048, 2048),),
 }
@@ -64,8 +66,8 @@ def _one(
     name: str,
     summary: str,
     reference: Callable[[NDArray[Any], Parameters], Any],
-    parameters: Mapping[str, ParameterValue] | None = None,
-    presets: Mapping[Preset, tuple[Sizes, ...]] = _MATRICES,
+    parameters: Parameters = NOTHING,
+    presets: Presets = _MATRICES,
     fits: Requirement | None = None,
     *,
     category: Category = Category.REARRANGE,
@@ -83,7 +85,7 @@ def _one(
         summary=summary,
         tensors=_data(fits),
         presets=presets,
-        parameters=parameters or {},
+        parameters=parameters,
         reference=computed,
         has_gradient=has_gradient,
     )

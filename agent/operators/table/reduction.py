@@ -7,7 +7,7 @@ searching count none. Index outputs are int64 where a framework lets one choose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -21,8 +21,8 @@ from inferometer.agent.operators.operator import (
     Operator,
     Parameters,
     Preset,
+    Presets,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
     no_flops,
@@ -33,13 +33,13 @@ _APART = 65536.0
 """What spreads ``Values.DISTINCT`` within float16, so that finite differences change no order."""
 
 
-_PRESETS: Mapping[Preset, tuple[Sizes, ...]] = {
+_PRESETS: Presets = {
     Preset.SMALL: (sized(16, 24, axis=1), sized(4, 5, 6, axis=0)),
     Preset.NORMAL: (sized(1024, 1024),),
     Preset.LARGE: (sized(4096, 4096),),
     Preset.SKEWED: (sized(10000, 1, axis=0), sized(10000, 100, axis=0)),
 }
-_SEARCHES: Mapping[Preset, tuple[Sizes, ...]] = {
+_SEARCHES: Presets = {
     **_PRESETS,
     Preset.NORMAL: (sized(1024, 1000),),
     Preset.LARGE: (sized(4096, 1000),),
