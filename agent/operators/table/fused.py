@@ -87,19 +87,12 @@ def _convolution(data: _Array, weight: _Array, bias: _Array, given: Parameters) 
     return made
 
 
-def _batch_norm(data: _Array, gamma: _Array, beta: _Array, mean: _Array, var: _Array) -> _Array:
-    scale = gamma / np.sqrt(var + EPSILON)
-    result: _Array = data * scale[:, None, None] + (beta - mean * scale)[:, None, None]
-    return result
-
-
 def _normalized(arrays: Arrays, given: Parameters) -> _Array:
-    return _batch_norm(_convolution(arrays[0], arrays[1], arrays[2], given), *arrays[3:])
-
-
-def _activated_tensors(case: Case) -> tuple[TensorSpec, ...]:
-    data, weight, bias = dense_tensors(case)
-    return data, weight, TensorSpec("bias", bias.shape, Values.SIGNS, scale=_FAR)
+    gamma, beta, mean, var = arrays[3:]
+    scale = gamma / np.sqrt(var + EPSILON)
+    made = _convolution(arrays[0], arrays[1], arrays[2], given)
+    result: _Array = made * scale[:, None, None] + (beta - mean * scale)[:, None, None]
+    return result
 
 
 def _sum_tensors(case: Case) -> tuple[TensorSpec, ...]:
@@ -143,11 +136,6 @@ def _attention(arrays: Arrays, _: Parameters) -> Arrays:
     query, key, value = arrays
     scores = query @ key.swapaxes(-1, -2) / sqrt(query.shape[-1])
     return (np.exp(log_softmax(scores, -1)) @ value,)
-
-
-def _attention_flops(case: Case, _: Sequence[Shape]) -> int:
-    query = case.shapes["query"]
-    return 4 * prod(query) * case.shapes.get("key", query)[2]
 
 
 OPERATORS = (
@@ -196,7 +184,10 @@ OPERATORS = (
         name="dense_relu",
         category=Category.FUSED,
         summary="max(data · weightᵀ + bias, 0)",
-        tensors=_activated_tensors,
+        tensors=lambda case: (
+            *dense_tensors(case)[:2],
+            TensorSpec("bias", (int(case["units"]),), Values.SIGNS, scale=_FAR),
+        ),
         presets=ROWS,
         parameters={"units": 256},
         reference=lambda arrays, _: (np.maximum(_dense(arrays), 0),),
@@ -262,7 +253,9 @@ OPERATORS = (
             ({"query": (1, 12, 1, 64), "key": (1, 12, 4096, 64)}, {}),
         ),
         reference=_attention,
-        flops=_attention_flops,
+        flops=lambda case, _: (
+            4 * prod(case.shapes["query"]) * case.shapes.get("key", case.shapes["query"])[2]
+        ),
         backward_flops=2.0,
         parts=("batch_dot", "multiply", "softmax", "batch_dot"),
     ),

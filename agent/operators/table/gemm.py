@@ -47,14 +47,6 @@ def _product(arrays: Arrays, parameters: Parameters) -> NDArray[Any]:
     return found
 
 
-def _scaled_product(arrays: Arrays, parameters: Parameters) -> Arrays:
-    return (parameters["alpha"] * _product(arrays, parameters),)
-
-
-def _scaled_sum(arrays: Arrays, parameters: Parameters) -> Arrays:
-    return (parameters["alpha"] * _product(arrays, parameters) + parameters["beta"] * arrays[2],)
-
-
 def _result_shape(case: Case) -> Shape:
     lhs, rhs = case.shapes["lhs"], case.shapes["rhs"]
     (m, k), (l, n) = lhs[-2:], rhs[-2:]  # noqa: E741 - the letters of BLAS
@@ -74,10 +66,6 @@ def _factors(rank: int | None) -> Callable[[Case], tuple[TensorSpec, ...]]:
         return same_shape("lhs", "rhs")(case)
 
     return tensors
-
-
-def _with_addend(case: Case) -> tuple[TensorSpec, ...]:
-    return (*same_shape("lhs", "rhs")(case), TensorSpec("addend", _result_shape(case)))
 
 
 def _product_flops(case: Case, outputs: Sequence[Shape]) -> int:
@@ -177,10 +165,12 @@ _PRODUCTS = (
         category=Category.LINEAR_ALGEBRA,
         summary="alpha · lhs · rhs + beta · addend, each factor transposed before if asked for",
         given=("lhs", "rhs"),
-        tensors=_with_addend,
+        tensors=lambda case: (*same_shape("lhs", "rhs")(case), TensorSpec("addend", _result_shape(case))),
         presets=_MATRICES,
         parameters={**_TRANSPOSES, "alpha": 0.5, "beta": 2.0},
-        reference=_scaled_sum,
+        reference=lambda arrays, given: (
+            given["alpha"] * _product(arrays, given) + given["beta"] * arrays[2],
+        ),
         flops=_product_flops,
         backward_flops=2.0,
     ),
@@ -192,7 +182,7 @@ _PRODUCTS = (
         tensors=_factors(None),
         presets=_MATRICES,
         parameters={**_TRANSPOSES, "alpha": 0.5},
-        reference=_scaled_product,
+        reference=lambda arrays, given: (given["alpha"] * _product(arrays, given),),
         flops=_product_flops,
         backward_flops=2.0,
     ),
@@ -259,10 +249,6 @@ def _symmetric(array: NDArray[Any]) -> NDArray[Any]:
 def _inverse_of_product(lower: NDArray[Any]) -> Arrays:
     lower = np.tril(lower)
     return (np.linalg.inv(lower @ _swapped(lower)),)
-
-
-def _diagonal_matrix(array: NDArray[Any]) -> Arrays:
-    return (array[..., None] * np.eye(array.shape[-1]),)
 
 
 def _lower_entries(array: NDArray[Any]) -> Arrays:
@@ -422,7 +408,7 @@ OPERATORS = (
             Preset.LARGE: (sized(4096),),
             Preset.SKEWED: (sized(10000, 8),),
         },
-        reference=lambda arrays, _: _diagonal_matrix(arrays[0]),
+        reference=lambda arrays, _: (arrays[0][..., None] * np.eye(arrays[0].shape[-1]),),
     ),
     Operator(
         name="make_triangle",

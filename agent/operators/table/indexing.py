@@ -120,10 +120,6 @@ def _scatter(arrays: Arrays, parameters: Parameters) -> Any:
     return found
 
 
-def _labels(case: Case) -> tuple[TensorSpec, ...]:
-    return (_indices("indices", case.shapes["indices"], case["depth"]),)
-
-
 def _masked_rows(case: Case) -> tuple[TensorSpec, ...]:
     data = case.shapes["data"]
     return (TensorSpec("data", data), TensorSpec("mask", data[:1], Values.MASK, differentiable=False))
@@ -162,10 +158,6 @@ def _coordinates(case: Case) -> tuple[TensorSpec, ...]:
     if case.shapes["indices"][0] != len(case["shape"]):
         raise ValueError(f"the first axis of the indices does not address {case['shape']}")
     return (_indices("indices", case.shapes["indices"], min(case["shape"])),)
-
-
-def _positions(case: Case) -> tuple[TensorSpec, ...]:
-    return (_indices("indices", case.shapes["indices"], prod(case["shape"])),)
 
 
 def _in_shape(shape: Shape, extent: Shape) -> Sizes:
@@ -251,7 +243,7 @@ OPERATORS = (
         "one_hot",
         "vectors of int64 with a 1 at the index and 0 elsewhere",
         ("indices",),
-        _labels,
+        lambda case: (_indices("indices", case.shapes["indices"], case["depth"]),),
         by_preset(
             ({"indices": (12,)}, {"depth": 10}),
             ({"indices": (1024,)}, {"depth": 1000}),
@@ -342,7 +334,7 @@ OPERATORS = (
         "unravel_index",
         "coordinates, as columns, of positions in a flattened tensor",
         ("indices",),
-        _positions,
+        lambda case: (_indices("indices", case.shapes["indices"], prod(case["shape"])),),
         by_preset(
             _in_shape((20,), (12, 10)),
             _in_shape((65536,), (1024, 1024)),

@@ -76,13 +76,6 @@ def _activation(
     )
 
 
-def _prelu_tensors(case: Case) -> tuple[TensorSpec, ...]:
-    return (
-        TensorSpec("data", case.shapes["data"], Values.NONZERO),
-        TensorSpec("alpha", (1,), Values.PROBABILITY),
-    )
-
-
 def sigmoid(x: NDArray[Any]) -> NDArray[Any]:
     """Returns 1 / (1 + exp(-x)) without overflow."""
     result: NDArray[Any] = 0.5 * (1 + np.tanh(0.5 * x))
@@ -130,7 +123,10 @@ _ACTIVATIONS = (
         name="prelu",
         category=Category.ACTIVATION,
         summary="data where positive, else alpha · data with one alpha that is learnt",
-        tensors=_prelu_tensors,
+        tensors=lambda case: (
+            TensorSpec("data", case.shapes["data"], Values.NONZERO),
+            TensorSpec("alpha", (1,), Values.PROBABILITY),
+        ),
         presets=_IMAGES,
         reference=lambda arrays, _: (np.where(arrays[0] > 0, arrays[0], arrays[1] * arrays[0]),),
         flops=one_flop_per_output,

@@ -111,10 +111,6 @@ def _rms_norm(arrays: Arrays, parameters: Parameters) -> Arrays:
     return (data / np.sqrt((data**2).mean(-1, keepdims=True) + parameters["epsilon"]) * gamma,)
 
 
-def _l2(arrays: Arrays, parameters: Parameters) -> Arrays:
-    return (arrays[0] / np.sqrt((arrays[0] ** 2).sum(1, keepdims=True)),)
-
-
 def _local_response(arrays: Arrays, parameters: Parameters) -> Arrays:
     """Divides each value by a power of the mean square of nearby channels (Krizhevsky et al., 2012)."""
     data, size = arrays[0], int(parameters["size"])
@@ -127,10 +123,6 @@ def _local_response(arrays: Arrays, parameters: Parameters) -> Arrays:
 
 def _per_element(count: int) -> Callable[[Case, Sequence[Shape]], int]:
     return lambda case, outputs: count * prod(outputs[0])
-
-
-def _local_flops(case: Case, outputs: Sequence[Shape]) -> int:
-    return (2 * int(case["size"]) + 3) * prod(outputs[0])
 
 
 _IMAGES = by_preset(
@@ -230,7 +222,7 @@ _NORMALIZATIONS = (
         "l2_normalization",
         "channels over the root of the sum of their squares",
         partial(_affine, 1, ()),
-        _l2,
+        lambda arrays, _: (arrays[0] / np.sqrt((arrays[0] ** 2).sum(1, keepdims=True)),),
         _per_element(3),
         parameters={},
     ),
@@ -239,7 +231,7 @@ _NORMALIZATIONS = (
         "values over a power of the mean square of the channels around",
         _windowed,
         _local_response,
-        _local_flops,
+        lambda case, outputs: (2 * int(case["size"]) + 3) * prod(outputs[0]),
         parameters={"size": 5, "alpha": 1e-4, "beta": 0.75, "bias": 2.0},
     ),
 )

@@ -189,10 +189,6 @@ def _neighbours(
     yield np.minimum(low + 1, size - 1), (at - low) * inside
 
 
-def _window_flops(case: Case, outputs: Sequence[Shape]) -> int:
-    return prod(outputs[0]) * window_of(case).size
-
-
 def _input_flops(case: Case, outputs: Sequence[Shape]) -> int:
     return prod(case.shapes["data"])
 
@@ -241,7 +237,7 @@ def _pooling(kind: str, rank: int) -> Operator:
         presets=sizes,
         parameters={"kernel": (2,) * rank, "stride": (2,) * rank, **pad},
         reference=partial(_pooled, kind, rank),
-        flops=_window_flops,
+        flops=lambda case, outputs: prod(outputs[0]) * window_of(case).size,
     )
 
 

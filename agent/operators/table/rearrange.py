@@ -116,10 +116,6 @@ def _with_like(
     )
 
 
-def _permuted(shape: Shape, case: Case) -> bool:
-    return sorted(case["axes"]) == list(range(len(shape)))
-
-
 def _same_size(shape: Shape, case: Case) -> bool:
     target: Shape = case["shape"]
     known = prod(size for size in target if size != -1)
@@ -175,7 +171,7 @@ _OF_MATRICES = (
             Preset.LARGE: (sized(4096, 4096, axes=(1, 0)),),
             Preset.SKEWED: tuple(sized(*shape, axes=(1, 0)) for shape in _TALL),
         },
-        _permuted,
+        lambda shape, case: sorted(case["axes"]) == list(range(len(shape))),
     ),
     _one(
         "swapaxes",

@@ -101,10 +101,6 @@ def _log_sum_exp(array: NDArray[Any], *, axis: Any, keepdims: bool) -> NDArray[A
     return found if keepdims else np.squeeze(found, axis)
 
 
-def _moments(array: NDArray[Any], *, axis: Any, keepdims: Any) -> Arrays:
-    return (array.mean(axis=axis, keepdims=keepdims), array.var(axis=axis, keepdims=keepdims))
-
-
 def _norm(arrays: Arrays, parameters: Parameters) -> Arrays:
     axis, keepdims = parameters["axis"], bool(parameters["keepdims"])
     if parameters["ord"] == 1:
@@ -169,7 +165,12 @@ OPERATORS = (
         _log_sum_exp,
         operations=3,
     ),
-    _reduction("moments", "mean and biased variance along an axis or several", _moments, operations=4),
+    _reduction(
+        "moments",
+        "mean and biased variance along an axis or several",
+        lambda array, **along: (array.mean(**along), array.var(**along)),
+        operations=4,
+    ),
     Operator(
         name="cumsum",
         category=Category.REDUCTION,
