@@ -122,14 +122,9 @@ def _axes(parameters: Parameters, name: str, rank: int) -> Shape:
     return axes
 
 
-def rank_of(case: Case) -> int:
-    """Returns the number of spatial axes."""
-    return len(case.shapes["data"]) - 2
-
-
 def window_of(case: Case) -> Window:
     """Returns the kernel and how it slides."""
-    return Window.of(case.parameters, rank_of(case))
+    return Window.of(case.parameters, len(case.shapes["data"]) - 2)
 
 
 def pair_of(case: Case, name: str) -> tuple[int, int]:
