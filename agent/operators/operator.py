@@ -73,7 +73,7 @@ class Preset(str, Enum):
 
 
 class Values(str, Enum):
-    """The distributions of an input's values; ``agent.operators.inputs`` draws them."""
+    """The distributions of an input's values; ``draw_inputs`` draws them."""
 
     NORMAL = "normal"
     POSITIVE = "positive"

@@ -186,14 +186,11 @@ def draw_inputs(
     They depend only on the seed, the operator's name and the shapes. Integer types get the drawn
     values times 10, rounded.
     """
-    return {
-        spec.name: _draw(spec, dtype, np.random.default_rng([seed, _number(f"{operator.name} {spec}")]))
-        for spec in operator.tensors(case)
-    }
-
-
-def _number(text: str) -> int:
-    return zlib.crc32(text.encode())
+    found = {}
+    for spec in operator.tensors(case):
+        number = zlib.crc32(f"{operator.name} {spec}".encode())
+        found[spec.name] = _draw(spec, dtype, np.random.default_rng([seed, number]))
+    return found
 
 
 def _draw(spec: TensorSpec, dtype: np.dtype[Any], random: np.random.Generator) -> NDArray[Any]:

@@ -135,7 +135,7 @@ def _parameter(value: ParameterValue | list[int]) -> ParameterValue:
     return _shape(value) if isinstance(value, list) else value
 
 
-def words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
+def _words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
     """Yields the operators and the options; of several own sizes, only the operators."""
     measured, system = evaluation.measurement, evaluation.system
     rows = measured.rows
@@ -419,7 +419,7 @@ class OperatorsKind(Kind[OperatorMeasurement]):
         rows = evaluation.measurement.rows
         unnamed = _OWN in {row.preset for row in rows} and not _own_case(rows)
         notes = (own,) if unnamed else ()
-        return Again(("op", "run", *words_again(evaluation)), notes)
+        return Again(("op", "run", *_words_again(evaluation)), notes)
 
     def unfit(self, measurement: OperatorMeasurement) -> str:
         return ""

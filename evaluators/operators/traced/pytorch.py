@@ -138,13 +138,10 @@ def _adaptive(kind: str) -> Reader:
     return read
 
 
-def _on_axis(operator: str, position: int = 1) -> Reader:
-    def read(layer: Layer) -> OwnCase:
-        return OwnCase(
-            operator, {"data": shapes_of(layer.input_shapes)[0]}, {"axis": _argument(layer, position)}
-        )
-
-    return read
+def _on_axis(operator: str) -> Reader:
+    return lambda layer: OwnCase(
+        operator, {"data": shapes_of(layer.input_shapes)[0]}, {"axis": _argument(layer, 1)}
+    )
 
 
 def _unary(operator: str) -> Reader:
