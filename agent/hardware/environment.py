@@ -352,9 +352,13 @@ def read_environment(
 
 
 def container_architecture(machine: str | None = None) -> str:
-    """Returns the name of an architecture in container images; empty if the system does not report one.
+    """Returns the name of an architecture in container images.
 
-    ``machine`` is the system's name for it; None means that of this machine.
+    Args:
+        machine: The system's name of it; None for that of this machine.
+
+    Returns:
+        The name; empty if the system does not report one.
     """
     name = (platform.machine() if machine is None else machine).strip().casefold()
     return _CONTAINER_ARCHITECTURES.get(name, name)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -21,7 +20,6 @@ from inferometer.agent.artifacts.mxnet_symbols import (
     symbol_stem,
     symbol_text,
 )
-from inferometer.agent.frameworks.mxnet import runtime
 from inferometer.agent.frameworks.mxnet.networks import (
     build_network,
     parameters_of,
@@ -34,7 +32,9 @@ from inferometer.agent.frameworks.mxnet.runtime import (
     WORKERS,
     CudnnAutotune,
     converted,
+    environment,
     find_context,
+    framework_details,
     mxnet,
     reason,
     refuse,
@@ -189,7 +189,7 @@ class MXNetPredictor(Predictor):
 
         if self._symbol is None:
             return None
-        return MXNetProfiler(mxnet, self, level, gpu=self.options.device.is_gpu)
+        return MXNetProfiler(self, level, gpu=self.options.device.is_gpu)
 
     def run_apart(self, prepare: Callable[[Any], None] | None) -> None:
         """Queues the operators of later predictions one by one; with None, in bulk again.
@@ -222,7 +222,7 @@ class MXNetPredictor(Predictor):
 
     def details(self) -> FrameworkDetails:
         """Returns MXNet's libraries, build and settings; see ``Predictor``."""
-        return runtime.details()
+        return framework_details()
 
     @property
     def threads(self) -> int | None:
@@ -396,15 +396,7 @@ def _described(tensors: Sequence[TensorSpec]) -> str:
 _BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
 
 
-@contextmanager
-def _operators_apart() -> Iterator[None]:
+def _operators_apart() -> AbstractContextManager[None]:
     """Executors that are bound inside queue operators one by one; MXNet reads that from the environment."""
-    before = os.environ.get(_BULK)
     mxnet.nd.waitall()  # queued operators may read the environment while it changes
-    os.environ[_BULK] = "0"
-    try:
-        yield
-    finally:
-        os.environ.pop(_BULK)
-        if before is not None:
-            os.environ[_BULK] = before
+    return environment({_BULK: "0"})

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.files import replacing
-from inferometer.agent.frameworks.mxnet import runtime
 from inferometer.agent.frameworks.mxnet.kvstore import GradientExchange, kvstore_of
 from inferometer.agent.frameworks.mxnet.networks import (
     GluonNetwork,
@@ -31,6 +30,7 @@ from inferometer.agent.frameworks.mxnet.runtime import (
     WORKERS,
     copied_to,
     find_context,
+    framework_details,
     mxnet,
     reason,
 )
@@ -243,7 +243,7 @@ class MXNetTrainer(Trainer):
 
     def details(self) -> FrameworkDetails:
         """Returns MXNet's libraries, build and settings; see ``Trainer``."""
-        return runtime.details()
+        return framework_details()
 
     @property
     def threads(self) -> int | None:

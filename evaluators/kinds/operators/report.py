@@ -6,7 +6,7 @@ The figures of one operator's rows are the times of a run with their interval, r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -209,10 +209,11 @@ def shapes_text(shapes: Mapping[str, Shape]) -> str:
 
 def parameters_text(parameters: Mapping[str, ParameterValue]) -> str:
     """Returns parameters by name as ``kernel=3,3 stride=1``."""
-    return " ".join(f"{name}={_parameter_text(value)}" for name, value in parameters.items())
+    return " ".join(f"{name}={parameter_text(value)}" for name, value in parameters.items())
 
 
-def _parameter_text(value: ParameterValue) -> str:
+def parameter_text(value: ParameterValue) -> str:
+    """Returns a parameter as an option has it, such as ``3,3`` or ``true``."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -326,39 +327,30 @@ def _asked(reported: ReportedOperator) -> dict[str, Value]:
     }
 
 
-_NO_FIGURES: Mapping[str, Value] = dict.fromkeys(
-    (
-        *("p50_us", "p50_us_low", "p50_us_high", "mean_us", "p90_us", "p99_us", "floor_us"),
-        *("gflops_per_s", "flops_share", "gbytes_per_s", "bytes_share", "intensity", "bound"),
-        *("block", "runs", "near_floor", "peak_memory_bytes", "processes"),
-    )
-)
+_FIGURES: Mapping[str, Callable[[OperatorSummary], Value]] = {
+    "p50_us": lambda summary: in_us(summary.p50_ns),
+    "p50_us_low": lambda summary: in_us(summary.interval.low) if summary.interval else None,
+    "p50_us_high": lambda summary: in_us(summary.interval.high) if summary.interval else None,
+    "mean_us": lambda summary: in_us(summary.mean_ns),
+    "p90_us": lambda summary: in_us(summary.p90_ns),
+    "p99_us": lambda summary: in_us(summary.p99_ns),
+    "gflops_per_s": lambda summary: _in_giga(summary.flops_per_s),
+    "flops_share": lambda summary: summary.flops_share,
+    "gbytes_per_s": lambda summary: _in_giga(summary.bytes_per_s),
+    "bytes_share": lambda summary: summary.bytes_share,
+    "intensity": lambda summary: summary.arithmetic_intensity,
+    "bound": lambda summary: summary.bound.value if summary.bound else None,
+    "block": lambda summary: summary.block,
+    "runs": lambda summary: summary.runs,
+    "floor_us": lambda summary: in_us(summary.floor_ns),
+    "near_floor": lambda summary: summary.near_floor,
+    "peak_memory_bytes": lambda summary: summary.peak_memory_bytes,
+    "processes": lambda summary: summary.processes,
+}
 
 
 def _figures(summary: OperatorSummary | None) -> Mapping[str, Value]:
-    if summary is None:
-        return _NO_FIGURES
-    low, high = summary.interval or (None, None)
-    return {
-        "p50_us": in_us(summary.p50_ns),
-        "p50_us_low": in_us(low),
-        "p50_us_high": in_us(high),
-        "mean_us": in_us(summary.mean_ns),
-        "p90_us": in_us(summary.p90_ns),
-        "p99_us": in_us(summary.p99_ns),
-        "gflops_per_s": _in_giga(summary.flops_per_s),
-        "flops_share": summary.flops_share,
-        "gbytes_per_s": _in_giga(summary.bytes_per_s),
-        "bytes_share": summary.bytes_share,
-        "intensity": summary.arithmetic_intensity,
-        "bound": summary.bound.value if summary.bound else None,
-        "block": summary.block,
-        "runs": summary.runs,
-        "floor_us": in_us(summary.floor_ns),
-        "near_floor": summary.near_floor,
-        "peak_memory_bytes": summary.peak_memory_bytes,
-        "processes": summary.processes,
-    }
+    return {name: None if summary is None else figure(summary) for name, figure in _FIGURES.items()}
 
 
 def _outcome(reported: ReportedOperator) -> dict[str, Value]:
