@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.load.queries import NEVER_NS
+from inferometer.evaluators.statistics import NEVER_NS
 
 PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
 """The percentiles that are reported."""

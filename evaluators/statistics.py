@@ -12,6 +12,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+NEVER_NS = np.iinfo(np.int64).max
+"""The latency of a query without an answer: later than any bound."""
+
 Values: TypeAlias = Sequence[float] | NDArray[np.int64] | NDArray[np.float64]
 
 

@@ -90,7 +90,6 @@ if TYPE_CHECKING:
     )
     from inferometer.client.api.stored import Comparison, Evaluations, compare, evaluations
     from inferometer.client.serving.from_python import ServedAgent, serve
-    from inferometer.evaluators.comparing.verdict import RunTimes
     from inferometer.evaluators.datasets.base import (
         AcceptedAnswers,
         ClassMap,
@@ -119,6 +118,7 @@ if TYPE_CHECKING:
         TaskMetric,
         TaskResult,
     )
+    from inferometer.evaluators.verdict import RunTimes
     from inferometer.manifests.errors import (
         ArtifactError,
         ConfigurationError,
@@ -278,7 +278,7 @@ _OWNERS = {
         "Scores",
         "score",
     ),
-    "evaluators.comparing.verdict": ("RunTimes",),
+    "evaluators.verdict": ("RunTimes",),
     "evaluators.jobs.job": (
         "SystemRequest",
         "JobCallbacks",
@@ -339,7 +339,10 @@ _OWNERS = {
         "DatasetIdentity",
         "Sample",
     ),
-    "evaluators.intervals": ("bootstrap_interval", "ScoreInterval"),
+    "evaluators.intervals": (
+        "bootstrap_interval",
+        "ScoreInterval",
+    ),
     "evaluators.tasks.metric": (
         "TaskMetric",
         "Score",

@@ -71,7 +71,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "inputs without a label count as wrong",
-        "evaluators/kinds/batches/accuracy.py",
+        "evaluators/tasks/accuracy.py",
         "self._evaluated += len(hits)",
         "self._evaluated += len(samples)",
         ("tests/unit/evaluators/test_accuracy.py",),
@@ -170,7 +170,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a higher rate is worse",
-        "evaluators/comparing/verdict.py",
+        "evaluators/verdict.py",
         "above, below = below, above",
         "above, below = above, below",
         ("tests/unit/evaluators/comparing/test_comparison_of_rates.py",),
@@ -205,7 +205,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an operator that goes wrong while it is timed is right",
-        "evaluators/operators/checks.py",
+        "evaluators/kinds/operators/checks.py",
         "        if not difference.is_right:",
         "        if not difference.is_right and gradient:",
         ("tests/unit/evaluators/operators/test_checks.py",),

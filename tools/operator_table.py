@@ -15,7 +15,7 @@ from pathlib import Path
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.operators.operator import Category, Operator, operators
-from inferometer.evaluators.operators.cases import Coverage, coverage_of, frameworks_with_operators
+from inferometer.evaluators.kinds.operators.cases import Coverage, coverage_of, frameworks_with_operators
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 MEND = "run: make docs"

@@ -19,12 +19,12 @@ from inferometer.client.api.runs import Run, Runs
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.job import DatasetChoice, EvaluationRequest
 from inferometer.evaluators.jobs.options import MODEL, check_options, needs_system, options_of
-from inferometer.evaluators.jobs.score import ScoredPredictions, ScoreRequest
-from inferometer.evaluators.jobs.score import score as score_job
 from inferometer.evaluators.kinds.batches.job import SweepCell, evaluation_job, sweep_job
 from inferometer.evaluators.kinds.batches.plot import drawing_of
 from inferometer.evaluators.kinds.registry import find_kind, plugged_kinds
-from inferometer.evaluators.reports.scores import COLUMNS, rows_of
+from inferometer.evaluators.scoring.rows import COLUMNS, rows_of
+from inferometer.evaluators.scoring.score import ScoredPredictions, ScoreRequest
+from inferometer.evaluators.scoring.score import score as score_job
 from inferometer.evaluators.tasks.metric import ScoreInterval, TaskResult
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, suggestion
 

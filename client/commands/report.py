@@ -25,8 +25,8 @@ from inferometer.client.commands.evaluation import (
     undisturbed,
 )
 from inferometer.evaluators.evaluation import Evaluation, Measurement
+from inferometer.evaluators.kinds.traces import TraceReport
 from inferometer.evaluators.reports.base import REPORTS, Report, find_report
-from inferometer.evaluators.reports.traces import TraceReport
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import OutputError
@@ -51,8 +51,8 @@ def report(output: Path, details: int, compared: int, overwrite: bool, **chosen:
     command that runs it again, and comparisons.
     """
     from inferometer.client.web.page import report_text
+    from inferometer.evaluators.kinds.overview import OverviewReport
     from inferometer.evaluators.reports.output_file import OutputFile
-    from inferometer.evaluators.reports.overview import OverviewReport
 
     wanted, file = ChosenEvaluations(**chosen), OutputFile(output, appendable=False)
     if not overwrite:

@@ -15,7 +15,7 @@ from inferometer.client.cli.output import OUTPUT_NAMES, output_options, print_ro
 
 if TYPE_CHECKING:
     from inferometer.evaluators.drawing.writer import PictureFile
-    from inferometer.evaluators.jobs.score import ScoredPredictions, ScoreRequest
+    from inferometer.evaluators.scoring.score import ScoredPredictions, ScoreRequest
 
 
 _SHOWN_FAILURES = 20
@@ -83,9 +83,9 @@ def score(**given: Any) -> int:
     from inferometer.client.api.progress import ProgressBar
     from inferometer.client.cli.command import current_invocation
     from inferometer.client.cli.output import FAILED_INPUTS, say
-    from inferometer.evaluators.jobs.score import score as scored
-    from inferometer.evaluators.reports.scores import COLUMNS, rows_of
     from inferometer.evaluators.reports.writer import Format
+    from inferometer.evaluators.scoring.rows import COLUMNS, rows_of
+    from inferometer.evaluators.scoring.score import score as scored
 
     printing = {name: given.pop(name) for name in OUTPUT_NAMES}
     picture = _picture(given["plot"], overwrite=printing["overwrite"])
@@ -119,7 +119,7 @@ def _picture(path: Path | None, *, overwrite: bool) -> PictureFile | None:
 
 def _draw(picture: PictureFile, found: ScoredPredictions, rows: Sequence[Any], predictions: Path) -> None:
     from inferometer.evaluators.kinds.batches.plot import drawing_of
-    from inferometer.evaluators.reports.scores import COLUMNS
+    from inferometer.evaluators.scoring.rows import COLUMNS
 
     drawing = drawing_of(found.result, f"{predictions.name}, {found.dataset.name}")
     if drawing is None:
@@ -133,7 +133,7 @@ def _draw(picture: PictureFile, found: ScoredPredictions, rows: Sequence[Any], p
 def _request(given: dict[str, Any]) -> ScoreRequest:
     from inferometer.client.evaluating.parsing import take_dataset
     from inferometer.evaluators.datasets.files import read_class_names
-    from inferometer.evaluators.jobs.score import ScoreRequest
+    from inferometer.evaluators.scoring.score import ScoreRequest
     from inferometer.manifests.errors import ConfigurationError
 
     labels: tuple[str, ...] = ()

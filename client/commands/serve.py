@@ -1,8 +1,9 @@
-"""``agent serve``: serves models to other hosts over gRPC."""
+"""The commands that serve until they are stopped: ``agent serve`` an agent, ``agent web`` the page."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ import click
 from inferometer.agent.server.native.call_tracing import ServerTracing, agent_resource
 from inferometer.agent.server.server import ServerOptions
 from inferometer.agent.server.server import serve as serve_until_stopped
+from inferometer.agent.server.tls import ServerTls
 from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.cli.command import (
@@ -20,12 +22,14 @@ from inferometer.client.cli.command import (
     FiniteFloatRange,
     boolean,
     current_invocation,
+    database_options,
     option,
 )
 from inferometer.client.serving.agent import make_agent, make_heartbeat, publication_options
 from inferometer.client.serving.options import (
     model_options,
     safety_options,
+    server_tls_options,
     take_safety,
     take_serving,
     telemetry_options,
@@ -150,3 +154,44 @@ def serve(
     serve_until_stopped(server, on_ready, heartbeat.begin_stop if heartbeat else lambda: None)
     if heartbeat:
         heartbeat.stop()
+
+
+_LOCAL = "127.0.0.1"
+
+
+@click.command(cls=Command)
+@option("--host", default=_LOCAL, metavar="ADDRESS", help="Address to listen on.")
+@option("--port", type=PORT, default=8051, metavar="N", help="Port to listen on; 0 chooses a free port.")
+@server_tls_options
+@boolean(
+    "--insecure",
+    help="Allow a page that others can reach to run without TLS or a secret: anyone can read it.",
+)
+@database_options
+def web(
+    host: str, port: int, tls_cert: Path | None, tls_key: Path | None, tls_ca: Path | None, insecure: bool
+) -> None:
+    """Serve the evaluations as a page, live, until SIGTERM or Ctrl-C.
+
+    New evaluations appear as they are published, and running ones show their progress. The page changes
+    nothing. With --secret or --secret_file, a browser asks for it, as the password of any user.
+    """
+    invocation = current_invocation()
+    if invocation.local and host != _LOCAL:
+        raise ConfigurationError(f"--local listens on {_LOCAL} only, --host says {host}; give one of them")
+    try:
+        from inferometer.client.web.server import PageOptions, serve_page
+    except ImportError as error:
+        raise ConfigurationError(
+            f'the page requires {error.name}, which is not installed; pip install "inferometer[web]", or '
+            "write it to a file: agent report -o report.html"
+        ) from error
+    options = PageOptions(
+        host=host,
+        port=port,
+        secret=invocation.secret,
+        tls=ServerTls.of(tls_cert, tls_key, tls_ca),
+        insecure=insecure,
+        data_directory=invocation.data_directory,
+    )
+    serve_page(options, invocation.open_store, lambda url: click.echo(f"page on {url}"))

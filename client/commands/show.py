@@ -14,7 +14,6 @@ import click
 
 from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.given_models import INFERRED
-from inferometer.agent.inference.results import SystemDescription
 from inferometer.client.api.stored import find_one, newest, others_of, readable_spans
 from inferometer.client.cli.command import (
     Command,
@@ -25,10 +24,12 @@ from inferometer.client.cli.command import (
 )
 from inferometer.client.cli.output import echo
 from inferometer.client.commands.evaluation import say_left_out
+from inferometer.client.web.documents import precision_text, system_document
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.kind import timed_by
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.summary import conditions_rows, name_width
+from inferometer.evaluators.kinds.traces import LayersReport, SpanSource, heaviest
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -37,13 +38,10 @@ from inferometer.evaluators.reports.base import (
     VERDICT_COLUMN,
     describe,
 )
-from inferometer.evaluators.reports.traces import LayersReport, SpanSource, heaviest
 from inferometer.manifests.errors import printable
 
 HEAVIEST = 10
 _STAGES = ("read", "preprocess", "predict", "postprocess")
-_SOFTWARE = ("operating_system", "kernel", "python_version", "inferometer_version", "governor", "build")
-_TOLD = ("libraries", "settings", "variables")
 _NS_PER_S = 1_000_000_000
 _ASIDE = (STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN, VERDICT_COLUMN)
 _COMMON = {*EVALUATION_COLUMNS, *_ASIDE}
@@ -73,25 +71,6 @@ def as_document(
         "trace": _trace_document(evaluation),
         "group_id": evaluation.group_id,
         "group": [{"id": each.id, "trace_level": each.trace_level.name} for each in group],
-    }
-
-
-def system_document(evaluation: Evaluation) -> dict[str, Any]:
-    """Returns the model's files, the device, the machine and its software."""
-    system, machine = evaluation.system, evaluation.system.environment
-    return {
-        "seed": system.seed,
-        "cudnn_benchmark": system.cudnn_benchmark,
-        "checksums": dict(system.checksums),
-        "device": str(system.device),
-        "preprocess_threads": system.preprocess_threads,
-        "agent": system.agent,
-        "cpu_model": machine.cpu_model,
-        "usable_cores": machine.usable_cores if machine.is_known else None,
-        "memory_bytes": machine.memory_bytes if machine.is_known else None,
-        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in machine.gpus],
-        **{name: getattr(machine, name) for name in _SOFTWARE},
-        **{name: dict(getattr(machine, name)) for name in _TOLD},
     }
 
 
@@ -206,14 +185,6 @@ def _where(evaluation: Evaluation) -> Lines:
     for heading, texts in (("libraries", machine.libraries), ("settings", machine.settings)):
         if texts:
             yield heading, ", ".join(map(" ".join, texts.items()))
-
-
-def precision_text(system: SystemDescription) -> str:
-    """Returns the precision of a model in code and the requested cuDNN setting; empty if neither is set."""
-    found = [] if system.precision is None else [system.precision.value]
-    if system.cudnn_benchmark is not None:
-        found.append(f"cudnn_benchmark={str(system.cudnn_benchmark).lower()}")
-    return ", ".join(found)
 
 
 def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:

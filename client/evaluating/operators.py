@@ -17,6 +17,19 @@ from inferometer.client.api.runner import Runner
 from inferometer.client.cli.output import INTERRUPTED, SUCCESS, on_a_page, print_rows, say
 from inferometer.client.evaluating.running import Console, evaluation_code
 from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.kinds.operators.cases import (
+    Coverage,
+    OperatorRequest,
+    coverage_of,
+    frameworks_with_operators,
+)
+from inferometer.evaluators.kinds.operators.from_trace import (
+    LayersWithoutRow,
+    TracedOperators,
+    explain,
+    read_traced_operators,
+    request_of,
+)
 from inferometer.evaluators.kinds.operators.job import BAD_ROWS, operators_job
 from inferometer.evaluators.kinds.operators.measurement import (
     OperatorMeasurement,
@@ -25,19 +38,6 @@ from inferometer.evaluators.kinds.operators.measurement import (
 )
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, counts_text, reported_operators
 from inferometer.evaluators.kinds.operators.request import listed
-from inferometer.evaluators.operators.cases import (
-    Coverage,
-    OperatorRequest,
-    coverage_of,
-    frameworks_with_operators,
-)
-from inferometer.evaluators.operators.from_trace import (
-    LayersWithoutRow,
-    TracedOperators,
-    explain,
-    read_traced_operators,
-    request_of,
-)
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.manifests.errors import ConfigurationError
 

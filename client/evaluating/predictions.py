@@ -24,9 +24,14 @@ from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.job import DatasetChoice
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, InputPrediction
+from inferometer.evaluators.kinds.batches.predictions import (
+    can_be_drawn,
+    image_alone,
+    picture_of,
+    prediction_table,
+)
 from inferometer.evaluators.kinds.summary import failure_line
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.reports.predictions import can_be_drawn, image_alone, picture_of, prediction_table
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.manifests.errors import (
     ConfigurationError,

@@ -25,10 +25,9 @@ from inferometer.client.cli.output import (
 )
 from inferometer.client.cli.output import print_rows as print_report_rows
 from inferometer.client.evaluating.predictions import Pictures, print_failures, print_predictions
-from inferometer.evaluators.comparing.verdict import parse_figures
+from inferometer.evaluators.comparing.job import ComparisonRequest, check_one_threshold, compare
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.compare import ComparisonRequest, check_one_threshold, compare
 from inferometer.evaluators.jobs.job import EvaluationRequest, Job, JobPart, JobStart
 from inferometer.evaluators.kinds.batches.job import COLUMNS, SweepCell, evaluation_job, rows_of, sweep_job
 from inferometer.evaluators.kinds.registry import kind_of
@@ -41,6 +40,7 @@ from inferometer.evaluators.kinds.summary import (
     trace_rows,
 )
 from inferometer.evaluators.reports.writer import Format, write
+from inferometer.evaluators.verdict import parse_figures
 from inferometer.manifests.errors import printable
 
 

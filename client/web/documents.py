@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from inferometer.agent.hardware.environment import Weights
-from inferometer.client.commands.show import precision_text, system_document
+from inferometer.agent.inference.results import SystemDescription
 from inferometer.client.web.elements import (
     chart_document,
     columns_of,
@@ -21,12 +21,14 @@ from inferometer.client.web.elements import (
     table_of,
     text_of,
 )
+from inferometer.evaluators.comparing.job import ComparisonRequest, compare
 from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.drawing.charts import PointChart
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.compare import ComparisonRequest, compare
 from inferometer.evaluators.kinds.kind import timed_by
+from inferometer.evaluators.kinds.overview import OverviewReport
 from inferometer.evaluators.kinds.registry import again, find_kind, kind_of
+from inferometer.evaluators.kinds.traces import TRACED_COLUMNS, SpanSource, TraceReport
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -40,11 +42,12 @@ from inferometer.evaluators.reports.base import (
     find_report,
     known_reports,
 )
-from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.reports.table import cell_text
-from inferometer.evaluators.reports.traces import TRACED_COLUMNS, SpanSource, TraceReport
 from inferometer.evaluators.reports.writer import finite
 from inferometer.manifests.errors import ConfigurationError
+
+_SOFTWARE = ("operating_system", "kernel", "python_version", "inferometer_version", "governor", "build")
+_TOLD = ("libraries", "settings", "variables")
 
 _GIB = 1024**3
 _NS_PER_S = 1_000_000_000
@@ -286,7 +289,7 @@ def evaluation_document(
         "remarks": list(_remarks(evaluation, timed)),
         "figures": figures,
         "hints": list(kind.hints(timed)),
-        "charts": [] if spans is None else _charts_of(evaluation),
+        "charts": [] if spans is None else charts_of(evaluation),
         "omitted": omitted or None,
         "tables": tables,
         "facts": list(facts_of(evaluation, timed, told)),
@@ -415,7 +418,7 @@ _MOST_BATCHES = 20_000
 """Of more batches, the page shows the shortest and the longest of each stretch."""
 
 
-def _charts_of(evaluation: Evaluation) -> list[dict[str, Any]]:
+def charts_of(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Returns the pictures of one evaluation; of batches each time, of load each query or probe."""
     return [
         chart_document(each.title, chart, each.notes)
@@ -433,3 +436,30 @@ def _compared_chart(a: Evaluation, b: Evaluation) -> dict[str, Any] | None:
         return None
     [chart] = drawing.charts
     return chart_document(drawing.title, chart, ()) if isinstance(chart, PointChart) else None
+
+
+def system_document(evaluation: Evaluation) -> dict[str, Any]:
+    """Returns the model's files, the device, the machine and its software."""
+    system, machine = evaluation.system, evaluation.system.environment
+    return {
+        "seed": system.seed,
+        "cudnn_benchmark": system.cudnn_benchmark,
+        "checksums": dict(system.checksums),
+        "device": str(system.device),
+        "preprocess_threads": system.preprocess_threads,
+        "agent": system.agent,
+        "cpu_model": machine.cpu_model,
+        "usable_cores": machine.usable_cores if machine.is_known else None,
+        "memory_bytes": machine.memory_bytes if machine.is_known else None,
+        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in machine.gpus],
+        **{name: getattr(machine, name) for name in _SOFTWARE},
+        **{name: dict(getattr(machine, name)) for name in _TOLD},
+    }
+
+
+def precision_text(system: SystemDescription) -> str:
+    """Returns the precision of a model in code and the requested cuDNN setting; empty if neither is set."""
+    found = [] if system.precision is None else [system.precision.value]
+    if system.cudnn_benchmark is not None:
+        found.append(f"cudnn_benchmark={str(system.cudnn_benchmark).lower()}")
+    return ", ".join(found)

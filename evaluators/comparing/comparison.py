@@ -14,7 +14,11 @@ from itertools import combinations
 import numpy as np
 
 from inferometer.evaluators.comparing.sides import Side
-from inferometer.evaluators.comparing.verdict import (
+from inferometer.evaluators.intervals import Z_95, t_quantile_95
+from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.tasks.accuracy import Accuracy
+from inferometer.evaluators.verdict import (
     FIGURES,
     MAX_QPS,
     THROUGHPUT,
@@ -26,10 +30,6 @@ from inferometer.evaluators.comparing.verdict import (
     noise,
     percent_of,
 )
-from inferometer.evaluators.intervals import Z_95, t_quantile_95
-from inferometer.evaluators.kinds.batches.measurement import Accuracy
-from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
-from inferometer.evaluators.reports.base import Column, Row
 from inferometer.manifests.errors import ConfigurationError
 
 

@@ -13,11 +13,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from inferometer.evaluators.comparing.job import Comparison, ComparisonRequest, conditions_warnings
 from inferometer.evaluators.comparing.sides import DIFFERS, Side
-from inferometer.evaluators.comparing.verdict import Ratio, Verdict, listed
 from inferometer.evaluators.evaluation import Evaluation, of_kind
 from inferometer.evaluators.intervals import t_quantile_95
-from inferometer.evaluators.jobs.compare import Comparison, ComparisonRequest, conditions_warnings
 from inferometer.evaluators.jobs.options import THRESHOLD
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.report import (
@@ -28,6 +27,7 @@ from inferometer.evaluators.kinds.operators.report import (
 )
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.statistics import percentile, student_tail
+from inferometer.evaluators.verdict import Ratio, Verdict, listed
 from inferometer.manifests.errors import ConfigurationError
 
 FIGURE = "p50"

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferometer.agent.inference.results import SystemDescription
-from inferometer.evaluators.comparing.verdict import RunTimes
 from inferometer.evaluators.datasets.base import short_checksum
-from inferometer.evaluators.drawing.charts import Drawing, PointChart, Series, label_of, readable, time_unit
+from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation, Status, of_kind
-from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchMeasurement
-from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, thinned
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, compared_times
 from inferometer.evaluators.kinds.kind import Kind
 from inferometer.evaluators.kinds.load.measurement import RateAnswer
 from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.tasks.accuracy import Accuracy
 from inferometer.evaluators.tasks.metric import TaskResult
+from inferometer.evaluators.verdict import RunTimes
 from inferometer.manifests.errors import ConfigurationError
 
 CUDNN_BENCHMARK = "cudnn_benchmark"
@@ -265,9 +266,6 @@ def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
     }
 
 
-_NS_PER_US = 1000
-
-
 def drawing_of(a: Side, b: Side) -> Drawing | None:
     """Returns the times of two sides as a picture; None unless each is one evaluation with full batches."""
     both = of_kind((*a.evaluations, *b.evaluations), BatchMeasurement)
@@ -277,29 +275,3 @@ def drawing_of(a: Side, b: Side) -> Drawing | None:
     if chart is None:
         return None
     return Drawing("Predict time of each full batch", (chart,), groups=("A", "B"))
-
-
-def compared_times(
-    a: Evaluation[BatchMeasurement], b: Evaluation[BatchMeasurement], most_points: int
-) -> PointChart | None:
-    """Returns the predict times of the full batches of two evaluations; None if one has no full batch.
-
-    Args:
-        a: The baseline.
-        b: The other.
-        most_points: The number of batches of a side beyond which the shortest and the longest of each
-            stretch are shown.
-    """
-    sides = {"A": a.measurement.full_ns, "B": b.measurement.full_ns}
-    if not all(len(full_ns) for full_ns in sides.values()):
-        return None
-    scale, unit = time_unit(max(int(full_ns.max()) for full_ns in sides.values()) / _NS_PER_US)
-    series = []
-    for name, full_ns in sides.items():
-        times = (full_ns / _NS_PER_US / scale).tolist()
-        x, y = zip(*thinned(list(enumerate(times)), most_points), strict=True)
-        mean = readable(sum(times) / len(times))
-        series.append(
-            Series(name, x, y, line=True, tooltip=f"{name}: {len(times):,} batches, {mean} {unit} on average")
-        )
-    return PointChart(label_of(a), "full batch", f"predict ({unit})", tuple(series))

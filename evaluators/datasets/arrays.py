@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,11 +19,15 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import (
+    STRING_CHARACTERS,
+    NamedTensors,
     Payload,
     Pixels,
     Tensor,
+    Tensors,
     batch_size,
     dtype_of,
+    element_bytes,
     quoted,
 )
 from inferometer.evaluators.datasets.base import (
@@ -34,9 +39,15 @@ from inferometer.evaluators.datasets.base import (
     reopened,
 )
 from inferometer.evaluators.datasets.files import printable_name
-from inferometer.evaluators.load.target import payload_of, synthetic_arrays
-from inferometer.manifests.errors import DatasetError, suggestion
+from inferometer.evaluators.statistics import random_state
+from inferometer.manifests.errors import ConfigurationError, DatasetError, suggestion
 from inferometer.manifests.inputs import TensorSpec
+
+MAX_BYTES = 64 * 1024 * 1024
+"""The most memory of the inputs, unless one takes more."""
+SYNTHETIC_INPUTS = 64
+_BELOW_ONE = 1 - 2.0**-11
+"""The largest number below 1 that float16 holds, so that no element type rounds up to 1."""
 
 _KINDS = "fiub"
 _STRINGS = "UO"
@@ -382,3 +393,46 @@ def _targets_of(values: NDArray[Any], samples: int, path: Path) -> NDArray[np.fl
     if len(wrong := np.flatnonzero(~np.isfinite(targets).all(axis=1))):
         raise DatasetError(f"{path}: a target of sample {wrong[0]} is not a finite number")
     return targets
+
+
+def synthetic_arrays(
+    tensors: Sequence[TensorSpec],
+    seed: int | Sequence[int],
+    *,
+    count: int = SYNTHETIC_INPUTS,
+    max_bytes: int = MAX_BYTES,
+    size: int | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Returns random tensors by name, as ``synthetic_tensors``; dynamic axes have ``size``, or their own.
+
+    Raises:
+        ConfigurationError: An axis cannot have that size.
+    """
+    for each in tensors:
+        for fixed, axis in zip(each.dimensions, each.axes, strict=True):
+            if size is not None and fixed is None and size not in axis:
+                raise ConfigurationError(
+                    f'sequence_length is {size}; the model\'s "{each.name}" takes {axis}'
+                )
+    shapes = {each.name: each.sized(size) for each in tensors}
+    one_bytes = sum(math.prod(shapes[each.name]) * element_bytes(each) for each in tensors)
+    count = min(count, max(1, max_bytes // one_bytes))
+    random = random_state(seed)
+    drawn = {each.name: np.empty((count, *shapes[each.name]), dtype_of(each)) for each in tensors}
+    for batch in drawn.values():
+        for tensor in batch:  # one by one: float64 of all of them would take twice the memory
+            if batch.dtype.hasobject:
+                letters = random.randint(ord("a"), ord("z") + 1, (tensor.size, STRING_CHARACTERS))
+                texts = [bytes(row).decode() for row in letters.astype(np.uint8)]
+                tensor[...] = np.array(texts, object).reshape(tensor.shape)
+            elif batch.dtype.kind == "f":
+                tensor[...] = np.minimum(random.random_sample(tensor.shape), _BELOW_ONE)
+            else:
+                tensor[...] = random.randint(0, 256 if batch.dtype == np.uint8 else 2, tensor.shape)
+    return drawn
+
+
+def payload_of(batch: Tensors, index: int = 0) -> Tensor | NamedTensors:
+    """Returns a row of a batch, such as a prepared input, as the data of an input."""
+    arrays = {name: array[index] for name, array in batch.items()}
+    return NamedTensors(arrays) if len(arrays) > 1 else Tensor(*arrays.values())

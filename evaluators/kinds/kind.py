@@ -16,7 +16,7 @@ import numpy as np
 from inferometer.agent.hardware.allocator import SETTING, Allocator
 from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
 from inferometer.agent.inference.results import LOCAL_AGENT, SystemDescription
-from inferometer.evaluators.comparing.verdict import FIGURES
+from inferometer.evaluators.documents import Document, Part, Stored, checked, restored, storable
 from inferometer.evaluators.evaluation import Evaluation, M, Measurement, Status
 from inferometer.evaluators.jobs.options import needs_system, options_of
 from inferometer.evaluators.reports.base import (
@@ -30,21 +30,21 @@ from inferometer.evaluators.reports.base import (
     in_ms,
 )
 from inferometer.evaluators.reports.writer import finite
-from inferometer.evaluators.store.values import Document, Part, Stored, checked, restored, storable
+from inferometer.evaluators.verdict import FIGURES
 from inferometer.manifests.errors import StoreError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from inferometer.agent.inference.results import InputFailure
-    from inferometer.evaluators.comparing.verdict import RunTimes
+    from inferometer.evaluators.documents import MeasurementDocuments
     from inferometer.evaluators.drawing.charts import Drawing, Plot
     from inferometer.evaluators.jobs.job import Job
-    from inferometer.evaluators.kinds.batches.measurement import Accuracy
     from inferometer.evaluators.kinds.load.measurement import RateAnswer
-    from inferometer.evaluators.reports.traces import SpanSource
-    from inferometer.evaluators.store.values import MeasurementDocuments
+    from inferometer.evaluators.kinds.traces import SpanSource
+    from inferometer.evaluators.tasks.accuracy import Accuracy
     from inferometer.evaluators.tasks.metric import TaskResult
+    from inferometer.evaluators.verdict import RunTimes
 
 
 SYNTHETIC = "synthetic"

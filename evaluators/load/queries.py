@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.load.arrivals import Schedule
-
-NEVER_NS = np.iinfo(np.int64).max
-"""The latency of a query without an answer: later than any bound."""
+from inferometer.evaluators.statistics import NEVER_NS
 
 
 class Outcome(IntEnum):

@@ -6,44 +6,35 @@ A bounded number of inputs is prepared before the clock of a run starts.
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inferometer.agent.inference.preparation import Gate, Preparation, PreparedInput
 from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
 from inferometer.agent.inference.session import no_fetch
 from inferometer.agent.preprocessing.inputs import (
-    STRING_CHARACTERS,
     EncodedImage,
     Fetch,
-    NamedTensors,
     Payload,
     Pixels,
-    Tensor,
     Tensors,
     Url,
     batch_size,
-    dtype_of,
-    element_bytes,
     size_of,
 )
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
+from inferometer.evaluators.datasets.arrays import MAX_BYTES, SYNTHETIC_INPUTS, payload_of, synthetic_arrays
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.statistics import random_state
-from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
-from inferometer.manifests.inputs import ImageParameters, InputParameters, TensorSpec
+from inferometer.manifests.errors import DatasetError, InputError
+from inferometer.manifests.inputs import ImageParameters, InputParameters
 
 MAX_INPUTS = 1024
 """The most inputs of a run: more than the caches of a processor hold, and prepared within seconds."""
-MAX_BYTES = 64 * 1024 * 1024
-"""The most memory of the inputs, unless one takes more."""
-SYNTHETIC_INPUTS = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,43 +185,6 @@ def synthetic_tensors(
     return PreparedInputs.of_batch(drawn, f"{source}, seed {seed}{dynamic}")
 
 
-def synthetic_arrays(
-    tensors: Sequence[TensorSpec],
-    seed: int | Sequence[int],
-    *,
-    count: int = SYNTHETIC_INPUTS,
-    max_bytes: int = MAX_BYTES,
-    size: int | None = None,
-) -> dict[str, NDArray[Any]]:
-    """Returns random tensors by name, as ``synthetic_tensors``; dynamic axes have ``size``, or their own.
-
-    Raises:
-        ConfigurationError: An axis cannot have that size.
-    """
-    for each in tensors:
-        for fixed, axis in zip(each.dimensions, each.axes, strict=True):
-            if size is not None and fixed is None and size not in axis:
-                raise ConfigurationError(
-                    f'sequence_length is {size}; the model\'s "{each.name}" takes {axis}'
-                )
-    shapes = {each.name: each.sized(size) for each in tensors}
-    one_bytes = sum(math.prod(shapes[each.name]) * element_bytes(each) for each in tensors)
-    count = min(count, max(1, max_bytes // one_bytes))
-    random = random_state(seed)
-    drawn = {each.name: np.empty((count, *shapes[each.name]), dtype_of(each)) for each in tensors}
-    for batch in drawn.values():
-        for tensor in batch:  # one by one: float64 of all of them would take twice the memory
-            if batch.dtype.hasobject:
-                letters = random.randint(ord("a"), ord("z") + 1, (tensor.size, STRING_CHARACTERS))
-                texts = [bytes(row).decode() for row in letters.astype(np.uint8)]
-                tensor[...] = np.array(texts, object).reshape(tensor.shape)
-            elif batch.dtype.kind == "f":
-                tensor[...] = np.minimum(random.random_sample(tensor.shape), _BELOW_ONE)
-            else:
-                tensor[...] = random.randint(0, 256 if batch.dtype == np.uint8 else 2, tensor.shape)
-    return drawn
-
-
 def synthetic_payloads(
     inputs: Sequence[InputParameters],
     seed: int,
@@ -253,16 +207,6 @@ def synthetic_payloads(
     random = random_state(seed)
     images = [Pixels(random.randint(0, 256, shape).astype(np.uint8)) for _ in range(count)]
     return ReadInputs(tuple(images), f"{_count(count, 'synthetic image')}, decoded, seed {seed}")
-
-
-def payload_of(batch: Tensors, index: int = 0) -> Tensor | NamedTensors:
-    """Returns a row of a batch, such as a prepared input, as the data of an input."""
-    arrays = {name: array[index] for name, array in batch.items()}
-    return NamedTensors(arrays) if len(arrays) > 1 else Tensor(*arrays.values())
-
-
-_BELOW_ONE = 1 - 2.0**-11
-"""The largest number below 1 that float16 holds, so that no element type rounds up to 1."""
 
 
 def _source(dataset: Dataset, count: int, failures: Sequence[InputFailure]) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.preprocessor import input_bytes
+from inferometer.evaluators.datasets.arrays import synthetic_arrays
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.load.target import synthetic_arrays
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader, LoaderOptions
 from inferometer.evaluators.loading.workers import (
     CallingThread,

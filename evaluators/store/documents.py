@@ -49,11 +49,7 @@ from inferometer.agent.tracing.recorder import (
 )
 from inferometer.evaluators.conditions.conditions import Conditions, HostConditions, Spread, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
-from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary, to_the_millisecond
-from inferometer.evaluators.kinds.registry import every_kind, find_kind, kind_of
-from inferometer.evaluators.store import documents_v1
-from inferometer.evaluators.store.documents_v1 import present_key
-from inferometer.evaluators.store.values import (
+from inferometer.evaluators.documents import (
     SAMPLE_IDS,
     SPANS,
     Document,
@@ -65,6 +61,10 @@ from inferometer.evaluators.store.values import (
     storable,
     storable_text,
 )
+from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary, to_the_millisecond
+from inferometer.evaluators.kinds.registry import every_kind, find_kind, kind_of
+from inferometer.evaluators.store import documents_v1
+from inferometer.evaluators.store.documents_v1 import present_key
 from inferometer.manifests.errors import ConfigurationError, StoreError, one_line, printable
 from inferometer.manifests.schema import ModelManifest
 

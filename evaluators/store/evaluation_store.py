@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.tracing.recorder import SpanChunk
 from inferometer.evaluators.conditions.conditions import Stability
+from inferometer.evaluators.documents import SPANS, Document, checked
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.documents import predictions_from_documents
 from inferometer.evaluators.kinds.batches.measurement import InputPrediction
@@ -30,7 +31,6 @@ from inferometer.evaluators.store.documents import (
     release_of,
     to_documents,
 )
-from inferometer.evaluators.store.values import SPANS, Document, checked
 from inferometer.manifests.errors import ConfigurationError, StoreError, one_line, printable
 
 EXPIRING = {"agent": "expires_at"}

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
+from inferometer.evaluators.documents import restored, storable
 from inferometer.evaluators.store.evaluation_store import Collections, Connection, EvaluationStore
-from inferometer.evaluators.store.values import restored, storable
 from inferometer.manifests.errors import ConfigurationError
 
 _COLLECTION = "agent"

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Classifications, Predictions, Texts
 from inferometer.evaluators.datasets.base import AcceptedAnswers, Sample
-from inferometer.evaluators.kinds.batches.accuracy import AccuracyCounter, ClassIndex, decimal
-from inferometer.evaluators.kinds.batches.measurement import Accuracy
+from inferometer.evaluators.tasks.accuracy import Accuracy, AccuracyCounter, ClassIndex, decimal
 from inferometer.evaluators.tasks.metric import (
     MOST_COUNTS,
     Score,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps, Images, Predictions
 from inferometer.evaluators.datasets.base import IGNORED_CLASS, ClassMap, Sample, TargetImage, UnreadClassMap
-from inferometer.evaluators.kinds.batches.accuracy import ClassIndex
+from inferometer.evaluators.tasks.accuracy import ClassIndex
 from inferometer.evaluators.tasks.metric import (
     MOST_COUNTS,
     Score,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from inferometer.agent.tasks.predictions import Detections, Instances, Predictions
 from inferometer.evaluators.datasets.base import Objects, Polygons, RunLengths, Sample
 from inferometer.evaluators.datasets.coco import Annotation, CocoResults, annotations_of
-from inferometer.evaluators.kinds.batches.accuracy import ClassIndex, decimal
+from inferometer.evaluators.tasks.accuracy import ClassIndex, decimal
 from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult, truth_of
 from inferometer.manifests.errors import DatasetError, FrameworkUnavailableError, PredictionError, printable
 from inferometer.manifests.schema import ModelManifest

@@ -23,7 +23,7 @@ from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.cli.main import run
 from inferometer.evaluators.kinds.batches import measurement
 from inferometer.evaluators.kinds.load import job as load
-from inferometer.evaluators.operators import peak
+from inferometer.evaluators.kinds.operators import peak
 from inferometer.manifests.catalog import Catalog
 
 

@@ -27,16 +27,12 @@ from inferometer.client.commands import info
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary
-from inferometer.evaluators.kinds.batches.measurement import (
-    Accuracy,
-    BatchMeasurement,
-    BatchOptions,
-    BatchTimes,
-)
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchOptions, BatchTimes
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.load.validity import lag_text
 from inferometer.evaluators.store.opening import open_store
+from inferometer.evaluators.tasks.accuracy import Accuracy
 from tests.reports.conftest import MACHINE, describe
 from tests.reports.loads import OPTIONS, SEARCH, queries
 from tests.reports.loads import run as load_run

@@ -19,7 +19,7 @@ from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchOptions, BatchTimes
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions, BatchTimes
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,
@@ -29,6 +29,7 @@ from inferometer.evaluators.kinds.load.measurement import (
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.evaluators.store.opening import open_store
+from inferometer.evaluators.tasks.accuracy import Accuracy
 from tests.cli.conftest import Agent
 from tests.contract.store_fixtures import make_evaluation, make_system
 

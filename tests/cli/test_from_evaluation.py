@@ -17,9 +17,9 @@ from inferometer.client.evaluating.operators import (
     traced_lines,
     traced_request,
 )
+from inferometer.evaluators.kinds.operators.cases import draw_inputs
+from inferometer.evaluators.kinds.operators.from_trace import explain, request_of
 from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions, OperatorRow, RowStatus
-from inferometer.evaluators.operators.cases import draw_inputs
-from inferometer.evaluators.operators.from_trace import explain, request_of
 from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
 from tests.cli.conftest import Agent
 

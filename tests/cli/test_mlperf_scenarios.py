@@ -139,8 +139,8 @@ def test_an_unknown_scenario_and_a_duration_are_refused(agent: Agent) -> None:
 
 
 def test_without_loadgen_it_is_said_how_to_install_it(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "inferometer.evaluators.mlperf.library", raising=False)
-    monkeypatch.delattr("inferometer.evaluators.mlperf.library", raising=False)
+    monkeypatch.delitem(sys.modules, "inferometer.evaluators.kinds.load.mlperf_library", raising=False)
+    monkeypatch.delattr("inferometer.evaluators.kinds.load.mlperf_library", raising=False)
     monkeypatch.setitem(sys.modules, "mlperf_loadgen", None)
 
     answer = agent(*SCENARIO, "--scenario=server")

@@ -27,7 +27,6 @@ from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import (
-    Accuracy,
     BatchMeasurement,
     BatchOptions,
     BatchTimes,
@@ -35,6 +34,7 @@ from inferometer.evaluators.kinds.batches.measurement import (
 )
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.evaluators.store.opening import open_store
+from inferometer.evaluators.tasks.accuracy import Accuracy
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
 from tests.evaluations import changed

@@ -15,8 +15,8 @@ from inferometer.agent.operators.operator import (
     RunnerOptions,
     operators,
 )
-from inferometer.evaluators.operators.cases import draw_inputs
-from inferometer.evaluators.operators.checks import gradient_difference, output_difference
+from inferometer.evaluators.kinds.operators.cases import draw_inputs
+from inferometer.evaluators.kinds.operators.checks import gradient_difference, output_difference
 
 FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]
 SEED = 0

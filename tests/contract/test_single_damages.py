@@ -24,11 +24,11 @@ from inferometer.client.web.documents import (
 )
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.kinds.kind import timed_by
-from inferometer.evaluators.reports.traces import SpanSource, TraceReport
+from inferometer.evaluators.kinds.traces import SpanSource, TraceReport
 from inferometer.evaluators.store.documents import to_documents
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
+from inferometer.evaluators.tasks.accuracy import Accuracy
 from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from inferometer.manifests.errors import ConfigurationError, StoreError
 from tests.contract.store_fixtures import StoreBackend, make_evaluation, make_predictions

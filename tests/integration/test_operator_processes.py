@@ -12,6 +12,7 @@ import pytest
 from inferometer.agent.inference.registry import BUILTIN, FrameworkEntry, Registry
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.job import JobCallbacks
+from inferometer.evaluators.kinds.operators.cases import OperatorRequest, OwnCase
 from inferometer.evaluators.kinds.operators.job import OperatorProgress, benchmark_operators
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
@@ -22,7 +23,6 @@ from inferometer.evaluators.kinds.operators.measurement import (
     RowStatus,
     Stop,
 )
-from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
 from inferometer.manifests.errors import (
     ConfigurationError,
     EvaluationInterrupted,

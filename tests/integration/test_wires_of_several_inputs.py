@@ -21,16 +21,12 @@ from inferometer.agent.serving.served_models import ServingOptions
 from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.client.remote.native.agent import open_remote_agent
+from inferometer.evaluators.datasets.arrays import payload_of
 from inferometer.evaluators.jobs.options import SharedMemoryUse
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.local_target import make_load_target
 from inferometer.evaluators.load.queries import Outcome, QueryLog
-from inferometer.evaluators.load.target import (
-    PreparedInputs,
-    ReadInputs,
-    payload_of,
-    synthetic_tensors,
-)
+from inferometer.evaluators.load.target import PreparedInputs, ReadInputs, synthetic_tensors
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, InputError
 from inferometer.protos.inferometer.v1.predict_pb2 import PredictStreamRequest

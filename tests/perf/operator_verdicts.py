@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from inferometer.agent.inference.registry import BUILTIN, Registry
 from inferometer.evaluators.comparing.operators import ComparedRow, compare_operators
-from inferometer.evaluators.comparing.verdict import Verdict
+from inferometer.evaluators.kinds.operators.cases import OperatorRequest
 from inferometer.evaluators.kinds.operators.job import benchmark_operators
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorOptions
-from inferometer.evaluators.operators.cases import OperatorRequest
+from inferometer.evaluators.verdict import Verdict
 from tests.perf.ratios import Row
 
 COMPARISONS = 20

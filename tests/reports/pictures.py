@@ -13,8 +13,8 @@ from inferometer.evaluators.drawing.charts import (
 )
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
+from inferometer.evaluators.kinds.traces import TraceReport
 from inferometer.evaluators.reports.base import Row, find_report
-from inferometer.evaluators.reports.traces import TraceReport
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<b>&amp; \"q\" 'a' $\\frac{1}{2}$ $x_1$ ü 模型 ]]> -->\x00\n\u202e"

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from inferometer.client.commands.show import lines_of
-from inferometer.client.web.elements import charts_of
+from inferometer.client.web.documents import charts_of
 from inferometer.evaluators.drawing.canvas import png
 from inferometer.evaluators.drawing.charts import BarChart, PointChart, find_plot
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
 from inferometer.evaluators.kinds.operators.report import operator_lines
+from inferometer.evaluators.kinds.overview import OverviewReport
 from inferometer.evaluators.reports.base import find_report
-from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.reports.writer import Format, write
 from tests.reported_operators import ADD, CONV, PEAK, measured, one, operators_in, other, several, slower
 

@@ -19,8 +19,8 @@ from inferometer.agent.tracing.recorder import (
     span_id_text,
 )
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
+from inferometer.evaluators.kinds.traces import TraceReport
 from inferometer.evaluators.reports.base import Row, find_report
-from inferometer.evaluators.reports.traces import TraceReport
 from inferometer.evaluators.reports.writer import Format, write
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,7 +10,7 @@ import pytest
 from inferometer.client.web.documents import facts_of
 from inferometer.evaluators.drawing.charts import BarChart, PointChart, find_plot
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.batches.measurement import Accuracy
+from inferometer.evaluators.kinds.overview import OverviewReport
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.kinds.training.report import (
     StrongScalingReport,
@@ -21,7 +21,7 @@ from inferometer.evaluators.kinds.training.report import (
     training_rows,
 )
 from inferometer.evaluators.reports.base import find_report
-from inferometer.evaluators.reports.overview import OverviewReport
+from inferometer.evaluators.tasks.accuracy import Accuracy
 from tests.contract.store_fixtures import make_system
 from tests.training_evaluations import make_training
 

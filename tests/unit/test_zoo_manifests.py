@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
-from inferometer.evaluators.kinds.batches.accuracy import ClassIndex
+from inferometer.evaluators.tasks.accuracy import ClassIndex
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import DatasetError, UnknownModelError
 from inferometer.manifests.files import BUILTIN

@@ -34,7 +34,7 @@ from inferometer.agent.operators.operator import (
     operators,
 )
 from inferometer.client.api.operators.table import BENCHMARKS, Definition, Inputs
-from inferometer.evaluators.operators.cases import draw_inputs
+from inferometer.evaluators.kinds.operators.cases import draw_inputs
 from inferometer.manifests.errors import ConfigurationError, InferometerError
 
 _CONTEXT = re.compile(r"(cpu|gpu|cuda)(?:[:(](\d+)\)?)?")

@@ -19,6 +19,7 @@ from inferometer.client.api.runner import Door, Runner
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs import options as ranges
 from inferometer.evaluators.jobs.options import OPERATOR_DTYPES, OPERATOR_VALUES
+from inferometer.evaluators.kinds.operators.cases import OperatorRequest, OwnCase
 from inferometer.evaluators.kinds.operators.job import operators_job
 from inferometer.evaluators.kinds.operators.measurement import (
     Cache,
@@ -29,7 +30,6 @@ from inferometer.evaluators.kinds.operators.measurement import (
 )
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines
 from inferometer.evaluators.kinds.operators.request import FORMS, known, presets_of
-from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.manifests.errors import ConfigurationError
 

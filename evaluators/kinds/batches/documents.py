@@ -23,15 +23,7 @@ from numpy.typing import NDArray
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.tasks.predictions import Classifications, Predictions
 from inferometer.agent.tasks.registry import PREDICTIONS
-from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.batches.measurement import (
-    Accuracy,
-    BatchMeasurement,
-    BatchOptions,
-    BatchTimes,
-    InputPrediction,
-)
-from inferometer.evaluators.store.values import (
+from inferometer.evaluators.documents import (
     Document,
     Part,
     Stored,
@@ -42,6 +34,14 @@ from inferometer.evaluators.store.values import (
     storable,
     storable_text,
 )
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.batches.measurement import (
+    BatchMeasurement,
+    BatchOptions,
+    BatchTimes,
+    InputPrediction,
+)
+from inferometer.evaluators.tasks.accuracy import Accuracy
 from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from inferometer.manifests.errors import ConfigurationError
 

@@ -12,20 +12,17 @@ from numpy.typing import NDArray
 from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.results import InputFailure
 from inferometer.agent.tracing.recorder import TraceLevel
-from inferometer.evaluators.comparing.sides import compared_times
-from inferometer.evaluators.comparing.verdict import FIGURES, TOP1, RunTimes
 from inferometer.evaluators.datasets.folder import CATEGORY as URLS
 from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation, measures
 from inferometer.evaluators.kinds.batches.documents import BatchDocuments
 from inferometer.evaluators.kinds.batches.measurement import (
-    Accuracy,
     BatchMeasurement,
     BatchOptions,
     InputPrediction,
     LatencySummary,
 )
-from inferometer.evaluators.kinds.batches.plot import AccuracyPlot, DurationPlot
+from inferometer.evaluators.kinds.batches.plot import AccuracyPlot, DurationPlot, compared_times
 from inferometer.evaluators.kinds.batches.report import (
     AccuracyReport,
     DurationReport,
@@ -46,10 +43,12 @@ from inferometer.evaluators.kinds.kind import (
     top_figures,
     words_of,
 )
+from inferometer.evaluators.kinds.traces import TRACED_COLUMNS, LayersReport, SpanSource, heaviest
 from inferometer.evaluators.reports.base import Row
-from inferometer.evaluators.reports.traces import TRACED_COLUMNS, LayersReport, SpanSource, heaviest
 from inferometer.evaluators.statistics import values_for_percentile
+from inferometer.evaluators.tasks.accuracy import Accuracy
 from inferometer.evaluators.tasks.metric import TaskResult
+from inferometer.evaluators.verdict import FIGURES, TOP1, RunTimes
 from inferometer.manifests.errors import ConfigurationError
 
 _STAGES = ("read", "preprocess", "predict", "postprocess")

@@ -23,6 +23,7 @@ from inferometer.evaluators.intervals import (
     serial_percentile_interval,
 )
 from inferometer.evaluators.statistics import carried_percentile, percentile, trimmed_mean
+from inferometer.evaluators.tasks.accuracy import Accuracy
 from inferometer.evaluators.tasks.metric import TaskResult
 from inferometer.manifests.errors import ConfigurationError
 
@@ -133,31 +134,6 @@ class BatchTimes:
         """
         full: NDArray[np.int64] = self.predict_ns[self.sizes == batch_size]
         return full
-
-
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """The numbers of correctly classified inputs and of evaluated inputs.
-
-    Attributes:
-        top1: Inputs whose most probable class is their label.
-        top5: Inputs whose label is among the five most probable classes, or among all of fewer classes.
-        evaluated: Inputs with a label and a prediction; failed ones do not count.
-    """
-
-    top1: int
-    top5: int
-    evaluated: int
-
-    @property
-    def top1_share(self) -> float | None:
-        """``top1`` as a fraction of the evaluated inputs, 0…1; None without any."""
-        return self.top1 / self.evaluated if self.evaluated else None
-
-    @property
-    def top5_share(self) -> float | None:
-        """``top5`` as a fraction of the evaluated inputs, 0…1; None without any."""
-        return self.top5 / self.evaluated if self.evaluated else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,15 +24,14 @@ from inferometer.agent.tasks.predictions import Predictions
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, utc_now
-from inferometer.evaluators.kinds.batches.accuracy import predicted_samples
 from inferometer.evaluators.kinds.batches.measurement import (
-    Accuracy,
     BatchMeasurement,
     BatchOptions,
     BatchTimes,
     InputPrediction,
     LengthPlan,
 )
+from inferometer.evaluators.tasks.accuracy import Accuracy, predicted_samples
 from inferometer.evaluators.tasks.classification import ClassificationMetric
 from inferometer.evaluators.tasks.metric import METRICS, TaskMetric
 from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted

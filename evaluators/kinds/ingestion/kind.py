@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.comparing.verdict import RunTimes
+from inferometer.evaluators.documents import Document, Part, Stored, checked, fields_of, joined, restored
 from inferometer.evaluators.drawing.charts import (
     Chosen,
     Drawing,
@@ -32,6 +32,7 @@ from inferometer.evaluators.kinds.ingestion.measurement import (
 )
 from inferometer.evaluators.kinds.kind import Kind, Rows, drawn, failure_values, own_values, top_figures
 from inferometer.evaluators.kinds.summary import ms_text
+from inferometer.evaluators.kinds.traces import SpanSource
 from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -46,9 +47,8 @@ from inferometer.evaluators.reports.base import (
     time_columns,
     time_values,
 )
-from inferometer.evaluators.reports.traces import SpanSource
 from inferometer.evaluators.statistics import values_for_percentile
-from inferometer.evaluators.store.values import Document, Part, Stored, checked, fields_of, joined, restored
+from inferometer.evaluators.verdict import RunTimes
 
 BATCHES_PER_DOCUMENT = 20_000
 _TIMES = tuple(field.name for field in fields(LoadTimes))

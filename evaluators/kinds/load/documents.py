@@ -6,6 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from inferometer.evaluators.documents import (
+    Document,
+    Part,
+    Stored,
+    checked,
+    fields_of,
+    joined,
+    restored,
+    storable,
+)
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
@@ -17,16 +27,6 @@ from inferometer.evaluators.kinds.load.measurement import (
     Scenario,
 )
 from inferometer.evaluators.load.queries import LATER_COLUMNS, QUERY_COLUMNS, LoadRun, Queries
-from inferometer.evaluators.store.values import (
-    Document,
-    Part,
-    Stored,
-    checked,
-    fields_of,
-    joined,
-    restored,
-    storable,
-)
 
 QUERIES_PER_DOCUMENT = 20_000
 _MOST = 1e12

@@ -28,6 +28,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     RateAnswer,
     RateSearchMeasurement,
 )
+from inferometer.evaluators.kinds.load.mlperf import MlperfWork
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
 from inferometer.evaluators.load.arrivals import Schedule
@@ -53,7 +54,6 @@ from inferometer.evaluators.load.target import (
     synthetic_tensors,
 )
 from inferometer.evaluators.load.validity import lag_in_percentiles
-from inferometer.evaluators.mlperf.run import MlperfWork
 from inferometer.evaluators.reports.output_file import OutputFile
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, EvaluationInterrupted
 from inferometer.manifests.schema import ModelManifest

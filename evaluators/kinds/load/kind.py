@@ -10,7 +10,6 @@ from dataclasses import asdict, fields
 from enum import Enum
 from typing import Any
 
-from inferometer.evaluators.comparing.verdict import FIGURES, MAX_QPS, THROUGHPUT, RunTimes
 from inferometer.evaluators.datasets.base import short_checksum
 from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation
@@ -39,8 +38,9 @@ from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, WorkloadPlot
 from inferometer.evaluators.kinds.load.report import MaxQpsReport, ProbesReport, WorkloadReport
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import LoadSummary, run_rows, search_rows
+from inferometer.evaluators.kinds.traces import SpanSource
 from inferometer.evaluators.reports.base import Row
-from inferometer.evaluators.reports.traces import SpanSource
+from inferometer.evaluators.verdict import FIGURES, MAX_QPS, THROUGHPUT, RunTimes
 
 
 def option_values(kind: str, options: LoadOptions) -> dict[str, Any]:

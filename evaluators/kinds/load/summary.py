@@ -25,8 +25,8 @@ from inferometer.evaluators.kinds.load.measurement import (
     invalid_reason,
     rate_text,
 )
-from inferometer.evaluators.load.queries import NEVER_NS, Outcome, Queries
-from inferometer.evaluators.statistics import percentile
+from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.statistics import NEVER_NS, percentile
 
 _NS_PER_S = 1_000_000_000
 

@@ -24,17 +24,16 @@ from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources
 from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.kinds.operators.cases import OperatorRequest
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     OperatorMeasurement,
     OperatorRow,
     RowStatus,
 )
-from inferometer.evaluators.kinds.operators.report import shapes_text
-from inferometer.evaluators.operators.cases import OperatorRequest
-from inferometer.evaluators.operators.measuring import TABLE, Cell
-from inferometer.evaluators.operators.peak import beyond_peak, machine_peak
-from inferometer.evaluators.operators.processes import (
+from inferometer.evaluators.kinds.operators.measuring import TABLE, Cell
+from inferometer.evaluators.kinds.operators.peak import beyond_peak, machine_peak
+from inferometer.evaluators.kinds.operators.processes import (
     FrameworkFacts,
     Group,
     Journal,
@@ -45,6 +44,7 @@ from inferometer.evaluators.operators.processes import (
     journal_path,
     measured_rows,
 )
+from inferometer.evaluators.kinds.operators.report import shapes_text
 from inferometer.manifests.errors import (
     ConfigurationError,
     EvaluationInterrupted,

@@ -12,6 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.operators.operator import ParameterValue, Preset, Shape, operators
+from inferometer.evaluators.documents import (
+    Document,
+    Part,
+    Stored,
+    checked,
+    fields_of,
+    joined,
+    restored,
+    storable,
+)
 from inferometer.evaluators.drawing.charts import (
     Bar,
     BarChart,
@@ -41,21 +51,11 @@ from inferometer.evaluators.kinds.operators.measurement import (
     Stop,
 )
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines, parameter_text
+from inferometer.evaluators.kinds.traces import SpanSource
 from inferometer.evaluators.reports.base import Row
-from inferometer.evaluators.reports.traces import SpanSource
-from inferometer.evaluators.store.values import (
-    Document,
-    Part,
-    Stored,
-    checked,
-    fields_of,
-    joined,
-    restored,
-    storable,
-)
 
 if TYPE_CHECKING:
-    from inferometer.evaluators.comparing.verdict import RunTimes
+    from inferometer.evaluators.verdict import RunTimes
 
 
 _OWN = "own"

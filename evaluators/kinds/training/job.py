@@ -22,13 +22,11 @@ from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
 from inferometer.agent.training.trainer import Rank, Trainer, TrainerOptions
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
-from inferometer.evaluators.datasets.classes import class_indices
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs import options as ranges
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart
 from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
-from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.kinds.training.ranks import RankRequest, run_ranks
@@ -37,6 +35,7 @@ from inferometer.evaluators.kinds.training.training_run import TrainedSystem, Tr
 from inferometer.evaluators.loading.dataset_loader import UNLABELLED, DatasetLoader, SyntheticLoader
 from inferometer.evaluators.loading.loader import DataOptions, Loader, LoaderOptions
 from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
+from inferometer.evaluators.tasks.accuracy import Accuracy, class_indices
 from inferometer.manifests.errors import ConfigurationError, DatasetError, OutputError
 from inferometer.manifests.schema import Loss, ModelManifest
 

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
 from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.comparing.verdict import RunTimes
+from inferometer.evaluators.documents import (
+    Document,
+    Part,
+    Stored,
+    checked,
+    fields_of,
+    joined,
+    restored,
+    storable,
+)
 from inferometer.evaluators.drawing.charts import (
     Bar,
     BarChart,
@@ -50,6 +59,7 @@ from inferometer.evaluators.kinds.kind import (
     top_figures,
     words_of,
 )
+from inferometer.evaluators.kinds.traces import SpanSource
 from inferometer.evaluators.kinds.training.measurement import (
     StepTimes,
     TrainingMeasurement,
@@ -59,17 +69,7 @@ from inferometer.evaluators.kinds.training.measurement import (
 from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport, training_rows
 from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.reports.base import Row
-from inferometer.evaluators.reports.traces import SpanSource
-from inferometer.evaluators.store.values import (
-    Document,
-    Part,
-    Stored,
-    checked,
-    fields_of,
-    joined,
-    restored,
-    storable,
-)
+from inferometer.evaluators.verdict import RunTimes
 
 STEPS_PER_DOCUMENT = 20_000
 _STEPS = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")

@@ -16,9 +16,9 @@ from inferometer.evaluators.intervals import (
     mean_interval,
     serial_percentile_interval,
 )
-from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.statistics import carried_percentile
+from inferometer.evaluators.tasks.accuracy import Accuracy
 
 _NS_PER_S = 1_000_000_000
 

@@ -13,8 +13,7 @@ from inferometer.agent.inference.results import BatchResult, InputFailure, Stage
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input
 from inferometer.agent.tasks.predictions import Classifications, RawOutputs
 from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.kinds.batches.accuracy import AccuracyCounter, ClassIndex
-from inferometer.evaluators.kinds.batches.measurement import Accuracy
+from inferometer.evaluators.tasks.accuracy import Accuracy, AccuracyCounter, ClassIndex
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest

@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from inferometer.evaluators.comparing.operators import compare_operators
-from inferometer.evaluators.comparing.verdict import Verdict
 from inferometer.evaluators.kinds.operators.measurement import (
     Mode,
     OperatorMeasurement,
@@ -18,6 +17,7 @@ from inferometer.evaluators.kinds.operators.measurement import (
     RowStatus,
 )
 from inferometer.evaluators.statistics import student_tail
+from inferometer.evaluators.verdict import Verdict
 from tests.operator_rows import noisy, row
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.comparing.comparison import compare_rates, noise_of_rates
-from inferometer.evaluators.comparing.verdict import Verdict
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
+from inferometer.evaluators.verdict import Verdict
 
 NONE = RateAnswer(None, None, None, Method.NONE.value)
 

@@ -8,7 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from inferometer.evaluators.comparing.verdict import (
+from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.statistics import NEVER_NS
+from inferometer.evaluators.verdict import (
     FIGURES,
     RunTimes,
     Verdict,
@@ -17,7 +19,6 @@ from inferometer.evaluators.comparing.verdict import (
     noise,
     parse_figures,
 )
-from inferometer.evaluators.load.queries import NEVER_NS, Outcome, Queries
 from inferometer.manifests.errors import ConfigurationError
 
 NONE = dict.fromkeys(FIGURES, 0.0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.comparing.comparison import compare_top1
-from inferometer.evaluators.comparing.verdict import Verdict
-from inferometer.evaluators.kinds.batches.measurement import Accuracy
+from inferometer.evaluators.tasks.accuracy import Accuracy
+from inferometer.evaluators.verdict import Verdict
 
 
 def right(top1: int, evaluated: int = 360) -> Accuracy:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from inferometer.evaluators.comparing.job import Comparison, ComparisonRequest, compare
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.compare import Comparison, ComparisonRequest, compare
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.manifests.errors import ConfigurationError
 from tests.contract.store_fixtures import make_evaluation

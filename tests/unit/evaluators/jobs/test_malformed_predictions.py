@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from inferometer.evaluators.jobs.job import DatasetChoice
-from inferometer.evaluators.jobs.score import ScoreRequest, score
+from inferometer.evaluators.scoring.score import ScoreRequest, score
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import InferometerError
 from tests.scored_files import RIGHT, RUNS, class_folders, coco

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from load_runs import simulated
 
 from inferometer.evaluators.intervals import percentile_interval, percentile_intervals, t_quantile_95
-from inferometer.evaluators.load.queries import NEVER_NS
-from inferometer.evaluators.statistics import percentile
+from inferometer.evaluators.statistics import NEVER_NS, percentile
 
 PERCENT = (50.0, 90.0, 99.0)
 

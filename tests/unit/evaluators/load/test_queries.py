@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from load_runs import run_of
 
-from inferometer.evaluators.load.queries import NEVER_NS, Outcome
+from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.statistics import NEVER_NS
 
 
 def test_latency_counts_from_the_schedule_and_lag_to_the_sending() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from inferometer.evaluators.kinds.load.measurement import Scenario
-from inferometer.evaluators.mlperf.settings import MlperfLog
+from inferometer.evaluators.kinds.load.mlperf_settings import MlperfLog
 from inferometer.manifests.errors import OutputError
 
 VALUES = {

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.kinds.load.measurement import Scenario
+from inferometer.evaluators.kinds.load.mlperf import expected_qps, on_schedule, run_mlperf
+from inferometer.evaluators.kinds.load.mlperf_settings import MlperfSettings, server_schedule
 from inferometer.evaluators.kinds.load.summary import compared
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.issuer import Stop
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.mlperf.run import expected_qps, on_schedule, run_mlperf
-from inferometer.evaluators.mlperf.settings import MlperfSettings, server_schedule
 
 INPUTS = 7
 

@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from inferometer.agent.operators.operator import OperatorRunner, RunnerOptions
-from inferometer.evaluators.operators.measuring import MemoryPeak
-from inferometer.evaluators.operators.peak import copies_beyond, last_level_cache_bytes, machine_peak, sweep
+from inferometer.evaluators.kinds.operators.measuring import MemoryPeak
+from inferometer.evaluators.kinds.operators.peak import (
+    copies_beyond,
+    last_level_cache_bytes,
+    machine_peak,
+    sweep,
+)
 from tests.integration.operator_frameworks import Numbers
 
 MIB = 1 << 20

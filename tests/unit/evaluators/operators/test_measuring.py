@@ -18,8 +18,8 @@ from inferometer.evaluators.kinds.operators.measurement import (
     OperatorRow,
     RowStatus,
 )
-from inferometer.evaluators.operators.measuring import Cell, Measurer
-from inferometer.evaluators.operators.peak import beyond_peak
+from inferometer.evaluators.kinds.operators.measuring import Cell, Measurer
+from inferometer.evaluators.kinds.operators.peak import beyond_peak
 from tests.integration.operator_frameworks import Call, Numbers
 
 ADD = operators()["add"]

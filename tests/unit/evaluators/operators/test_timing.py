@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions, Stop
-from inferometer.evaluators.operators.timing import Timing, clock_resolution, time_operator
+from inferometer.evaluators.kinds.operators.timing import Timing, clock_resolution, time_operator
 
 MS = 1_000_000
 

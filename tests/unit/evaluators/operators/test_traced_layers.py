@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from inferometer.agent.operators.operator import Case, operators
-from inferometer.evaluators.operators.traced import mxnet, onnxruntime, pytorch
-from inferometer.evaluators.operators.traced.layer_case import NoRowError
+from inferometer.evaluators.kinds.operators.traced import mxnet, onnxruntime, pytorch
+from inferometer.evaluators.kinds.operators.traced.layer_case import NoRowError
 from inferometer.evaluators.traces.layers import Layer
 
 STRIDED = {"stride": (2, 2), "pad": (1, 1), "dilate": (1, 1), "kernel": (3, 3)}

@@ -21,14 +21,10 @@ from inferometer.agent.hardware.environment import Precision
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.tasks.predictions import Classifications
 from inferometer.agent.tracing.recorder import TraceLevel
+from inferometer.evaluators.documents import restored, storable
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.documents import BATCHES_PER_DOCUMENT
-from inferometer.evaluators.kinds.batches.measurement import (
-    Accuracy,
-    BatchOptions,
-    BatchTimes,
-    InputPrediction,
-)
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions, BatchTimes, InputPrediction
 from inferometer.evaluators.store.documents import (
     SCHEMA_VERSION,
     Document,
@@ -42,7 +38,7 @@ from inferometer.evaluators.store.json_text import (
     read_spool,
     write_spool,
 )
-from inferometer.evaluators.store.values import restored, storable
+from inferometer.evaluators.tasks.accuracy import Accuracy
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import (
     make_batches,

@@ -13,9 +13,9 @@ import pytest
 
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.store.documents import Documents, from_documents, to_documents
 from inferometer.evaluators.store.json_text import read_spool, write_spool
+from inferometer.evaluators.tasks.accuracy import Accuracy
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import make_system
 from tests.training_evaluations import make_training

@@ -15,7 +15,7 @@ from PIL import Image
 
 from inferometer.agent.tasks.predictions import encoded
 from inferometer.evaluators.jobs.job import DatasetChoice
-from inferometer.evaluators.jobs.score import ScoreRequest, score
+from inferometer.evaluators.scoring.score import ScoreRequest, score
 from inferometer.evaluators.tasks import coco_evaluation
 from inferometer.manifests.catalog import Catalog
 

@@ -19,7 +19,7 @@ from inferometer.evaluators.datasets.base import Objects, Polygons, RunLengths, 
 from inferometer.evaluators.datasets.coco import CocoDataset, read_results
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.jobs.job import DatasetChoice
-from inferometer.evaluators.jobs.score import ScoreRequest, score
+from inferometer.evaluators.scoring.score import ScoreRequest, score
 from inferometer.evaluators.tasks.coco_evaluation import run_lengths_of
 from inferometer.evaluators.tasks.metric import TaskResult
 from inferometer.manifests.catalog import Catalog

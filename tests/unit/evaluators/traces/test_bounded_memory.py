@@ -11,8 +11,8 @@ import pytest
 
 from inferometer.agent.tracing.recorder import SpanChunk, SpanKind, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
+from inferometer.evaluators.kinds.traces import EventflowReport
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.reports.traces import EventflowReport
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.evaluators.store.sqlite import connect_sqlite

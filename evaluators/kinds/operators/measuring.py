@@ -31,15 +31,8 @@ from inferometer.agent.operators.operator import (
     element_type,
     operators,
 )
-from inferometer.evaluators.kinds.operators.measurement import (
-    Cache,
-    Mode,
-    OperatorOptions,
-    OperatorRow,
-    RowStatus,
-)
-from inferometer.evaluators.operators.cases import draw_inputs
-from inferometer.evaluators.operators.checks import (
+from inferometer.evaluators.kinds.operators.cases import draw_inputs
+from inferometer.evaluators.kinds.operators.checks import (
     Computed,
     LaterRuns,
     WrongRunError,
@@ -47,8 +40,15 @@ from inferometer.evaluators.operators.checks import (
     computed,
     run_once,
 )
-from inferometer.evaluators.operators.peak import copies_beyond, last_level_cache_bytes, sweep
-from inferometer.evaluators.operators.timing import time_operator
+from inferometer.evaluators.kinds.operators.measurement import (
+    Cache,
+    Mode,
+    OperatorOptions,
+    OperatorRow,
+    RowStatus,
+)
+from inferometer.evaluators.kinds.operators.peak import copies_beyond, last_level_cache_bytes, sweep
+from inferometer.evaluators.kinds.operators.timing import time_operator
 from inferometer.manifests.errors import InferometerError, one_line
 
 ALLOCATOR, PROCESS = "allocator", "process"

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.intervals import RESAMPLES, percentile_interval, t_quantile_95
-from inferometer.evaluators.load.queries import NEVER_NS, Outcome, Queries
-from inferometer.evaluators.statistics import random_state
+from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.statistics import NEVER_NS, random_state
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 THROUGHPUT = "throughput"

@@ -20,8 +20,8 @@ from inferometer.evaluators.datasets.arrays import opened_arrays, read_array
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.datasets.files import parse_json, shown
 from inferometer.evaluators.datasets.tables import CSV_RULES
-from inferometer.evaluators.jobs.prediction_files import PredictionFile
-from inferometer.evaluators.kinds.batches.accuracy import ClassIndex, decimal
+from inferometer.evaluators.scoring.prediction_files import PredictionFile
+from inferometer.evaluators.tasks.accuracy import ClassIndex, decimal
 from inferometer.manifests.errors import DatasetError, PredictionError, printable
 
 _ID = "id"

@@ -17,6 +17,12 @@ import numpy as np
 
 from inferometer.evaluators.jobs.options import INITIAL_QPS, LATENCY_BOUND_MS, WORKLOAD_MIN_QUERIES
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions, MlperfResult, Scenario
+from inferometer.evaluators.kinds.load.mlperf_settings import (
+    MlperfLog,
+    MlperfSettings,
+    least_queries,
+    server_schedule,
+)
 from inferometer.evaluators.kinds.load.request import WorkloadRequest
 from inferometer.evaluators.load.arrivals import Extent, Schedule
 from inferometer.evaluators.load.issuer import (
@@ -31,7 +37,6 @@ from inferometer.evaluators.load.load_session import ClosedLoop, run_closed_loop
 from inferometer.evaluators.load.queries import Outcome, Queries, QueryLog, bound_ns_of
 from inferometer.evaluators.load.target import QueryTarget
 from inferometer.evaluators.load.validity import lag_in_percentiles
-from inferometer.evaluators.mlperf.settings import MlperfLog, MlperfSettings, least_queries, server_schedule
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, OutputError
 
 _NS_PER_S = 1_000_000_000
@@ -68,7 +73,7 @@ def check_loadgen() -> None:
         ConfigurationError: It is not installed, or cannot be imported.
     """
     try:
-        from inferometer.evaluators.mlperf import library  # noqa: F401 - only whether it can be imported
+        from inferometer.evaluators.kinds.load import mlperf_library  # noqa: F401 - only whether it can be imported
     except (ImportError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise ConfigurationError(
@@ -138,7 +143,7 @@ def run_mlperf(
         OutputError: LoadGen failed, or wrote no log.
     """
     check_loadgen()
-    from inferometer.evaluators.mlperf.library import LoadGenRun
+    from inferometer.evaluators.kinds.load.mlperf_library import LoadGenRun
 
     limits = RunLimits(settings.timeout_ms, stop_requested=stop_requested, on_progress=on_progress)
     log = QueryLog(Schedule(np.empty(0, np.int64), settings.scenario.value, 0.0), clock())

@@ -15,7 +15,7 @@ from pathlib import Path
 import mlperf_loadgen
 
 from inferometer.evaluators.kinds.load.measurement import Scenario
-from inferometer.evaluators.mlperf.settings import MlperfSettings
+from inferometer.evaluators.kinds.load.mlperf_settings import MlperfSettings
 from inferometer.manifests.errors import ConfigurationError, OutputError
 
 _THREAD = "mlperf-loadgen"

@@ -15,12 +15,12 @@ from inferometer.evaluators.comparing.comparison import (
     rows_of,
 )
 from inferometer.evaluators.comparing.sides import DIFFERS, Side
-from inferometer.evaluators.comparing.verdict import TOP1, Ratio, Verdict, higher_is_better, listed
 from inferometer.evaluators.jobs import options
 from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD, THRESHOLD
 from inferometer.evaluators.kinds.summary import processes_of
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.tasks.metric import TaskResult
+from inferometer.evaluators.verdict import TOP1, Ratio, Verdict, higher_is_better, listed
 from inferometer.manifests.errors import ConfigurationError
 
 

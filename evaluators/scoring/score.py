@@ -15,8 +15,8 @@ from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.tasks.predictions import Predictions
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample, Subset
 from inferometer.evaluators.jobs.job import DatasetChoice
-from inferometer.evaluators.jobs.prediction_files import PredictionFile
 from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.scoring.prediction_files import PredictionFile
 from inferometer.evaluators.tasks.metric import METRICS, ScoringFailure, TaskMetric, TaskResult
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
@@ -30,7 +30,7 @@ from inferometer.manifests.errors import (
 from inferometer.manifests.fields import OUTPUT_TYPES
 from inferometer.manifests.schema import ModelManifest
 
-_HERE = "inferometer.evaluators.jobs"
+_HERE = "inferometer.evaluators.scoring"
 _FILES: Mapping[str, str] = {
     "classification": f"{_HERE}.table_files:LabelsFile",
     "object_detection": f"{_HERE}.prediction_files:ObjectsFile",

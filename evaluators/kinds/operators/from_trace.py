@@ -10,11 +10,11 @@ from inferometer.agent.operators.operator import ParameterValue, Shape, operator
 from inferometer.agent.tracing.recorder import SpanChunk, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.operators.cases import OperatorRequest, OwnCase
 from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions, OperatorRow
 from inferometer.evaluators.kinds.operators.report import OperatorSummary
-from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
-from inferometer.evaluators.operators.traced import mxnet, onnxruntime, pytorch
-from inferometer.evaluators.operators.traced.layer_case import NoRowError, Reader
+from inferometer.evaluators.kinds.operators.traced import mxnet, onnxruntime, pytorch
+from inferometer.evaluators.kinds.operators.traced.layer_case import NoRowError, Reader
 from inferometer.evaluators.statistics import percentile
 from inferometer.evaluators.traces.layers import Layer, layers
 from inferometer.manifests.errors import ConfigurationError

@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from inferometer.agent.operators.operator import Shape
-from inferometer.evaluators.operators.cases import OwnCase
-from inferometer.evaluators.operators.traced.layer_case import (
+from inferometer.evaluators.kinds.operators.cases import OwnCase
+from inferometer.evaluators.kinds.operators.traced.layer_case import (
     NoRowError,
     Reader,
     binary,

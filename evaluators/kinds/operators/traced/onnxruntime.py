@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import prod
 
 from inferometer.agent.operators.operator import Shape
-from inferometer.evaluators.operators.cases import OwnCase
-from inferometer.evaluators.operators.traced.layer_case import (
+from inferometer.evaluators.kinds.operators.cases import OwnCase
+from inferometer.evaluators.kinds.operators.traced.layer_case import (
     NoRowError,
     binary,
     convolution,

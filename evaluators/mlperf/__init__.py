@@ -1,1 +1,0 @@
-"""MLPerf's scenarios, run by LoadGen."""

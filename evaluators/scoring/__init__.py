@@ -1,0 +1,1 @@
+"""Scores of predictions that another tool made, without running a model."""
