@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -238,7 +238,7 @@ def import_package(name: str, architecture: str) -> ModuleType:
         ArtifactError: It is not installed, or fails to import, as torchvision does beside a PyTorch that it
             was not built for.
     """
-    if importlib.util.find_spec(name) is None:
+    if find_spec(name) is None:
         raise ArtifactError(
             f'architecture "{architecture}": {name} is not installed; install it with: pip install {name}'
         )
@@ -282,7 +282,7 @@ def missing_package(name: str) -> str | None:
     Nothing is imported; gluon is a part of MXNet.
     """
     package = name.partition(":")[0].strip().casefold() if ":" in name else "gluon"
-    return None if package == "gluon" or importlib.util.find_spec(package) is not None else package
+    return None if package == "gluon" or find_spec(package) is not None else package
 
 
 class Architectures:
