@@ -12,13 +12,12 @@ from typing_extensions import Unpack
 
 from inferometer.client.api.arguments import MaxQpsArguments, WorkloadArguments
 from inferometer.client.api.invocation import Invocation, library_invocation
-from inferometer.client.api.requests import chosen_system, dataset_choice, refuse_unknown
+from inferometer.client.api.requests import SystemArguments, dataset_choice, inputs_of, refuse_unknown
 from inferometer.client.api.results import Result
 from inferometer.client.api.runner import measured_group
 from inferometer.evaluators.evaluation import Measurement
 from inferometer.evaluators.intervals import PercentileInterval
 from inferometer.evaluators.jobs.options import MODEL, values_of
-from inferometer.evaluators.jobs.request import DatasetOptions, SystemOptions
 from inferometer.evaluators.kinds.load.job import load_job
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
@@ -245,14 +244,19 @@ def _fields(
     given: dict[str, Any],
 ) -> dict[str, Any]:
     """Returns the fields of a request for the arguments of a function."""
-    options = SystemOptions(**values_of(SystemOptions, given, arguments=True))
-    inputs = DatasetOptions(**values_of(DatasetOptions, given, arguments=True))
+    named, inputs = SystemArguments(given), inputs_of(given)
     fields = values_of(kind, given, arguments=True)
     refuse_unknown(function, given)
     choice = dataset_choice(dataset, options=inputs)
-    system = chosen_system(invocation, model, options, choice)
+    system = named.request(invocation, model, choice)
     synthetic = inputs.synthetic or (system.given is not None and not choice.is_named)
-    return {"system": system, "dataset": choice, "seed": options.seed, "synthetic": synthetic, **fields}
+    return {
+        "system": system,
+        "dataset": choice,
+        "seed": system.session.seed,
+        "synthetic": synthetic,
+        **fields,
+    }
 
 
 def _in_ms(each: PercentileInterval) -> LatencyPercentile:
