@@ -6,17 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from typing_extensions import Unpack
 
 from inferometer.client.api.arguments import MaxQpsArguments, WorkloadArguments
 from inferometer.client.api.invocation import Invocation, library_invocation
 from inferometer.client.api.requests import SystemArguments, dataset_choice, inputs_of, refuse_unknown
-from inferometer.client.api.results import Result
+from inferometer.client.api.results import M, Result
 from inferometer.client.api.runner import measured_group
-from inferometer.evaluators.evaluation import Measurement
-from inferometer.evaluators.intervals import PercentileInterval
 from inferometer.evaluators.jobs.options import MODEL, values_of
 from inferometer.evaluators.kinds.load.job import load_job
 from inferometer.evaluators.kinds.load.measurement import (
@@ -33,7 +31,6 @@ from inferometer.evaluators.reports.base import in_ms
 from inferometer.manifests.errors import ConfigurationError
 
 _NS_PER_MS = 1_000_000
-M = TypeVar("M", bound=Measurement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +93,12 @@ class WorkloadRun(_UnderLoad[LoadMeasurement]):
     @property
     def percentiles(self) -> tuple[LatencyPercentile, ...]:
         """The percentiles of the latency, ascending: 50, 90, 95, 99, 99.9 and the one of the bound."""
-        return tuple(map(_in_ms, self.summary.percentiles))
+        return tuple(
+            LatencyPercentile(
+                each.percent, each.value_ns / _NS_PER_MS, in_ms(each.low_ns), in_ms(each.high_ns)
+            )
+            for each in self.summary.percentiles
+        )
 
     def percentile(self, percent: float) -> LatencyPercentile:
         """Returns one of ``percentiles``.
@@ -257,9 +259,3 @@ def _fields(
         "synthetic": synthetic,
         **fields,
     }
-
-
-def _in_ms(each: PercentileInterval) -> LatencyPercentile:
-    return LatencyPercentile(
-        each.percent, each.value_ns / _NS_PER_MS, in_ms(each.low_ns), in_ms(each.high_ns)
-    )
