@@ -94,6 +94,9 @@ def _text(text: str) -> str:
     return escape(printable(text))
 
 
+_Item = TypeVar("_Item")
+
+
 class Tabular(ABC):
     """The base of objects that display as a table and convert it for other programs."""
 
@@ -143,7 +146,25 @@ class Tabular(ABC):
         return table(self._columns, self._table)
 
 
-class Rows(Tabular, Sequence[Row]):
+class Items(Tabular, Sequence[_Item]):
+    """The base of tables that are also a sequence."""
+
+    _items: tuple[_Item, ...]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, place: int) -> _Item: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[_Item]: ...
+
+    def __getitem__(self, place: int | slice) -> _Item | Sequence[_Item]:
+        return self._items[place]
+
+
+class Rows(Items[Row]):
     """The rows of a report.
 
     Args:
@@ -153,19 +174,7 @@ class Rows(Tabular, Sequence[Row]):
 
     def __init__(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
         self._of_all = tuple(columns)
-        self._rows = tuple(rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, place: int) -> Row: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Row]: ...
-
-    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
-        return self._rows[place]
+        self._items = tuple(rows)
 
     @property
     def _columns(self) -> Sequence[Column]:
@@ -173,7 +182,7 @@ class Rows(Tabular, Sequence[Row]):
 
     @property
     def _table(self) -> Sequence[Row]:
-        return self._rows
+        return self._items
 
 
 def _missing(package: str) -> ConfigurationError:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 from inferometer.client.api import results
-from inferometer.client.api.results import Result, Rows, Tabular
+from inferometer.client.api.results import Items, Result, Rows
 from inferometer.evaluators.kinds.batches import job as sweep
 from inferometer.evaluators.kinds.batches.job import SweepCell
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
@@ -120,7 +120,7 @@ class Run(Result[BatchMeasurement]):
         return (*rows, ("evaluation", evaluation.id))
 
 
-class Runs(Tabular, Sequence[Run]):
+class Runs(Items[Run]):
     """The evaluations of a sweep, in order; it displays as a table, in a notebook with its picture.
 
     The table also has a row for each evaluation that failed.
@@ -132,21 +132,9 @@ class Runs(Tabular, Sequence[Run]):
 
     def __init__(self, cells: Sequence[SweepCell], *, complete: bool = True) -> None:
         self._cells = tuple(cells)
-        self._runs = tuple(Run(cell.evaluation) for cell in cells if cell.evaluation is not None)
+        self._items = tuple(Run(cell.evaluation) for cell in cells if cell.evaluation is not None)
         self.failures = {cell.name: cell.error for cell in cells if cell.error is not None}
-        self.complete = complete and all(run.complete for run in self._runs)
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    @overload
-    def __getitem__(self, place: int) -> Run: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Run]: ...
-
-    def __getitem__(self, place: int | slice) -> Run | Sequence[Run]:
-        return self._runs[place]
+        self.complete = complete and all(run.complete for run in self._items)
 
     @property
     def _columns(self) -> Sequence[Column]:
@@ -162,7 +150,7 @@ class Runs(Tabular, Sequence[Run]):
         return "\n".join((super().__repr__(), *failed))
 
     def _repr_html_(self) -> str:
-        pictured = [run.evaluation for run in self._runs if not run.evaluation.profiled]
+        pictured = [run.evaluation for run in self._items if not run.evaluation.profiled]
         return results.with_picture(super()._repr_html_(), LatencyReport(), pictured)
 
 
