@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,7 +25,6 @@ from inferometer.evaluators.kinds.load.report import MaxQpsReport, WorkloadRepor
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.kinds.summary import conditions_rows, trace_rows
 from inferometer.evaluators.reports.base import in_ms
 from inferometer.manifests.errors import ConfigurationError
 
@@ -64,15 +62,6 @@ class _UnderLoad(Result[M]):
         return kind_of(self.evaluation).invalid(self.evaluation.measurement) or (
             "" if self.complete else "it was stopped before its end"
         )
-
-    def _figures(self) -> Sequence[tuple[str, str]]:
-        evaluation = self.evaluation
-        figures = (
-            *kind_of(evaluation).summary(evaluation),
-            *conditions_rows(evaluation),
-            *trace_rows(evaluation),
-        )
-        return (*figures, ("evaluation", self.id if self.complete else f"{self.id}  interrupted"))
 
 
 class WorkloadRun(_UnderLoad[LoadMeasurement]):

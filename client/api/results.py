@@ -17,7 +17,14 @@ from inferometer.evaluators.conditions.conditions import Conditions
 from inferometer.evaluators.drawing.charts import Drawing, find_plot
 from inferometer.evaluators.drawing.writer import inline_svg
 from inferometer.evaluators.evaluation import Evaluation, Measurement, Status
-from inferometer.evaluators.kinds.summary import name_width, process_groups, process_rows
+from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.kinds.summary import (
+    conditions_rows,
+    name_width,
+    process_groups,
+    process_rows,
+    trace_rows,
+)
 from inferometer.evaluators.reports.base import Column, Report, Row, Value
 from inferometer.evaluators.reports.table import cell_text, terminal_table
 from inferometer.manifests.errors import ConfigurationError, printable
@@ -250,6 +257,13 @@ class Result(ABC, Generic[M]):
         processes = process_rows(process_groups(evaluations))
         return (("model", f"{manifest.name} {manifest.version} on {on}"), *self._figures(), *processes)
 
-    @abstractmethod
     def _figures(self) -> Sequence[tuple[str, str]]:
         """Returns the summary as names and values; a value without a name continues the previous one."""
+        evaluation, kind = self.evaluation, kind_of(self.evaluation)
+        stopped = "" if self.complete or kind.keeps_interrupted else "  interrupted"
+        return (
+            *kind.summary(evaluation),
+            *conditions_rows(evaluation),
+            *trace_rows(evaluation),
+            ("evaluation", self.id + stopped),
+        )

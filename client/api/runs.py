@@ -12,12 +12,11 @@ from inferometer.client.api.results import Items, Result, Rows
 from inferometer.evaluators.kinds.batches import job as sweep
 from inferometer.evaluators.kinds.batches.job import SweepCell
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
-from inferometer.evaluators.kinds.batches.report import DurationReport, LatencyReport, summary_rows
-from inferometer.evaluators.kinds.ingestion.kind import IngestionReport, ingestion_rows
+from inferometer.evaluators.kinds.batches.report import DurationReport, LatencyReport
+from inferometer.evaluators.kinds.ingestion.kind import IngestionReport
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, IngestionSummary
-from inferometer.evaluators.kinds.summary import conditions_rows, trace_rows
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
-from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport, training_rows
+from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport
 from inferometer.evaluators.reports.base import Column, Row, in_ms
 
 if TYPE_CHECKING:
@@ -113,11 +112,6 @@ class Run(Result[BatchMeasurement]):
     @cached_property
     def _summary(self) -> LatencySummary:
         return LatencySummary.of(self.evaluation.measurement)
-
-    def _figures(self) -> Sequence[tuple[str, str]]:
-        evaluation = self.evaluation
-        rows = (*summary_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
-        return (*rows, ("evaluation", evaluation.id))
 
 
 class Runs(Items[Run]):
@@ -261,11 +255,6 @@ class Training(Result[TrainingMeasurement]):
         """A row for each measured step of each rank, as in ``agent info evaluation training_steps``."""
         return Rows(TrainingStepsReport.columns, TrainingStepsReport().rows([self.evaluation]))
 
-    def _figures(self) -> Sequence[tuple[str, str]]:
-        evaluation = self.evaluation
-        rows = (*training_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
-        return (*rows, ("evaluation", self.id))
-
 
 class Ingestion(Result[IngestionMeasurement]):
     """One run of a loader alone; in a notebook it displays as a table with its picture.
@@ -315,11 +304,6 @@ class Ingestion(Result[IngestionMeasurement]):
     def rows(self) -> Rows:
         """The row of ``agent info evaluation ingestion``, as a table."""
         return Rows(IngestionReport.columns, IngestionReport().rows([self.evaluation]))
-
-    def _figures(self) -> Sequence[tuple[str, str]]:
-        evaluation = self.evaluation
-        rows = (*ingestion_rows(evaluation), *conditions_rows(evaluation))
-        return (*rows, ("evaluation", self.id))
 
 
 def _latency(found: TrainingSummary | IngestionSummary, full: int) -> Latency:
