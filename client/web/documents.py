@@ -26,8 +26,7 @@ from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.compare import ComparisonRequest, compare
 from inferometer.evaluators.kinds.kind import timed_by
-from inferometer.evaluators.kinds.registry import find_kind, kind_of
-from inferometer.evaluators.kinds.repeating import again
+from inferometer.evaluators.kinds.registry import again, find_kind, kind_of
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,

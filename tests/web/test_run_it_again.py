@@ -18,7 +18,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.load.measurement import Scenario
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.kinds.repeating import again
+from inferometer.evaluators.kinds.registry import again
 from tests.evaluations import changed
 from tests.page_samples import steady
 from tests.reports.loads import calm, closed, searched
