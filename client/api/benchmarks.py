@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from typing_extensions import Unpack
 
-from inferometer.agent.inference.predictor import Precision
+from inferometer.agent.hardware.environment import Precision
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.api.invocation import Invocation, library_invocation
 from inferometer.client.api.requests import dataset_choice, named_model, system_request

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import click
 
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.given_models import INFERRED
-from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.client.api.stored import find_one, newest, others_of, readable_spans
 from inferometer.client.cli.command import (

@@ -1,12 +1,9 @@
-"""The kinds of measurement by name, and the command that measures an evaluation of any kind again.
-
-A kind is imported on first use; plug-ins announce further ones.
-"""
+"""The kinds of measurement by name. A kind is imported on first use; plug-ins announce further ones."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pkgutil import resolve_name
@@ -71,6 +68,18 @@ def kind_of(evaluation: Evaluation[M]) -> Kind[M]:
     return find_kind(evaluation.measurement.kind)
 
 
+def again(evaluation: Evaluation) -> Again:
+    """Returns the command that measures an evaluation again, with all that it does not repeat or requires.
+
+    It names the model's version, what ran it and every option that differs from its default.
+    """
+    from inferometer.evaluators.kinds.kind import Again, notes_on_repeating
+
+    found = kind_of(evaluation).again(evaluation)
+    notes = tuple(notes_on_repeating(evaluation))
+    return Again(found.words, (*notes, *found.notes) if found.words else (*found.notes, *notes))
+
+
 @cache
 def every_kind() -> tuple[Kind[Any], ...]:
     """Returns all kinds. A plug-in's kind that cannot be imported is logged once and left out."""
@@ -81,33 +90,3 @@ def every_kind() -> tuple[Kind[Any], ...]:
         except ConfigurationError as error:
             _log.warning("left out %s", error)
     return tuple(found)
-
-
-def again(evaluation: Evaluation) -> Again:
-    """Returns the command that measures an evaluation again, with all that it does not repeat or requires.
-
-    It names the model's version, what ran it and every option that differs from its default.
-    """
-    from inferometer.evaluators.kinds.kind import Again
-
-    found = kind_of(evaluation).again(evaluation)
-    notes = tuple(_notes(evaluation))
-    return Again(found.words, (*notes, *found.notes) if found.words else (*found.notes, *notes))
-
-
-def _notes(evaluation: Evaluation) -> Iterator[str]:
-    from inferometer.agent.inference.results import LOCAL_AGENT
-    from inferometer.evaluators.kinds.kind import SYNTHETIC, are_short
-
-    system, dataset = evaluation.system, evaluation.dataset
-    if evaluation.process is not None:
-        yield "It is one process of a group of --repeat; the command measures one more."
-    if system.agent != LOCAL_AGENT:
-        yield "It ran on a served agent, which may have other models and another load now."
-    if dataset.version is None and dataset.category != SYNTHETIC:
-        yield "The dataset has no manifest: its path is the one on the machine that ran the command."
-    if dataset.sample_ids is not None and not are_short(dataset.sample_ids):
-        yield (
-            f"FILE must have the ids of the {dataset.size} samples, one a line, which "
-            f"agent info evaluation show {evaluation.id} -f json gives."
-        )

@@ -9,8 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from inferometer.agent.hardware.environment import Device, DeviceKind
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Device, DeviceKind, Weights
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.cli.main import cli
 from inferometer.evaluators.datasets.base import DatasetIdentity

@@ -26,7 +26,7 @@ from inferometer.evaluators.kinds.training.request import TrainingData
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
 from inferometer.evaluators.loading.framework_readers import open_framework_reader
 from inferometer.evaluators.loading.loader import MOST_SAMPLES, DataOptions, LoadedBatch, Loader
-from inferometer.evaluators.loading.page_cache import CacheBefore, before_reading
+from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
 from inferometer.manifests.errors import (
     ConfigurationError,
     DatasetError,
@@ -302,7 +302,7 @@ def _run(
     description: SystemDescription,
     loader: Loader,
     dataset: Dataset,
-    cache: CacheBefore,
+    cache: CachedShare,
     callbacks: JobCallbacks[Progress],
 ) -> Evaluation[IngestionMeasurement]:
     """Announces the loading, and loads under the watch of the machine's conditions."""
@@ -333,7 +333,7 @@ def _run(
         return replace(evaluation, conditions=watch.end(steady_ns, request.batch_size))
 
 
-def _data_options(request: IngestionRequest, dataset: Dataset, cache: CacheBefore) -> DataOptions:
+def _data_options(request: IngestionRequest, dataset: Dataset, cache: CachedShare) -> DataOptions:
     data = request.data
     return DataOptions(
         backend=data.backend or dataset.backend or dataset.identity.category,
