@@ -1,51 +1,156 @@
-"""Generator of client/api/load_arguments.py: the arguments of the library that requests declare.
+"""Generator of client/api/arguments.py: the arguments of the library that requests declare.
 
 python -m tools.library_arguments         write the file
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from inferometer.evaluators.jobs.options import Option, options_of
-from inferometer.evaluators.kinds.load.request import LoadRequest
+from inferometer.evaluators.jobs.options import Option, options_of, plain
+from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions, SystemOptions
+from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
+from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 
-FILE = Path(__file__).resolve().parents[1] / "client" / "api" / "load_arguments.py"
+FILE = Path(__file__).resolve().parents[1] / "client" / "api" / "arguments.py"
 MEND = "run: make stubs"
-NAMED = ("initial_qps", "arrival", "percentile")
-"""The options that both functions name themselves."""
-NOT_OF_THE_LIBRARY = ("repeat",)
-"""A function measures once."""
-_HEAD = '''"""The arguments of loads that requests declare, from which make stubs writes them; do not edit."""
+_HEAD = '''"""The arguments of the library that requests declare, written by make stubs; do not edit."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import TypedDict
-
-
-class DeclaredLoadArguments(TypedDict, total=False):
-    """Further arguments of ``workload`` and ``max_qps``, with the defaults of the commands.
-
-    Attributes:
 '''
 _WIDTH = 110
+NAMED = ("model", "dataset")
+"""The arguments that functions name themselves."""
+_SEVERAL = ("framework", "batch_size", "gpu", "threads", "precision")
+"""The arguments of which a sweep has several values, which it names itself."""
+_ONE_EVALUATION = ("repeat", "leveled")
+_HELP = {
+    "sample_ids": "The ids of the samples that count.",
+    "synthetic": "Predict random tensors instead of a dataset's inputs, for speed only; so it is where a "
+    "model without a manifest has no inputs.",
+    "batch_size": "Inputs in a batch; by default 64, fewer for fewer inputs, 1 for a model of images of any "
+    "size, or what a file fixes.",
+    "fail_on_error": "Stop at the first input that fails; so it is for a model without a manifest.",
+}
+"""The descriptions that differ from those of the command line."""
+_TYPES = {
+    "Path": "str | os.PathLike[str]",
+    "tuple[int, ...]": "Sequence[int]",
+    "tuple[str, ...]": "Sequence[str]",
+    **dict.fromkeys(("Precision", "Scenario", "SharedMemoryUse", "TraceLevel", "Weights"), "str"),
+}
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """A class of the file.
+
+    Attributes:
+        of: The functions that have the arguments.
+        base: The class that it extends.
+        requests: The classes that declare the options.
+        but: The arguments to omit, beside those of the base and ``NAMED``.
+        only: The only arguments to add; None adds all.
+    """
+
+    of: str
+    base: str
+    requests: tuple[type[Any], ...]
+    but: Collection[str] = ()
+    only: Collection[str] | None = None
+
+
+_BATCHES = (BatchSystemOptions, DatasetOptions, BatchOptions, UrlsOptions, EvaluationRequest)
+CLASSES: Mapping[str, _Arguments] = {
+    "SharedArguments": _Arguments(
+        "``evaluate``, ``sweep``, ``measure``, ``workload`` and ``max_qps``",
+        "TypedDict",
+        (SystemOptions,),
+        but=_SEVERAL,
+    ),
+    "SweepArguments": _Arguments("``sweep``", "SharedArguments", _BATCHES, but=(*_SEVERAL, *_ONE_EVALUATION)),
+    "EvaluateArguments": _Arguments(
+        "``evaluate``", "SweepArguments", _BATCHES, only=(*_SEVERAL, *_ONE_EVALUATION)
+    ),
+    "LoadArguments": _Arguments(
+        "``workload`` and ``max_qps``",
+        "SharedArguments",
+        (SystemOptions, DatasetOptions, LoadRequest),
+        but=("dataset_category",),
+    ),
+    "WorkloadArguments": _Arguments("``workload``", "LoadArguments", (WorkloadRequest,)),
+    "MaxQpsArguments": _Arguments("``max_qps``", "LoadArguments", (MaxQpsRequest,)),
+}
 
 
 def text() -> str:
     """Returns the file as the requests declare it now."""
-    every = [each for each in options_of(LoadRequest) if each.name not in (*NAMED, *NOT_OF_THE_LIBRARY)]
-    attributes = "".join(_attribute(each) for each in every)
-    names = "".join(f"    {each.name}: {each.kind}{' | None' * (each.default is None)}\n" for each in every)
-    return f'{_HEAD}{attributes}    """\n\n{names}'
+    return _HEAD + "".join(_class(name, each) for name, each in CLASSES.items())
 
 
-def _attribute(each: Option) -> str:
-    plain = "" if each.default in (None, False) else f"{each.default:g}"
-    default = each.declared.default_text or plain
-    told = f"{each.declared.help.rstrip('.')}" + (f"; by default {default}." if default else ".")
-    lines = textwrap.wrap(f"{each.name}: {told}", _WIDTH - 8, subsequent_indent="    ")
-    return "".join(f"        {line}\n" for line in lines)
+def options_in(name: str) -> dict[str, Option]:
+    """Returns the options of a class by their arguments, with those of its bases."""
+    if name not in CLASSES:
+        return {}
+    found = CLASSES[name]
+    own = options_in(found.base)
+    for request in found.requests:
+        for option in options_of(request):
+            wanted = found.only is None or option.argument in found.only
+            if wanted and option.argument not in {*found.but, *NAMED}:
+                own.setdefault(option.argument, option)
+    return own
+
+
+def _class(name: str, found: _Arguments) -> str:
+    inherited = options_in(found.base)
+    own = {argument: each for argument, each in options_in(name).items() if argument not in inherited}
+    beside = "" if found.base == "TypedDict" else f" stand beside those of ``{found.base}``, and"
+    attributes = "".join(f"{line}\n" for argument, each in own.items() for line in _lines(argument, each))
+    names = "".join(f"    {argument}: {_type(each)}\n" for argument, each in own.items())
+    return (
+        f"\n\nclass {name}({found.base}, total=False):\n"
+        f'    """Further arguments of {found.of}.\n\n'
+        f"    They{beside} have the defaults of the commands.\n\n"
+        f'    Attributes:\n{attributes}    """\n\n{names}'
+    )
+
+
+def _lines(argument: str, each: Option) -> Iterator[str]:
+    value = plain(each.asked)
+    default = "" if value in (None, False) else f"{value:g}" if isinstance(value, float) else f"{value}"
+    default = each.declared.default_text or default
+    told = _HELP.get(argument, each.declared.help)
+    told = told.rstrip(".") + (f"; by default {default}." if default and "default" not in told else ".")
+    yield from _wrapped(f"        {argument}: {_in_python(told)}", "            ")
+
+
+def _wrapped(line: str, indent: str) -> list[str]:
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _in_python(told: str) -> str:
+    """Replaces the flags in a text by the arguments."""
+    arguments = {
+        flag: each.argument
+        for request in (*_BATCHES, WorkloadRequest, MaxQpsRequest)
+        for each in options_of(request)
+        for flag in each.flags
+    }
+    return re.sub(r"--\w+", lambda found: f"``{arguments.get(found[0], found[0])}``", told)
+
+
+def _type(each: Option) -> str:
+    return _TYPES.get(each.kind, each.kind) + " | None" * (each.asked is None)
 
 
 def main() -> None:

@@ -11,11 +11,20 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
+from typing_extensions import Self
+
 from inferometer.evaluators.conditions.conditions import Conditions
 from inferometer.evaluators.drawing.charts import Drawing, find_plot
 from inferometer.evaluators.drawing.writer import inline_svg
 from inferometer.evaluators.evaluation import Evaluation, Measurement, Status
-from inferometer.evaluators.kinds.summary import name_width
+from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.kinds.summary import (
+    conditions_rows,
+    name_width,
+    process_groups,
+    process_rows,
+    trace_rows,
+)
 from inferometer.evaluators.reports.base import Column, Report, Row, Value
 from inferometer.evaluators.reports.table import cell_text, terminal_table
 from inferometer.manifests.errors import ConfigurationError, printable
@@ -92,6 +101,9 @@ def _text(text: str) -> str:
     return escape(printable(text))
 
 
+_Item = TypeVar("_Item")
+
+
 class Tabular(ABC):
     """The base of objects that display as a table and convert it for other programs."""
 
@@ -141,7 +153,25 @@ class Tabular(ABC):
         return table(self._columns, self._table)
 
 
-class Rows(Tabular, Sequence[Row]):
+class Items(Tabular, Sequence[_Item]):
+    """The base of tables that are also a sequence."""
+
+    _items: tuple[_Item, ...]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, place: int) -> _Item: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[_Item]: ...
+
+    def __getitem__(self, place: int | slice) -> _Item | Sequence[_Item]:
+        return self._items[place]
+
+
+class Rows(Items[Row]):
     """The rows of a report.
 
     Args:
@@ -151,19 +181,7 @@ class Rows(Tabular, Sequence[Row]):
 
     def __init__(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
         self._of_all = tuple(columns)
-        self._rows = tuple(rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, place: int) -> Row: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Row]: ...
-
-    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
-        return self._rows[place]
+        self._items = tuple(rows)
 
     @property
     def _columns(self) -> Sequence[Column]:
@@ -171,7 +189,7 @@ class Rows(Tabular, Sequence[Row]):
 
     @property
     def _table(self) -> Sequence[Row]:
-        return self._rows
+        return self._items
 
 
 def _missing(package: str) -> ConfigurationError:
@@ -193,6 +211,20 @@ class Result(ABC, Generic[M]):
 
     def __init__(self, evaluation: Evaluation[M]) -> None:
         self.evaluation = evaluation
+        self._group: tuple[Any, ...] = (self,)
+
+    @classmethod
+    def last_of(cls, evaluations: Iterable[Evaluation[M]]) -> Self:
+        """Returns the result of the last evaluation of a call; its ``group`` has all of them."""
+        group = tuple(map(cls, evaluations))
+        for each in group:
+            each._group = group
+        return group[-1]
+
+    @property
+    def group(self) -> tuple[Self, ...]:
+        """The results of the call in order; several where it repeats, and the last of them is returned."""
+        return self._group
 
     @property
     def id(self) -> str:
@@ -221,8 +253,17 @@ class Result(ABC, Generic[M]):
         system = self.evaluation.system
         manifest = system.manifest
         on = f"{manifest.framework.name} {system.framework_version} ({system.device}, {system.agent})"
-        return (("model", f"{manifest.name} {manifest.version} on {on}"), *self._figures())
+        evaluations: list[Evaluation[Any]] = [each.evaluation for each in self.group]
+        processes = process_rows(process_groups(evaluations))
+        return (("model", f"{manifest.name} {manifest.version} on {on}"), *self._figures(), *processes)
 
-    @abstractmethod
     def _figures(self) -> Sequence[tuple[str, str]]:
         """Returns the summary as names and values; a value without a name continues the previous one."""
+        evaluation, kind = self.evaluation, kind_of(self.evaluation)
+        stopped = "" if self.complete or kind.keeps_interrupted else "  interrupted"
+        return (
+            *kind.summary(evaluation),
+            *conditions_rows(evaluation),
+            *trace_rows(evaluation),
+            ("evaluation", self.id + stopped),
+        )

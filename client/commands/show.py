@@ -31,11 +31,6 @@ from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.summary import conditions_rows, name_width
 from inferometer.evaluators.kinds.traces import LayersReport, SpanSource, heaviest
 from inferometer.evaluators.reports.base import (
-    CONDITIONS_COLUMN,
-    EVALUATION_COLUMNS,
-    STABILITY_COLUMN,
-    STATUS_COLUMN,
-    VERDICT_COLUMN,
     describe,
 )
 from inferometer.manifests.errors import printable
@@ -43,8 +38,6 @@ from inferometer.manifests.errors import printable
 HEAVIEST = 10
 _STAGES = ("read", "preprocess", "predict", "postprocess")
 _NS_PER_S = 1_000_000_000
-_ASIDE = (STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN, VERDICT_COLUMN)
-_COMMON = {*EVALUATION_COLUMNS, *_ASIDE}
 
 
 def as_document(
@@ -96,7 +89,6 @@ def _trace_document(evaluation: Evaluation) -> dict[str, Any] | None:
 
 
 _BYTES_PER_GIB = 1024**3
-_NS_PER_MS = 1_000_000
 _LONGEST_NAME = 40
 _INDENT = 14
 

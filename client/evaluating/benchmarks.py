@@ -17,12 +17,12 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.requests import named_model
-from inferometer.client.evaluating.parsing import read_precision
 from inferometer.evaluators.datasets.opening import BACKENDS
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.job import DatasetChoice, EvaluationRequest, SystemRequest
+from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest
 from inferometer.evaluators.jobs.options import BENCH_BATCHES, MXNET, PYTORCH
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.jobs.request import read_precision
+from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest
 from inferometer.evaluators.kinds.ingestion.job import OWN, IngestionLength, IngestionRequest
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.training.measurement import TrainingOptions
@@ -150,7 +150,7 @@ def read_system(
     _refuse_unsupported(values)
     devices = _devices(values)
     name, version = named_model(catalog, values["model"], values["model_version"])
-    precision = read_precision(values["dtype"]) or Precision.FLOAT32
+    precision = read_precision(values["dtype"])
     request = SystemRequest(
         model_name=name,
         model_version=version,

@@ -28,10 +28,10 @@ from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import (
     BatchMeasurement,
-    BatchOptions,
     BatchTimes,
     InputPrediction,
 )
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.evaluators.store.opening import open_store
 from inferometer.evaluators.tasks.accuracy import Accuracy

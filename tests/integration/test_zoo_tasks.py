@@ -16,7 +16,8 @@ from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.opening import open_dataset
 from inferometer.evaluators.evaluation import SystemUnderTest
-from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchOptions
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.catalog import Catalog
 

@@ -35,12 +35,8 @@ from inferometer.evaluators.documents import (
     storable_text,
 )
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.batches.measurement import (
-    BatchMeasurement,
-    BatchOptions,
-    BatchTimes,
-    InputPrediction,
-)
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchTimes, InputPrediction
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.tasks.accuracy import Accuracy
 from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from inferometer.manifests.errors import ConfigurationError

@@ -26,11 +26,11 @@ from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, utc_now
 from inferometer.evaluators.kinds.batches.measurement import (
     BatchMeasurement,
-    BatchOptions,
     BatchTimes,
     InputPrediction,
     LengthPlan,
 )
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.tasks.accuracy import Accuracy, predicted_samples
 from inferometer.evaluators.tasks.classification import ClassificationMetric
 from inferometer.evaluators.tasks.metric import METRICS, TaskMetric

@@ -24,7 +24,8 @@ from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.documents import restored, storable
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.documents import BATCHES_PER_DOCUMENT
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions, BatchTimes, InputPrediction
+from inferometer.evaluators.kinds.batches.measurement import BatchTimes, InputPrediction
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.store.documents import (
     SCHEMA_VERSION,
     Document,

@@ -1,1 +1,0 @@
-"""Benchmarks of single operators: their timing, their processes, and the peak of this machine."""
