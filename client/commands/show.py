@@ -29,7 +29,8 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.kind import timed_by
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.summary import conditions_rows, name_width
-from inferometer.evaluators.kinds.traces import LayersReport, SpanSource, heaviest
+from inferometer.evaluators.kinds.kind import SpanSource
+from inferometer.evaluators.kinds.traces import LayersReport, heaviest
 from inferometer.evaluators.reports.base import (
     describe,
 )

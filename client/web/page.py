@@ -28,7 +28,7 @@ from inferometer.client.web.documents import (
 )
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.traces import SpanSource
+from inferometer.evaluators.kinds.kind import SpanSource
 from inferometer.manifests.errors import ConfigurationError
 
 _FOLDER = "static"

@@ -7,15 +7,17 @@ stores a measurement whose fields are plain: numbers, texts, sequences of them, 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.agent.hardware.allocator import SETTING, Allocator
 from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
 from inferometer.agent.inference.results import LOCAL_AGENT, SystemDescription
+from inferometer.agent.tracing.recorder import SpanChunk
 from inferometer.evaluators.documents import Document, Part, Stored, checked, restored, storable
 from inferometer.evaluators.evaluation import Evaluation, M, Measurement, Status
 from inferometer.evaluators.jobs.options import needs_system, options_of, words
@@ -34,6 +36,9 @@ from inferometer.evaluators.reports.writer import finite
 from inferometer.evaluators.verdict import FIGURES
 from inferometer.manifests.errors import StoreError
 
+SpanSource: TypeAlias = Callable[[str], Iterator[SpanChunk]]
+"""Yields the spans of an evaluation's trace, by its id; see ``EvaluationStore.spans``."""
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -42,7 +47,6 @@ if TYPE_CHECKING:
     from inferometer.evaluators.drawing.charts import Drawing, Plot
     from inferometer.evaluators.jobs.job import Job
     from inferometer.evaluators.kinds.load.measurement import RateAnswer
-    from inferometer.evaluators.kinds.traces import SpanSource
     from inferometer.evaluators.tasks.accuracy import Accuracy
     from inferometer.evaluators.tasks.metric import TaskResult
     from inferometer.evaluators.verdict import RunTimes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from inferometer.agent.tracing.recorder import NO_BATCH, NO_PARENT, SpanChunk, TraceLevel, span_id_text
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.kind import SpanSource
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.reports.base import (
     NAME_COLUMNS,
@@ -36,8 +37,6 @@ from inferometer.evaluators.traces.layers import Layer, layers
 Traced: TypeAlias = BatchMeasurement | TrainingMeasurement
 """The measurements whose traces have batches and layers; a batch of a training is a step."""
 TRACED = (BatchMeasurement, TrainingMeasurement)
-SpanSource: TypeAlias = Callable[[str], Iterator[SpanChunk]]
-"""Yields the spans of an evaluation's trace, by its id; see ``EvaluationStore.spans``."""
 
 TRACED_COLUMNS = (*NAME_COLUMNS, Column("trace_level", "trace level", detail=1), STABILITY_COLUMN)
 

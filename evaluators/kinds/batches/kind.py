@@ -36,6 +36,7 @@ from inferometer.evaluators.kinds.kind import (
     Again,
     Kind,
     Rows,
+    SpanSource,
     dataset_words,
     drawn,
     own_values,
@@ -43,7 +44,7 @@ from inferometer.evaluators.kinds.kind import (
     timed_by,
     top_figures,
 )
-from inferometer.evaluators.kinds.traces import TRACED_COLUMNS, LayersReport, SpanSource, heaviest
+from inferometer.evaluators.kinds.traces import TRACED_COLUMNS, LayersReport, heaviest
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.statistics import values_for_percentile
 from inferometer.evaluators.tasks.accuracy import Accuracy

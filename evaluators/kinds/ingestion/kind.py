@@ -30,9 +30,16 @@ from inferometer.evaluators.kinds.ingestion.measurement import (
     IngestionSummary,
     LoadTimes,
 )
-from inferometer.evaluators.kinds.kind import Kind, Rows, drawn, failure_values, own_values, top_figures
+from inferometer.evaluators.kinds.kind import (
+    Kind,
+    Rows,
+    SpanSource,
+    drawn,
+    failure_values,
+    own_values,
+    top_figures,
+)
 from inferometer.evaluators.kinds.summary import ms_text
-from inferometer.evaluators.kinds.traces import SpanSource
 from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,

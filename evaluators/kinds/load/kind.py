@@ -18,6 +18,7 @@ from inferometer.evaluators.kinds.kind import (
     Again,
     Kind,
     Rows,
+    SpanSource,
     dataset_words,
     drawn,
     own_values,
@@ -37,7 +38,6 @@ from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, WorkloadPlot
 from inferometer.evaluators.kinds.load.report import MaxQpsReport, ProbesReport, WorkloadReport
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import LoadSummary, run_rows, search_rows
-from inferometer.evaluators.kinds.traces import SpanSource
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.verdict import FIGURES, MAX_QPS, THROUGHPUT, RunTimes
 

@@ -38,7 +38,15 @@ from inferometer.evaluators.drawing.charts import (
     time_unit,
 )
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.kind import Again, Kind, Rows, allocator_words, drawn, own_values
+from inferometer.evaluators.kinds.kind import (
+    Again,
+    Kind,
+    Rows,
+    SpanSource,
+    allocator_words,
+    drawn,
+    own_values,
+)
 from inferometer.evaluators.kinds.operators.measurement import (
     Cache,
     Correctness,
@@ -51,7 +59,6 @@ from inferometer.evaluators.kinds.operators.measurement import (
     Stop,
 )
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines, parameter_text
-from inferometer.evaluators.kinds.traces import SpanSource
 from inferometer.evaluators.reports.base import Row
 
 if TYPE_CHECKING:

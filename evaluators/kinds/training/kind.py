@@ -52,6 +52,7 @@ from inferometer.evaluators.kinds.kind import (
     Again,
     Kind,
     Rows,
+    SpanSource,
     allocator_words,
     drawn,
     failure_values,
@@ -59,7 +60,6 @@ from inferometer.evaluators.kinds.kind import (
     top_figures,
     words_of,
 )
-from inferometer.evaluators.kinds.traces import SpanSource
 from inferometer.evaluators.kinds.training.measurement import (
     StepTimes,
     TrainingMeasurement,
