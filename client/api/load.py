@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from typing_extensions import Unpack
 
+from inferometer.client.api.arguments import DeclaredLoadArguments
 from inferometer.client.api.invocation import Invocation, library_invocation
-from inferometer.client.api.load_arguments import DeclaredLoadArguments
 from inferometer.client.api.requests import dataset_choice, system_request
 from inferometer.client.api.results import Result
 from inferometer.client.api.runner import measured

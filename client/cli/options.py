@@ -189,22 +189,27 @@ dataset_options = options(
 """Adds the options of datasets, from ``dataset_name`` to ``sample_ids``."""
 
 
-def request_options(request: type[Any], but: Collection[str] = ()) -> Callable[[Any], Any]:
-    """Adds the options that a request declares, in order; their parameters have the names of its fields.
+def request_options(
+    request: type[Any], but: Collection[str] = (), only: Collection[str] | None = None
+) -> Callable[[Any], Any]:
+    """Adds the options that a request declares, in order; their parameters have the library's names.
 
     Args:
         request: The class of the request.
         but: The names of the options to omit.
+        only: Those to add; None adds all.
     """
-    return options(*(_option(each) for each in options_of(request) if each.name not in but))
+    every = (each for each in options_of(request) if each.name not in but)
+    return options(*(_option(each) for each in every if only is None or each.name in only))
 
 
 def _option(each: Option) -> Callable[[Any], Any]:
-    shown, names = each.declared, (*each.flags, each.name)
+    shown, names = each.declared, (*each.flags, each.argument)
     if each.kind == "bool":
         return boolean(*names, help=shown.help, default=each.default)
     suffix = f"  [default: {shown.default_text}]" if shown.default_text else ""
-    settings: dict[str, Any] = {} if each.default is None else {"default": each.default}
+    default = getattr(each.default, "value", each.default)
+    settings: dict[str, Any] = {} if default in (None, "") else {"default": default}
     if shown.made is not None:
         made = shown.made
         settings["callback"] = lambda _context, _parameter, value: None if value is None else made(value)
@@ -214,7 +219,7 @@ def _option(each: Option) -> Callable[[Any], Any]:
 def _type(each: Option) -> Any:
     shown, within = each.declared, each.declared.within
     if shown.choices:
-        return click.Choice(shown.choices)
+        return click.Choice(shown.choices, case_sensitive=not shown.any_case)
     if each.kind == "Path":
         return INPUT if shown.reads else FILE
     if within is None:

@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, suggestion
 
 MOST_SEED = 2**63 - 1
 
@@ -142,6 +143,9 @@ class Declared:
         default_text: The default that the help names where the field's own is None.
         reads: Whether it names a file that is read.
         made: Makes the value of a choice; None keeps the text.
+        any_case: Whether a choice may also be written in capital letters.
+        argument: The library's argument; empty for the name of the field.
+        asked: The default where a user is asked, if a request that is made in code has another one.
     """
 
     help: str
@@ -152,6 +156,9 @@ class Declared:
     default_text: str = ""
     reads: bool = False
     made: Callable[[str], Any] | None = None
+    any_case: bool = False
+    argument: str = ""
+    asked: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +166,7 @@ class Option:
     """An option of a request.
 
     Attributes:
-        name: The name of the field, and of the library's argument.
+        name: The name of the field.
         default: The default.
         kind: ``int``, ``float``, ``bool``, ``str`` or ``Path``.
         declared: Its description for front ends.
@@ -171,9 +178,14 @@ class Option:
     declared: Declared
 
     @property
+    def argument(self) -> str:
+        """The library's argument, by whose name the values of the command line are too."""
+        return self.declared.argument or self.name
+
+    @property
     def flags(self) -> tuple[str, ...]:
         """Its flags on the command line, the preferred one first."""
-        return self.declared.flags or (f"--{spoken(self.name)}",)
+        return self.declared.flags or (f"--{spoken(self.argument)}",)
 
     def words(self, value: Any) -> Iterator[str]:
         """Yields the word of the command line that sets it; none for the default."""
@@ -195,7 +207,27 @@ def options_of(request: type[Any]) -> Iterator[Option]:
     """Yields the options of a request, in the order of their fields."""
     for each in fields(request):
         if (found := each.metadata.get(_KEY)) is not None:
-            yield Option(each.name, each.default, _kind_of(each), found)
+            default = each.default if found.asked is None else found.asked
+            yield Option(each.name, default, _kind_of(each), found)
+
+
+def taken(request: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a request from the values of its options by argument.
+
+    Those that are left out or None have the default. Nothing is checked: ``check_options`` does that.
+    """
+    found = {}
+    for option in options_of(request):
+        value, shown = values.get(option.argument), option.declared
+        if value is None:
+            value = option.default
+        elif isinstance(value, str) and shown.choices:
+            value = value.lower() if shown.any_case else value
+            value = shown.made(value) if shown.made is not None and value in shown.choices else value
+        elif option.kind == "Path" and isinstance(value, str | os.PathLike):
+            value = Path(value)
+        found[option.name] = value
+    return found
 
 
 def needs_system(request: type[Any]) -> bool:
@@ -211,19 +243,26 @@ def check_options(request: Any) -> None:
     """
     for option in options_of(type(request)):
         value, shown = getattr(request, option.name), option.declared
-        if value is None:
+        if value is None or value == option.default == "":
             continue
-        known = _TYPES.get(option.kind, object)
-        if not isinstance(value, known) or (option.kind in ("int", "float") and isinstance(value, bool)):
-            raise ConfigurationError(
-                f"{spoken(option.name)} is {value!r}; it must be {_ARTICLES[option.kind]}"
-            )
-        if shown.within is not None:
-            check_number(option.name, value, shown.within)
+        check_value(option.argument, value, option.kind, shown.within)
         if shown.choices and str(getattr(value, "value", value)) not in shown.choices:
             raise ConfigurationError(
-                f'unknown {spoken(option.name)} "{value}"; known: {", ".join(shown.choices)}'
+                f'unknown {spoken(option.argument)} "{value}"; {suggestion(str(value), shown.choices)}'
             )
+
+
+def check_value(name: str, value: Any, kind: str, within: Range | None = None) -> None:
+    """Checks a value, of ``int``, ``float``, ``bool``, ``str`` or ``Path``.
+
+    Raises:
+        ConfigurationError: It has another type, or is out of its range.
+    """
+    known = _TYPES.get(kind, object)
+    if not isinstance(value, known) or (kind in ("int", "float") and isinstance(value, bool)):
+        raise ConfigurationError(f"{spoken(name)} is {value!r}; it must be {_ARTICLES[kind]}")
+    if within is not None:
+        check_number(name, value, within)
 
 
 def given_options(request: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ from inferometer.evaluators.reports.base import (
 )
 from inferometer.evaluators.reports.traces import SpanSource
 from inferometer.evaluators.statistics import values_for_percentile
-from inferometer.evaluators.store.values import Document, Part, Stored, checked, fields_of, joined, restored
+from inferometer.evaluators.store.values import Document, Part, Stored, checked, joined, restored, storable
 
 BATCHES_PER_DOCUMENT = 20_000
 _TIMES = tuple(field.name for field in fields(LoadTimes))
@@ -67,7 +67,7 @@ class IngestionDocuments:
         failures = failure_documents(measured.failures)
         document = {
             **{name: getattr(measured, name) for name in _NUMBERS},
-            "data": fields_of(measured.data),
+            "data": storable(measured.data.values),
             "batch_count": count,
             "failure_count": len(measured.failures),
         }
@@ -87,7 +87,7 @@ class IngestionDocuments:
             raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are there")
         return IngestionMeasurement(
             **{name: int(stored[name]) for name in _NUMBERS},
-            data=checked(DataOptions(**restored(stored["data"]))),
+            data=checked(DataOptions.of(restored(stored["data"]))),
             times=LoadTimes(**columns),
             elapsed_ns=int(head["elapsed_ns"]),
             failures=failures,
@@ -336,7 +336,7 @@ class IngestionKind(Kind[IngestionMeasurement]):
         [row], measured = IngestionReport().rows([evaluation]), evaluation.measurement
         figures = {
             "num_warmup_batches": measured.num_warmup_batches,
-            "data": asdict(measured.data),
+            "data": measured.data.values,
             **own_values(IngestionReport(), row, "dataset_name"),
             "failures": failure_values(measured.failures),
         }
@@ -348,6 +348,11 @@ class IngestionKind(Kind[IngestionMeasurement]):
     def unfit(self, measurement: IngestionMeasurement) -> str:
         return ""
 
+    def facts(
+        self, evaluation: Evaluation[IngestionMeasurement], timed: Evaluation[IngestionMeasurement]
+    ) -> Iterator[tuple[str, Any]]:
+        yield from evaluation.measurement.data.conditions.items()
+
     def conditions(self, evaluation: Evaluation[IngestionMeasurement]) -> Mapping[str, str]:
         measured, data = evaluation.measurement, evaluation.measurement.data
         return {
@@ -356,6 +361,7 @@ class IngestionKind(Kind[IngestionMeasurement]):
             "reader": data.reader,
             "loader": str(data),
             "in the page cache": _cached(data.cached_before),
+            **data.conditions,
         }
 
     def run_times(self, evaluation: Evaluation[IngestionMeasurement]) -> RunTimes:

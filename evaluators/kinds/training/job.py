@@ -17,11 +17,11 @@ import numpy as np
 
 from inferometer.agent.hardware.environment import Device
 from inferometer.agent.inference.predictor import Precision, PredictorOptions, Weights
-from inferometer.agent.inference.results import InputFailure, with_labels
+from inferometer.agent.inference.results import InputFailure, SystemDescription, with_labels
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
 from inferometer.agent.training.trainer import Rank, Trainer, TrainerOptions
-from inferometer.evaluators.conditions.watch import Watch
+from inferometer.evaluators.conditions.watch import DescribedHere, Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.datasets.classes import class_indices
 from inferometer.evaluators.evaluation import Evaluation, Status
@@ -32,15 +32,18 @@ from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
-from inferometer.evaluators.kinds.training.ranks import RankRequest, run_ranks
-from inferometer.evaluators.kinds.training.request import EPOCH_BATCHES, SYNTHETIC, TrainingRequest
-from inferometer.evaluators.kinds.training.training_run import TrainedSystem, TrainingRun
+from inferometer.evaluators.kinds.training.options import SYNTHETIC
+from inferometer.evaluators.kinds.training.ranks import run_ranks
+from inferometer.evaluators.kinds.training.request import RankRequest, TrainingRequest
+from inferometer.evaluators.kinds.training.training_run import TrainingRun
 from inferometer.evaluators.loading.dataset_loader import UNLABELLED, DatasetLoader, SyntheticLoader
-from inferometer.evaluators.loading.loader import DataOptions, Loader, LoaderOptions
+from inferometer.evaluators.loading.loader import Loader, LoaderOptions
 from inferometer.evaluators.loading.page_cache import CacheBefore, before_reading
 from inferometer.manifests.errors import ConfigurationError, DatasetError, OutputError
 from inferometer.manifests.schema import Loss, ModelManifest
 
+EPOCH_BATCHES = 100
+"""The batches of an epoch of synthetic data, if ``num_batches`` does not say how many are needed."""
 _TOP = 5
 
 
@@ -181,7 +184,7 @@ def _train_once(
                 callbacks.on_warning(f"drop_cache: {cache.reason}")
         sources = replace(sources, cache=cache)
         with _loader(request, manifest, sources.training, trainer) as loader:
-            evaluation = _run(request, trainer, TrainedSystem(description), loader, sources, callbacks, scope)
+            evaluation = _run(request, trainer, description, loader, sources, callbacks, scope)
         if evaluation is None or evaluation.status is Status.INTERRUPTED:
             return evaluation, None
         if sources.validation is not None:
@@ -300,7 +303,7 @@ def _loader(
 def _run(
     request: TrainingRequest,
     trainer: Trainer,
-    system: TrainedSystem,
+    system: SystemDescription,
     loader: Loader,
     sources: _Sources,
     callbacks: JobCallbacks[Progress],
@@ -312,16 +315,16 @@ def _run(
     identity = _identity(request, loader.batches * options.effective_batch, sources.training)
     effective = f" × {ranks * devices}" if ranks * devices > 1 else ""
     work = f"training, batch {options.batch_size}{effective}, {options.precision}, {options.optimizer}"
-    callbacks.on_start(JobStart(system.description, identity.name, identity.size, work))
-    _log.info("manifest %s", system.description.manifest.source)
-    with Watch(system, loader.processes, trainer.options.rank.launcher) as watch:
+    callbacks.on_start(JobStart(system, identity.name, identity.size, work))
+    _log.info("manifest %s", system.manifest.source)
+    with Watch(DescribedHere(system), loader.processes, trainer.options.rank.launcher) as watch:
         evaluation = TrainingRun(
             trainer,
-            system.description,
+            system,
             loader,
             identity,
             options,
-            _data_options(request, sources),
+            request.data.kept(sources.training.backend if sources.training else SYNTHETIC, sources.cache),
             fail_on_error=request.fail_on_error,
             on_progress=callbacks.on_progress,
             stop_requested=callbacks.stop_requested,
@@ -341,22 +344,6 @@ def _identity(request: TrainingRequest, synthetic: int, dataset: Dataset | None)
         return dataset.identity
     name = f"synthetic data (seed {request.data.seed})"
     return DatasetIdentity(SYNTHETIC, name, None, None, synthetic)
-
-
-def _data_options(request: TrainingRequest, sources: _Sources) -> DataOptions:
-    data, dataset, cache = request.data, sources.training, sources.cache
-    if dataset is None:
-        return DataOptions(SYNTHETIC, "device" if data.on_device else "host", seed=data.seed)
-    return DataOptions(
-        backend=dataset.backend,
-        workers=data.workers,
-        processes=data.processes,
-        prefetch=data.prefetch,
-        shuffle=data.shuffle,
-        seed=data.seed,
-        cached_before=None if cache is None else cache.share,
-        dropped=cache is not None and cache.dropped,
-    )
 
 
 def trainings(

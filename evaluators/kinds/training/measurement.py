@@ -17,6 +17,7 @@ from inferometer.evaluators.intervals import (
     serial_percentile_interval,
 )
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
+from inferometer.evaluators.kinds.training.options import TrainingOptions
 from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.statistics import carried_percentile
 
@@ -30,52 +31,6 @@ class Bound(str, Enum):
     COPY = "copy"
     COMPUTE = "compute"
     COMMUNICATION = "communication"
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingOptions:
-    """The options of a training run.
-
-    Attributes:
-        batch_size: Samples in a batch of one device; the last batch of an epoch may hold fewer.
-        num_batches: Measured steps; None means that ``num_epochs`` ends the run.
-        num_warmup_batches: Steps before, which train and are not measured.
-        num_epochs: Passes over the data, the warm-up included; None means that ``num_batches`` ends the run.
-        loss: The loss, as ``manifests.schema.Loss`` has it.
-        optimizer: The optimizer's name.
-        learning_rate: Its learning rate.
-        momentum: Its momentum.
-        weight_decay: Its L2 penalty.
-        precision: The type of the numbers that the model computes with.
-        api: The API of the framework, where it has several.
-        devices: Devices of one rank.
-        ranks: Processes that train together.
-        communication: How gradients are added up over devices and ranks; empty for one device.
-        parts_every: The interval, in steps, at which the parts of a step are timed; 0 for never.
-        cudnn_benchmark: Whether cuDNN times its algorithms; None for the framework's default.
-    """
-
-    batch_size: int
-    num_batches: int | None = 100
-    num_warmup_batches: int = 1
-    num_epochs: int | None = None
-    loss: str = "cross_entropy"
-    optimizer: str = "sgd"
-    learning_rate: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    precision: str = "float32"
-    api: str = ""
-    devices: int = 1
-    ranks: int = 1
-    communication: str = ""
-    parts_every: int = 10
-    cudnn_benchmark: bool | None = None
-
-    @property
-    def effective_batch(self) -> int:
-        """The samples of one full step over all devices and ranks."""
-        return self.batch_size * self.devices * self.ranks
 
 
 @dataclass(frozen=True, slots=True, eq=False)

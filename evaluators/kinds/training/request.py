@@ -1,101 +1,117 @@
-"""Requests of training: the model, its data, and how it is trained."""
+"""Requests of training: the model, its data, how it is trained, and the ranks that train together.
+
+Help shows their options, so that what takes long to import is imported where it is needed.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.hardware.environment import CPU, Device
 from inferometer.agent.tracing.recorder import TraceLevel
-from inferometer.agent.training.trainer import OptimizerOptions
-from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.datasets.opening import open_dataset, open_path
-from inferometer.evaluators.jobs.job import SystemRequest
-from inferometer.evaluators.kinds.training.measurement import TrainingOptions
-from inferometer.evaluators.loading.loader import MOST_SAMPLES, LoaderOptions
-from inferometer.manifests.catalog import Catalog
+from inferometer.evaluators.jobs.options import COUNT, MXNET, NOT_NEGATIVE, check_options, declared, taken
+from inferometer.evaluators.kinds.training.options import TrainingData, TrainingOptions, length_of
 from inferometer.manifests.errors import ConfigurationError, OutputError
 
-SYNTHETIC = "synthetic"
-EPOCH_BATCHES = 100
-"""The batches of an epoch of synthetic data, if ``num_batches`` does not say how many are needed."""
+if TYPE_CHECKING:
+    from inferometer.agent.training.trainer import OptimizerOptions, Rank
+    from inferometer.evaluators.jobs.job import SystemRequest
 
+MOST_RANKS = 1024
 _PROBED_BYTES = 4096
 """The bytes written to the path of the weights before a training, so that a full disk is detected in time."""
+_DISTRIBUTED = ("dist_sync", "dist_device_sync", "dist_async")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingData:
-    """The batches of a training, and how they are loaded.
+def default_system() -> SystemRequest:
+    """Returns the default model, in this process."""
+    from inferometer.evaluators.jobs.job import SystemRequest
+
+    return SystemRequest()
+
+
+@dataclass(frozen=True, slots=True)
+class RankRequest:
+    """How many processes train together, and which of them this one is.
 
     Attributes:
-        path: The files of a dataset; with neither path nor name, the data is synthetic.
-        name: The name of a dataset in its manifest.
-        backend: The format of the files at ``path``; None finds it out.
-        on_device: Whether one synthetic batch stays on the device, instead of a copy for each step.
-        workers: The workers that read and preprocess.
-        processes: Whether the workers are processes; else they are threads.
-        prefetch: Batches that are loaded ahead.
-        shuffle: Whether the order is drawn anew for each epoch.
-        seed: The seed of that order, and of synthetic data.
-        drop_cache: Whether the files are dropped from the page cache first.
+        num_ranks: The processes on all hosts; None for those of the launcher, or a single one.
+        rank: The number of this process, from 0; None if this process starts all ranks on its host.
+        rank_address: The host and port, on the host of rank 0, at which the ranks meet; needs ``rank``.
+        local_rank: The number of this process on its host, which chooses the GPU.
+        num_servers: The servers of MXNet's kvstore, where one runs; None for those of the launcher, or one.
 
     Raises:
-        ConfigurationError: Two sources of data are named, or what synthetic data has not.
+        ConfigurationError: A number is out of range, or the fields contradict each other.
     """
 
-    path: Path | None = None
-    name: str | None = None
-    backend: str | None = None
-    on_device: bool = False
-    workers: int = 0
-    processes: bool = False
-    prefetch: int = 0
-    shuffle: bool = False
-    seed: int = 0
-    drop_cache: bool = False
+    num_ranks: int | None = declared(
+        None,
+        "Processes that train together.",
+        "N",
+        within=COUNT,
+        default_text="those of torchrun or srun; in PyTorch one per GPU",
+    )
+    rank: int | None = declared(
+        None, "Number of this process among those of several hosts.", "N", within=NOT_NEGATIVE
+    )
+    rank_address: str = declared("", "Where the ranks of several hosts meet.", "HOST:PORT", default_text='""')
+    local_rank: int = declared(0, "Number of this process on its host.", "N", within=NOT_NEGATIVE)
+    num_servers: int | None = declared(
+        None,
+        "Servers of a kvstore that is dist_….",
+        "N",
+        within=COUNT,
+        default_text="1",
+        argument="kv_num_servers",
+    )
 
     def __post_init__(self) -> None:
-        if self.path and self.name:
-            raise ConfigurationError("data_dir and dataset_name both name a dataset; give one of them")
-        if self.on_device and not self.is_synthetic:
+        for name, count in (("num_ranks", self.num_ranks), ("num_servers", self.num_servers)):
+            if count is not None and not 1 <= count <= MOST_RANKS:
+                raise ConfigurationError(f"{name} is {count}; allowed: 1 to {MOST_RANKS}")
+        if self.rank is None:
+            if self.rank_address or self.local_rank:
+                named = "rank_address" if self.rank_address else "local_rank"
+                raise ConfigurationError(f"{named} needs rank, the number of this process from 0")
+            return
+        if self.num_ranks is None or not self.rank_address:
+            raise ConfigurationError("rank needs num_ranks and rank_address, such as node1:29500")
+        if not 0 <= self.rank < self.num_ranks:
             raise ConfigurationError(
-                "data on the device is one synthetic batch; leave out data_dir and dataset_name"
+                f"rank is {self.rank}; allowed: 0 to num_ranks - 1, {self.num_ranks - 1}"
             )
-        if self.is_synthetic and self.backend not in (None, SYNTHETIC):
-            raise ConfigurationError(
-                f"data_backend {self.backend} needs data_dir, the folder or the file of the dataset"
-            )
-        if self.is_synthetic and self.drop_cache:
-            raise ConfigurationError("drop_cache is for files; synthetic data is in memory")
-        self.loader_options(1)  # whose checks are those of the workers
+        if not 0 <= self.local_rank <= self.rank:
+            raise ConfigurationError(f"local_rank is {self.local_rank}; allowed: 0 to rank, {self.rank}")
+        host, _, port = self.rank_address.rpartition(":")
+        if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
+            raise ConfigurationError(f"rank_address is {self.rank_address!r}; it must be like node1:29500")
 
-    @property
-    def is_synthetic(self) -> bool:
-        """Whether no dataset is named."""
-        return self.path is None and self.name is None
+    def of_this_process(self, environ: Mapping[str, str]) -> Rank | None:
+        """Returns the rank of this process; None if it is none, and starts ranks if there are several.
 
-    def loader_options(self, batch_size: int, rank: int = 0, ranks: int = 1) -> LoaderOptions:
-        """Returns the options of the loader of one rank; synthetic data needs no workers."""
-        options = LoaderOptions(batch_size, seed=self.seed, shuffle=self.shuffle, rank=rank, ranks=ranks)
-        if self.is_synthetic:
-            return options
-        return replace(options, workers=self.workers, processes=self.processes, prefetch=self.prefetch)
-
-    def open(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
-        """Opens the dataset.
+        The fields count first, then the environment of a launcher.
 
         Raises:
-            UnknownDatasetError: The catalogue has none of that name.
-            DatasetError: It cannot be opened.
+            ConfigurationError: They contradict each other, or the environment is not valid.
         """
-        if self.name is not None:
-            return open_dataset(catalog.find_dataset(self.name), cache)
-        if self.path is None:
-            raise ConfigurationError("synthetic data has no dataset")
-        return open_path(self.path, "vision", self.backend)
+        from inferometer.agent.training.rank_environment import rank_of_environment
+        from inferometer.agent.training.trainer import Rank
+
+        if self.rank is not None and self.num_ranks is not None:
+            return Rank(self.rank, self.num_ranks, self.local_rank, self.rank_address, self.local_rank + 1)
+        found = rank_of_environment(environ)
+        if found is not None and self.num_ranks not in (None, found.count):
+            raise ConfigurationError(
+                f"num_ranks is {self.num_ranks}, but a launcher has started this process as {found}; "
+                "leave num_ranks out"
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,27 +134,76 @@ class TrainingRequest:
         ConfigurationError: An option is out of range, or the model runs elsewhere.
     """
 
-    system: SystemRequest = SystemRequest()  # noqa: RUF009 - frozen
-    data: TrainingData = TrainingData()
+    system: SystemRequest = field(default_factory=default_system)
+    data: TrainingData = field(default_factory=TrainingData)
     options: TrainingOptions
     devices: tuple[Device, ...] = (CPU,)
-    validation: str | None = None
-    save_path: Path | None = None
-    fail_on_error: bool = False
+    validation: str | None = declared(
+        None,
+        "Dataset for top-1 and top-5 of the trained model.",
+        "NAME",
+        flags=("--validation_dataset",),
+    )
+    save_path: Path | None = declared(
+        None, "New file for the trained weights.", "FILE", argument="save_weights"
+    )
+    fail_on_error: bool = declared(False, "Stop at the first input that fails.")
     trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE
     tracer_address: str | None = None
     trace_url: str | None = None
 
+    @classmethod
+    def of(
+        cls,
+        system: SystemRequest,
+        framework: str,
+        values: Mapping[str, Any],
+        data: TrainingData,
+        ranks: RankRequest,
+        devices: tuple[Device, ...],
+    ) -> TrainingRequest:
+        """Returns the request that the values of options describe.
+
+        Args:
+            system: The model.
+            framework: The name of its framework, in small letters.
+            values: The values by argument: those that are declared, ``kv_store``, ``dist_backend``,
+                ``kv_num_servers``, ``trace_level``, ``tracer_address`` and ``trace_url``.
+            data: The batches.
+            ranks: The processes that train together.
+            devices: The devices of one rank.
+
+        Raises:
+            ConfigurationError: A value is not valid, or two contradict each other.
+        """
+        session, chosen = system.session, taken(TrainingOptions, {**values, **length_of(values)})
+        if chosen["api"] and framework != MXNET:
+            raise ConfigurationError(f"api {chosen['api']} is one of MXNet's; the framework is {framework}")
+        options = TrainingOptions(
+            **chosen,
+            devices=len(devices),
+            communication=read_communication(values, framework, devices, ranks),
+            cudnn_benchmark=session.cudnn_benchmark,
+        )
+        if session.precision is not None:
+            options = replace(options, precision=session.precision.value)
+        return cls(
+            system=system,
+            data=data,
+            options=options,
+            devices=devices,
+            trace_level=values["trace_level"],
+            tracer_address=values.get("tracer_address"),
+            trace_url=values.get("trace_url"),
+            **taken(cls, values),
+        )
+
     def __post_init__(self) -> None:
+        from inferometer.evaluators.loading.loader import MOST_SAMPLES
+
         options = self.options
-        least = {"batch_size": 1, "num_warmup_batches": 0, "parts_every": 0}
-        for name, lowest in least.items():
-            if getattr(options, name) < lowest:
-                raise ConfigurationError(f"{name} is {getattr(options, name)}; it must be at least {lowest}")
-        for name in ("num_batches", "num_epochs"):
-            value = getattr(options, name)
-            if value is not None and value < 1:
-                raise ConfigurationError(f"{name} is {value}; it must be at least 1")
+        check_options(self)
+        check_options(options)
         for name in ("num_batches", "num_warmup_batches", "num_epochs", "parts_every"):
             if (getattr(options, name) or 0) > MOST_SAMPLES:
                 raise ConfigurationError(f"{name} is {getattr(options, name)}; at most {MOST_SAMPLES}")
@@ -154,6 +219,8 @@ class TrainingRequest:
     @property
     def optimizer(self) -> OptimizerOptions:
         """The optimizer of the trainer."""
+        from inferometer.agent.training.trainer import OptimizerOptions
+
         options = self.options
         return OptimizerOptions(
             options.optimizer, options.learning_rate, options.momentum, options.weight_decay
@@ -177,3 +244,58 @@ class TrainingRequest:
                 file.write(b"\0" * _PROBED_BYTES)
         except OSError as error:
             raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def read_communication(
+    values: Mapping[str, Any], framework: str, devices: tuple[Device, ...], ranks: RankRequest
+) -> str:
+    """Reads how gradients are added up; empty if the trainer decides, or nothing is to be added.
+
+    Args:
+        values: ``kv_store``, ``dist_backend`` and ``kv_num_servers``.
+        framework: The name of the framework, in small letters.
+        devices: The devices of one of the processes.
+        ranks: The processes that train together.
+
+    Raises:
+        ConfigurationError: The option belongs to another framework, or does not support the number of
+            processes.
+    """
+    store, backend = values.get("kv_store"), values.get("dist_backend")
+    if framework == MXNET:
+        if backend is not None:
+            raise ConfigurationError(f"dist_backend {backend} is PyTorch's; MXNet takes kv_store")
+        return _store(store.lower() if store else None, ranks, len(devices))
+    if store is not None:
+        raise ConfigurationError(
+            f"kv_store {store} is MXNet's, and the framework is {framework}; use dist_backend"
+        )
+    if values.get("kv_num_servers") is not None:
+        raise ConfigurationError("kv_num_servers is for MXNet's kvstore; PyTorch has no servers")
+    if backend == "mpi":
+        raise ConfigurationError("dist_backend mpi is not in PyTorch's packages; use gloo, or nccl on GPUs")
+    if backend is None and rank_count(ranks) > 1:
+        return "nccl" if devices[0].is_gpu else "gloo"
+    return backend.lower() if backend else ""
+
+
+def rank_count(ranks: RankRequest) -> int:
+    """Returns the number of processes that train together, according to the options or a launcher."""
+    rank = ranks.of_this_process(os.environ)
+    return rank.count if rank is not None else ranks.num_ranks or 1
+
+
+def _store(store: str | None, ranks: RankRequest, devices: int) -> str:
+    several = rank_count(ranks) > 1
+    if store == "horovod":
+        raise ConfigurationError(
+            "kv_store horovod needs Horovod, which is not supported; use dist_device_sync"
+        )
+    if store is None:
+        return "dist_sync" if several else "device" if devices > 1 else ""
+    if several and store not in _DISTRIBUTED:
+        raise ConfigurationError(
+            f"kv_store {store} is for one process, and the ranks are {rank_count(ranks)}; "
+            f"use {', '.join(_DISTRIBUTED)}"
+        )
+    return store

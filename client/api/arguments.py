@@ -1,4 +1,4 @@
-"""The arguments of loads that requests declare, from which make stubs writes them; do not edit."""
+"""Arguments of the library that requests declare; make stubs writes them, do not edit."""
 
 from __future__ import annotations
 
@@ -29,3 +29,38 @@ class DeclaredLoadArguments(TypedDict, total=False):
     max_queue_delay_ms: float
     include_preprocess: bool
     trace_sample: float | None
+
+
+class DeclaredDataArguments(TypedDict, total=False):
+    """Further arguments of ``train`` and ``ingest``, with the defaults of the commands.
+
+    Attributes:
+        shuffle: Draw the order anew for each epoch.
+        workers: Workers that load the dataset; 0 loads in the thread of the steps; by default 4.
+        prefetch: Batches to load ahead; by default 10.
+        drop_cache: Drop the dataset from the page cache first.
+    """
+
+    shuffle: bool
+    workers: int
+    prefetch: int
+    drop_cache: bool
+
+
+class DeclaredTrainingArguments(TypedDict, total=False):
+    """Further arguments of ``train``, with the defaults of the commands.
+
+    Attributes:
+        api: API of MXNet.
+        parts_every: Time forward, backward, communication and update in every Nth step; 0 for none; by
+            default 10.
+        fail_on_error: Stop at the first input that fails.
+    """
+
+    api: str | None
+    parts_every: int
+    fail_on_error: bool
+
+
+class DeclaredIngestionArguments(TypedDict, total=False):
+    """Further arguments of ``ingest``, with the defaults of the commands."""
