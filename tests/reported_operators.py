@@ -13,11 +13,11 @@ from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     Mode,
     OperatorMeasurement,
-    OperatorOptions,
     OperatorRow,
     RowStatus,
     Stop,
 )
+from inferometer.evaluators.kinds.operators.options import OperatorOptions
 
 PEAK = MachinePeak(100e9, 20e9, 32 * 2**20, 1, "sgemm of 2048 and a triad of 3 x 128 MiB")
 RIGHT = Correctness("reference", 2e-7, 5e-8, 1e-5)

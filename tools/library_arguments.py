@@ -12,6 +12,7 @@ from typing import Any
 from inferometer.evaluators.jobs.options import Option, options_of
 from inferometer.evaluators.kinds.ingestion.request import IngestionRequest
 from inferometer.evaluators.kinds.load.request import LoadRequest
+from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.evaluators.kinds.training.options import TrainingData, TrainingOptions
 from inferometer.evaluators.kinds.training.request import TrainingRequest
 
@@ -22,6 +23,7 @@ DECLARED: dict[str, tuple[str, tuple[type[Any], ...]]] = {
     "Data": ("``train`` and ``ingest``", (TrainingData,)),
     "Training": ("``train``", (TrainingOptions, TrainingRequest)),
     "Ingestion": ("``ingest``", (IngestionRequest,)),
+    "Operator": ("``benchmark_operators``", (OperatorOptions,)),
 }
 """The functions of each class of arguments, and the classes that declare them."""
 NAMED = {
@@ -32,6 +34,7 @@ NAMED = {
         *("momentum", "weight_decay", "validation", "save_weights"),
     ),
     "Ingestion": ("batch_size", "reader", "fail_on_error"),
+    "Operator": ("dtype",),
 }
 """The options that the functions name themselves; a function measures once, so that none has ``repeat``."""
 _HEAD = '''"""Arguments of the library that requests declare; make stubs writes them, do not edit."""

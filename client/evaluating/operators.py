@@ -34,7 +34,8 @@ from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-    from inferometer.evaluators.kinds.operators.measurement import OperatorOptions, OperatorRow
+    from inferometer.evaluators.kinds.operators.measurement import OperatorRow
+    from inferometer.evaluators.kinds.operators.options import OperatorOptions
     from inferometer.evaluators.operators.from_trace import LayersWithoutRow
 
 

@@ -23,7 +23,8 @@ from inferometer.agent.operators.operator import (
     chosen_operators,
     operators,
 )
-from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions
+from inferometer.evaluators.kinds.operators.measurement import Mode
+from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.manifests.errors import ConfigurationError, FrameworkUnavailableError, suggestion
 
 

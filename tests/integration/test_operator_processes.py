@@ -17,11 +17,11 @@ from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     Mode,
     OperatorMeasurement,
-    OperatorOptions,
     OperatorRow,
     RowStatus,
     Stop,
 )
+from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
 from inferometer.manifests.errors import (
     ConfigurationError,

@@ -7,7 +7,7 @@ frameworks side by side.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from inferometer.agent.hardware.environment import DeviceKind
@@ -28,18 +28,18 @@ from inferometer.evaluators.drawing.charts import (
     time_unit,
 )
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs.options import further, options_of
 from inferometer.evaluators.kinds.kind import Again, Kind, Rows, allocator_words, drawn, own_values
 from inferometer.evaluators.kinds.operators.measurement import (
-    Cache,
     Correctness,
     MachinePeak,
     Mode,
     OperatorMeasurement,
-    OperatorOptions,
     OperatorRow,
     RowStatus,
     Stop,
 )
+from inferometer.evaluators.kinds.operators.options import Cache, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.traces import SpanSource
@@ -59,6 +59,11 @@ if TYPE_CHECKING:
 
 
 _APART = {"shapes", "parameters", "times_ns", "correctness"}
+_KNOWN = (
+    *("dtype", "cache", "seed", "values"),
+    *("target_percent", "budget_s", "runs", "warmup", "processes"),
+)
+"""The options that the conditions of a comparison have in words, or that may differ in it."""
 _PLAIN_FIELDS = tuple(field.name for field in fields(OperatorRow) if field.name not in _APART)
 
 
@@ -134,9 +139,6 @@ def _parameter(value: ParameterValue | list[int]) -> ParameterValue:
     return _shape(value) if isinstance(value, list) else value
 
 
-_DEFAULTS = OperatorOptions()
-
-
 def words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
     """Yields the operators and the options; of several own sizes, only the operators."""
     measured, system = evaluation.measurement, evaluation.system
@@ -153,7 +155,9 @@ def words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
     elif system.threads:
         yield f"--threads={system.threads}"
     yield from allocator_words(system)
-    yield from _options(measured.options)
+    options = replace(measured.options, target_percent=measured.options.target_percent or 0)
+    for each in options_of(OperatorOptions):
+        yield from each.words(getattr(options, each.name))
 
 
 def unrepeated_sizes(measurement: OperatorMeasurement) -> bool:
@@ -187,35 +191,6 @@ def _own_case(rows: tuple[OperatorRow, ...]) -> OperatorRow | None:
 
 def _joined(sizes: tuple[int, ...]) -> str:
     return ",".join(map(str, sizes))
-
-
-def _options(options: OperatorOptions) -> Iterator[str]:
-    """Yields the options that differ from their defaults."""
-    named = {
-        "dtype": options.dtype,
-        "cache": options.cache.value,
-        "target_ci": options.target_percent or 0,
-        "time_budget": options.budget_s,
-        "runs": options.runs,
-        "warmup": options.warmup,
-        "processes": options.processes,
-        "values": options.values,
-        "seed": options.seed,
-    }
-    plain = {
-        "dtype": _DEFAULTS.dtype,
-        "cache": _DEFAULTS.cache.value,
-        "target_ci": _DEFAULTS.target_percent,
-        "time_budget": _DEFAULTS.budget_s,
-        "runs": None,
-        "warmup": _DEFAULTS.warmup,
-        "processes": _DEFAULTS.processes,
-        "values": _DEFAULTS.values,
-        "seed": _DEFAULTS.seed,
-    }
-    for name, value in named.items():
-        if value != plain[name]:
-            yield f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}"
 
 
 MOST_ROWS = 30
@@ -453,6 +428,7 @@ class OperatorsKind(Kind[OperatorMeasurement]):
             "element type": options.dtype,
             "cache": options.cache.value,
             "seed": str(options.seed),
+            **{name.replace("_", " "): str(value) for name, value in further(options, _KNOWN).items()},
         }
 
     def run_times(self, evaluation: Evaluation[OperatorMeasurement]) -> RunTimes:

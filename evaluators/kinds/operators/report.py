@@ -24,10 +24,10 @@ from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     Mode,
     OperatorMeasurement,
-    OperatorOptions,
     OperatorRow,
     RowStatus,
 )
+from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.evaluators.kinds.summary import interval_over
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,

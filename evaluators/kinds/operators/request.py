@@ -18,7 +18,8 @@ from typing import Any
 
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
 from inferometer.agent.operators.operator import Operator, ParameterValue, Preset, Shape, chosen_operators
-from inferometer.evaluators.kinds.operators.measurement import Cache, Mode, OperatorOptions
+from inferometer.evaluators.kinds.operators.measurement import Mode
+from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
 from inferometer.manifests.errors import ConfigurationError, suggestion
 from inferometer.manifests.loader import parse_yaml
@@ -150,7 +151,7 @@ def read_request(given: Mapping[str, Any]) -> OperatorRequest:
         forms=tuple(known(listed(given["forms"]), FORMS, "form")),
         device=_device(given),
         threads=given["threads"],
-        options=read_options(given),
+        options=OperatorOptions.of(given),
     )
 
 
@@ -200,22 +201,6 @@ def _device(given: Mapping[str, Any]) -> Device:
         raise ConfigurationError("--gpu and --device=cpu contradict each other; leave out one")
     is_gpu = given["gpu"] or given["device"] == DeviceKind.GPU.value
     return Device(DeviceKind.GPU, given["gpu_device_id"]) if is_gpu else CPU
-
-
-def read_options(given: Mapping[str, Any]) -> OperatorOptions:
-    """Returns how each row is measured."""
-    dtype = given["dtype"].lower()
-    return OperatorOptions(
-        dtype="float32" if dtype == "float" else dtype,
-        cache=Cache(given["cache"].lower()),
-        target_percent=given["target_ci"] or None,
-        budget_s=given["time_budget"],
-        runs=given["runs"],
-        warmup=given["warmup"],
-        seed=given["seed"],
-        processes=given["processes"],
-        values=given["values"].lower(),
-    )
 
 
 def _own_case(given: Mapping[str, Any]) -> tuple[OwnCase, ...]:

@@ -13,10 +13,10 @@ from inferometer.evaluators.comparing.verdict import Verdict
 from inferometer.evaluators.kinds.operators.measurement import (
     Mode,
     OperatorMeasurement,
-    OperatorOptions,
     OperatorRow,
     RowStatus,
 )
+from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.evaluators.statistics import student_tail
 from tests.operator_rows import noisy, row
 

@@ -1,0 +1,95 @@
+"""How single operators are measured: the options of ``agent op run`` that evaluations keep.
+
+A new option is a field of ``OperatorOptions``. Help shows the options, so that the module imports little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from inferometer.evaluators.jobs.options import (
+    COUNT,
+    NOT_NEGATIVE,
+    OPERATOR_DTYPES,
+    OPERATOR_VALUES,
+    POSITIVE,
+    SEED,
+    Range,
+    check_options,
+    declared,
+    taken,
+)
+
+
+class Cache(str, Enum):
+    """What the caches hold when a run begins."""
+
+    HOT = "hot"
+    """The inputs of the run before, as far as they fit."""
+    COLD = "cold"
+    """Other inputs: copies take turns that together exceed the last-level cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorOptions:
+    """How rows were measured.
+
+    Attributes:
+        dtype: The element type.
+        cache: See ``Cache``.
+        target_percent: The half-width of the 95 % interval of the median to reach, in percent of it.
+        budget_s: The most time for one row, with its warm-up.
+        runs: How many runs to measure instead, however long they take; None for as many as the target takes.
+        warmup: The least runs before, for every row; fewer where these take half of the budget.
+        seed: The seed of the inputs.
+        processes: How many fresh processes measured each row.
+        values: The values of the inputs: ``table`` for those that the table draws, ``zeros`` or ``ones``.
+    """
+
+    dtype: str = declared(
+        OPERATOR_DTYPES[0],
+        "Type of the elements; float is float32.",
+        choices=OPERATOR_DTYPES,
+        any_case=True,
+        made=lambda name: "float32" if name == "float" else name,
+    )
+    cache: Cache = declared(
+        Cache.HOT,
+        "cold takes other inputs for each run, which together exceed the last-level cache.",
+        choices=("hot", "cold"),
+        any_case=True,
+        made=Cache,
+    )
+    target_percent: float | None = declared(
+        0.5,
+        "Measure until the half-width of the 95 % interval of p50 is at most this share of it, or until "
+        "it gets no narrower; 0 for the whole budget.",
+        "PERCENT",
+        within=NOT_NEGATIVE,
+        argument="target_ci",
+    )
+    budget_s: float = declared(0.5, "The most time for a row.", "S", within=POSITIVE, argument="time_budget")
+    runs: int | None = declared(None, "Measure so many runs instead.", "N", within=COUNT)
+    warmup: int = declared(3, "The least runs before, for each row.", "N", within=NOT_NEGATIVE)
+    seed: int = declared(0, "Seed of the inputs.", "N", within=SEED)
+    processes: int = declared(1, "Fresh processes that measure each row, in turn.", "N", within=Range(1, 100))
+    values: str = declared(
+        OPERATOR_VALUES[0],
+        "What the inputs hold: random values as the table draws them, zeros or ones.",
+        choices=OPERATOR_VALUES,
+        any_case=True,
+    )
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> OperatorOptions:
+        """Returns the options that ``values`` are, by argument.
+
+        Raises:
+            ConfigurationError: A value is not valid.
+        """
+        options = cls(**taken(cls, values))
+        check_options(options)
+        return replace(options, target_percent=options.target_percent or None)
