@@ -5,80 +5,182 @@ python -m tools.library_arguments         write the file
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inferometer.evaluators.jobs.options import Option, options_of
+from inferometer.evaluators.jobs.options import Option, options_of, plain
+from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions, SystemOptions
+from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
 from inferometer.evaluators.kinds.ingestion.request import IngestionRequest
-from inferometer.evaluators.kinds.load.request import LoadRequest
+from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.evaluators.kinds.training.options import TrainingData, TrainingOptions
 from inferometer.evaluators.kinds.training.request import TrainingRequest
 
 FILE = Path(__file__).resolve().parents[1] / "client" / "api" / "arguments.py"
 MEND = "run: make stubs"
-DECLARED: dict[str, tuple[str, tuple[type[Any], ...]]] = {
-    "Load": ("``workload`` and ``max_qps``", (LoadRequest,)),
-    "Data": ("``train`` and ``ingest``", (TrainingData,)),
-    "Training": ("``train``", (TrainingOptions, TrainingRequest)),
-    "Ingestion": ("``ingest``", (IngestionRequest,)),
-    "Operator": ("``benchmark_operators``", (OperatorOptions,)),
-}
-"""The functions of each class of arguments, and the classes that declare them."""
-NAMED = {
-    "Load": ("initial_qps", "arrival", "percentile", "repeat"),
-    "Data": ("seed",),
-    "Training": (
-        *("batch_size", "num_batches", "num_warmup_batches", "num_epochs", "optimizer", "learning_rate"),
-        *("momentum", "weight_decay", "validation", "save_weights"),
-    ),
-    "Ingestion": ("batch_size", "reader", "fail_on_error"),
-    "Operator": ("dtype",),
-}
-"""The options that the functions name themselves; a function measures once, so that none has ``repeat``."""
-_HEAD = '''"""Arguments of the library that requests declare; make stubs writes them, do not edit."""
+_HEAD = '''"""The arguments of the library that requests declare, written by make stubs; do not edit."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import TypedDict
 '''
 _WIDTH = 110
+NAMED = ("model", "dataset")
+"""The arguments that functions name themselves."""
+_SEVERAL = ("framework", "batch_size", "gpu", "threads", "precision")
+"""The arguments of which a sweep has several values, which it names itself."""
+_OF_TRAIN = (
+    *("batch_size", "num_batches", "num_warmup_batches", "num_epochs", "optimizer", "learning_rate"),
+    *("momentum", "weight_decay", "validation", "save_path", "tracer_address", "trace_url"),
+)
+"""The arguments that ``train`` names itself, or has not."""
+_ONE_EVALUATION = ("repeat", "leveled")
+_HELP = {
+    "sample_ids": "The ids of the samples that count.",
+    "synthetic": "Predict random tensors instead of a dataset's inputs, for speed only; so it is where a "
+    "model without a manifest has no inputs.",
+    "batch_size": "Inputs in a batch; by default 64, fewer for fewer inputs, 1 for a model of images of any "
+    "size, or what a file fixes.",
+    "fail_on_error": "Stop at the first input that fails; so it is for a model without a manifest.",
+}
+"""The descriptions of evaluations and loads that differ from those of the command line."""
+_TYPES = {
+    "Path": "str | os.PathLike[str]",
+    "tuple[int, ...]": "Sequence[int]",
+    "tuple[str, ...]": "Sequence[str]",
+    **dict.fromkeys(("Cache", "Precision", "Scenario", "SharedMemoryUse", "TraceLevel", "Weights"), "str"),
+}
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """A class of the file.
+
+    Attributes:
+        of: The functions that have the arguments.
+        base: The class that it extends.
+        requests: The classes that declare the options.
+        but: The arguments to omit, beside those of the base and ``NAMED``.
+        only: The only arguments to add; None adds all.
+        told: The descriptions that differ from those of the command line.
+    """
+
+    of: str
+    base: str
+    requests: tuple[type[Any], ...]
+    but: Collection[str] = ()
+    only: Collection[str] | None = None
+    told: Mapping[str, str] = field(default_factory=lambda: _HELP)
+
+
+_BATCHES = (BatchSystemOptions, DatasetOptions, BatchOptions, UrlsOptions, EvaluationRequest)
+CLASSES: Mapping[str, _Arguments] = {
+    "SharedArguments": _Arguments(
+        "``evaluate``, ``sweep``, ``measure``, ``workload`` and ``max_qps``",
+        "TypedDict",
+        (SystemOptions,),
+        but=_SEVERAL,
+    ),
+    "SweepArguments": _Arguments("``sweep``", "SharedArguments", _BATCHES, but=(*_SEVERAL, *_ONE_EVALUATION)),
+    "EvaluateArguments": _Arguments(
+        "``evaluate``", "SweepArguments", _BATCHES, only=(*_SEVERAL, *_ONE_EVALUATION)
+    ),
+    "LoadArguments": _Arguments(
+        "``workload`` and ``max_qps``",
+        "SharedArguments",
+        (SystemOptions, DatasetOptions, LoadRequest),
+        but=("dataset_category",),
+    ),
+    "WorkloadArguments": _Arguments("``workload``", "LoadArguments", (WorkloadRequest,)),
+    "MaxQpsArguments": _Arguments("``max_qps``", "LoadArguments", (MaxQpsRequest,)),
+    "DeclaredDataArguments": _Arguments(
+        "``train`` and ``ingest``", "TypedDict", (TrainingData,), but=("seed",)
+    ),
+    "DeclaredTrainingArguments": _Arguments(
+        "``train``", "TypedDict", (TrainingOptions, TrainingRequest), but=_OF_TRAIN, told={}
+    ),
+    "DeclaredIngestionArguments": _Arguments(
+        "``ingest``",
+        "TypedDict",
+        (IngestionRequest,),
+        but=("batch_size", "reader", "fail_on_error"),
+    ),
+    "DeclaredOperatorArguments": _Arguments(
+        "``benchmark_operators``", "TypedDict", (OperatorOptions,), but=("dtype",)
+    ),
+}
 
 
 def text() -> str:
     """Returns the file as the requests declare it now."""
-    return _HEAD + "".join(map(_arguments, DECLARED))
+    return _HEAD + "".join(_class(name, each) for name, each in CLASSES.items())
 
 
-def _arguments(name: str) -> str:
-    """Returns a class of arguments."""
-    functions, requests = DECLARED[name]
-    every = [each for kind in requests for each in options_of(kind) if each.argument not in NAMED[name]]
-    documented = f'    """Further arguments of {functions}, with the defaults of the commands.'
-    if every:
-        documented += "\n\n    Attributes:\n" + "".join(map(_attribute, every)) + "    "
-    names = "".join(f"    {each.argument}: {_type(each)}\n" for each in every)
-    return f'\n\nclass Declared{name}Arguments(TypedDict, total=False):\n{documented}"""\n' + (
-        f"\n{names}" if names else ""
+def options_in(name: str) -> dict[str, Option]:
+    """Returns the options of a class by their arguments, with those of its bases."""
+    if name not in CLASSES:
+        return {}
+    found = CLASSES[name]
+    own = options_in(found.base)
+    for request in found.requests:
+        for option in options_of(request):
+            wanted = found.only is None or option.argument in found.only
+            if wanted and option.argument not in {*found.but, *NAMED}:
+                own.setdefault(option.argument, option)
+    return own
+
+
+def _class(name: str, found: _Arguments) -> str:
+    inherited = options_in(found.base)
+    own = {argument: each for argument, each in options_in(name).items() if argument not in inherited}
+    beside = "" if found.base == "TypedDict" else f" stand beside those of ``{found.base}``, and"
+    attributes = "".join(
+        f"{line}\n" for argument, each in own.items() for line in _lines(argument, each, found.told)
+    )
+    names = "".join(f"    {argument}: {_type(each)}\n" for argument, each in own.items())
+    if not own:  # until there is an option that the functions do not name
+        return f'\n\nclass {name}({found.base}, total=False):\n    """Further arguments of {found.of}."""\n'
+    return (
+        f"\n\nclass {name}({found.base}, total=False):\n"
+        f'    """Further arguments of {found.of}.\n\n'
+        f"    They{beside} have the defaults of the commands.\n\n"
+        f'    Attributes:\n{attributes}    """\n\n{names}'
     )
 
 
+def _lines(argument: str, each: Option, descriptions: Mapping[str, str]) -> Iterator[str]:
+    value = plain(each.asked)
+    default = "" if value in (None, False) else f"{value:g}" if isinstance(value, float) else f"{value}"
+    default = each.declared.default_text or default
+    told = descriptions.get(argument, each.declared.help)
+    told = told.rstrip(".") + (f"; by default {default}." if default and "default" not in told else ".")
+    yield from _wrapped(f"        {argument}: {_in_python(told)}", "            ")
+
+
+def _wrapped(line: str, indent: str) -> list[str]:
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _in_python(told: str) -> str:
+    """Replaces the flags in a text by the arguments."""
+    arguments = {
+        flag: each.argument
+        for request in (*_BATCHES, WorkloadRequest, MaxQpsRequest)
+        for each in options_of(request)
+        for flag in each.flags
+    }
+    return re.sub(r"--\w+", lambda found: f"``{arguments.get(found[0], found[0])}``", told)
+
+
 def _type(each: Option) -> str:
-    kind = "str" if each.declared.choices or each.kind == "Path" else each.kind
-    return f"{kind}{' | None' * (each.default in (None, ''))}"
-
-
-def _attribute(each: Option) -> str:
-    default = each.declared.default_text or _default(each.default)
-    told = f"{each.declared.help.rstrip('.')}" + (f"; by default {default}." if default else ".")
-    lines = textwrap.wrap(f"{each.argument}: {told}", _WIDTH - 8, subsequent_indent="    ")
-    return "".join(f"        {line}\n" for line in lines)
-
-
-def _default(value: Any) -> str:
-    value = getattr(value, "value", value)
-    return "" if value in (None, False) else f"{value:g}" if isinstance(value, float) else str(value)
+    return _TYPES.get(each.kind, each.kind) + " | None" * (each.asked is None)
 
 
 def main() -> None:

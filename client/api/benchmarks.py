@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import Unpack
@@ -154,7 +155,7 @@ def train(
         "learning_rate": learning_rate,
         "weight_decay": weight_decay,
         "validation": validation,
-        "save_weights": save_weights or None,
+        "save_path": Path(save_weights) if save_weights else None,
         "kv_store" if name == MXNET else "dist_backend": _communication(communication, name),
         "trace_level": TraceLevel.named(level) if level else TraceLevel.APPLICATION_TRACE,
     }

@@ -5,24 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from typing_extensions import Unpack
+
 from inferometer.client.api import results
+from inferometer.client.api.arguments import EvaluateArguments, SweepArguments
 from inferometer.client.api.invocation import Invocation, library_invocation
-from inferometer.client.api.requests import dataset_choice, evaluation_request, system_request
+from inferometer.client.api.requests import (
+    EvaluationChoice,
+    chosen_system,
+    dataset_choice,
+    refuse_unknown,
+)
 from inferometer.client.api.results import Rows
-from inferometer.client.api.runner import Door, Runner, measured
+from inferometer.client.api.runner import Door, Runner, measured, measured_group
 from inferometer.client.api.runs import Run, Runs
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.job import DatasetChoice, EvaluationRequest
-from inferometer.evaluators.jobs.options import MODEL, check_options, needs_system, options_of
+from inferometer.evaluators.jobs.job import DatasetChoice, default_batch_size
+from inferometer.evaluators.jobs.options import MODEL, check_options, needs_system, options_of, values_of
+from inferometer.evaluators.jobs.request import BatchSystemOptions, SystemOptions
 from inferometer.evaluators.jobs.score import ScoredPredictions, ScoreRequest
 from inferometer.evaluators.jobs.score import score as score_job
 from inferometer.evaluators.kinds.batches.job import SweepCell, evaluation_job, sweep_job
 from inferometer.evaluators.kinds.batches.plot import drawing_of
+from inferometer.evaluators.kinds.batches.request import EvaluationRequest
 from inferometer.evaluators.kinds.registry import find_kind, plugged_kinds
 from inferometer.evaluators.reports.scores import COLUMNS, rows_of
 from inferometer.evaluators.tasks.metric import ScoreInterval, TaskResult
@@ -40,56 +49,25 @@ OneOrSeveral: TypeAlias = _Value | Sequence[_Value]
 def evaluate(
     model: str | os.PathLike[str] | object = MODEL,
     *,
-    inputs: NDArray[Any] | None = None,
-    synthetic: bool = False,
-    version: str | None = None,
-    framework: str | None = None,
-    weights: str = "pretrained",
-    seed: int = 0,
     dataset: str | os.PathLike[str] | None = None,
-    sample_ids: Sequence[str] | None = None,
-    batch_size: int | None = None,
-    gpu: bool = False,
-    threads: int | None = None,
-    precision: str | None = None,
-    cudnn_benchmark: bool | None = None,
-    agent: str | None = None,
-    min_duration_s: float = 0.0,
-    min_batches: int = 0,
-    target_ci_percent: float | None = None,
-    time_budget_s: float | None = None,
+    inputs: NDArray[Any] | None = None,
     publish: bool = True,
+    **more: Unpack[EvaluateArguments],
 ) -> Run:
     """Evaluates a model over a dataset, as ``agent predict dataset`` does, and returns what was measured.
 
-    Ctrl-C ends the evaluation after the current batch, and the measurements up to then are returned; a second
-    Ctrl-C raises KeyboardInterrupt.
+    With ``repeat`` or ``leveled``, it is the last evaluation, and ``Run.group`` has all of them. Ctrl-C ends
+    the evaluation after the current batch, and the measurements up to then are returned; a second Ctrl-C
+    raises KeyboardInterrupt.
 
     Args:
         model: The name in its manifest; or a file (.onnx, .pt2, .pt, MXNet's symbol), or an object in memory
             (``torch.nn.Module``, ``mxnet.gluon.HybridBlock``, ``onnxruntime.InferenceSession``), which need
             no manifest and run in this process.
-        inputs: An array of samples × the shape of the model's input, instead of a dataset.
-        synthetic: Whether the inputs are random tensors; so are those of a model without manifest and inputs.
-        version: A version or a constraint; None means the highest that has the weights.
-        framework: The framework; None means the first installed one that has the model.
-        weights: ``pretrained``, or ``random`` for speed only.
-        seed: The seed of random weights.
         dataset: A name, or a path as of ``--dataset_path``; None means the dataset that the model names.
-        sample_ids: The ids of the samples to evaluate; None means all.
-        batch_size: Inputs in a batch; None means 64, fewer for fewer ``inputs``, or what the file fixes.
-        gpu: Whether to run on the GPU.
-        threads: CPU threads of an operator; None means the default.
-        precision: ``float32``, ``float16`` or ``bfloat16``, for a model in code; None means the model's own.
-        cudnn_benchmark: Whether cuDNN times its algorithms; None means the framework's default.
-        agent: The address of a served agent; None means this process.
-        min_duration_s: The minimum duration of the measurement, in seconds.
-        min_batches: The minimum number of full batches to measure.
-        target_ci_percent: The half-width of the interval of p50 to reach, in percent; 5 if none of these
-            three is set.
-        time_budget_s: The time, in seconds, after which the dataset is not repeated even if the targets
-            are not reached.
+        inputs: An array of samples × the shape of the model's input, instead of a dataset.
         publish: Whether to store the evaluation in the configured database.
+        more: See ``EvaluateArguments``.
 
     Raises:
         InferometerError: The model or the dataset cannot be opened, or a value is invalid.
@@ -98,48 +76,22 @@ def evaluate(
             keeps it.
     """
     invocation = library_invocation()
-    request = evaluation_request(
-        invocation,
-        model,
-        dataset=dataset_choice(dataset, inputs, sample_ids),
-        length=_length(min_duration_s, min_batches, target_ci_percent, time_budget_s),
-        synthetic=synthetic,
-        batch_size=batch_size,
-        seed=seed,
-        version=version,
-        framework=framework,
-        weights=weights,
-        gpu=gpu,
-        threads=threads,
-        precision=precision,
-        cudnn_benchmark=cudnn_benchmark,
-        agent=agent,
-    )
-    return Run(measured(invocation, evaluation_job(request), publish=publish))
+    request = _request(invocation, "evaluate", model, dataset, inputs, dict(more))
+    return Run.last_of(measured_group(invocation, evaluation_job(request), publish=publish))
 
 
 def sweep(
     model: OneOrSeveral[str | os.PathLike[str] | object] = MODEL,
     *,
-    inputs: NDArray[Any] | None = None,
-    synthetic: bool = False,
-    version: str | None = None,
-    framework: OneOrSeveral[str | None] = None,
-    weights: str = "pretrained",
-    seed: int = 0,
     dataset: str | os.PathLike[str] | None = None,
-    sample_ids: Sequence[str] | None = None,
+    inputs: NDArray[Any] | None = None,
+    framework: OneOrSeveral[str | None] = None,
     batch_size: OneOrSeveral[int | None] = None,
     gpu: OneOrSeveral[bool] = False,
     threads: OneOrSeveral[int | None] = None,
     precision: OneOrSeveral[str | None] = None,
-    cudnn_benchmark: bool | None = None,
-    agent: str | None = None,
-    min_duration_s: float = 0.0,
-    min_batches: int = 0,
-    target_ci_percent: float | None = None,
-    time_budget_s: float | None = None,
     publish: bool = True,
+    **more: Unpack[SweepArguments],
 ) -> Runs:
     """Evaluates every combination of several values, and returns the results as a table.
 
@@ -148,68 +100,64 @@ def sweep(
 
     Args:
         model: A name, a file or an object, or several.
-        inputs: See ``evaluate``.
-        synthetic: See ``evaluate``.
-        version: See ``evaluate``.
-        framework: A framework, or several.
-        weights: See ``evaluate``.
-        seed: See ``evaluate``.
         dataset: See ``evaluate``.
-        sample_ids: See ``evaluate``.
+        inputs: See ``evaluate``.
+        framework: A framework, or several.
         batch_size: Inputs in a batch; one number, or several.
         gpu: Whether to run on the GPU; ``[False, True]`` compares both.
         threads: CPU threads of an operator; one number, or several.
         precision: What a model in code computes with; one name, or several.
-        cudnn_benchmark: See ``evaluate``.
-        agent: See ``evaluate``.
-        min_duration_s: See ``evaluate``; this and the next three hold for each evaluation.
-        min_batches: See ``evaluate``.
-        target_ci_percent: See ``evaluate``.
-        time_budget_s: See ``evaluate``.
         publish: See ``evaluate``.
+        more: See ``SweepArguments``; how long to measure holds for each evaluation.
 
     Raises:
         InferometerError: A value is invalid, or no evaluation succeeded: the error of the first one.
         EvaluationInterrupted: Ctrl-C before a batch was measured.
         StoreError: The database cannot be reached, or lost an evaluation, which a file then keeps.
     """
-    invocation, chosen = library_invocation(), dataset_choice(dataset, inputs, sample_ids)
-    make = partial(
-        evaluation_request,
-        invocation,
-        dataset=chosen,
-        length=_length(min_duration_s, min_batches, target_ci_percent, time_budget_s),
-        synthetic=synthetic,
-        version=version,
-        weights=weights,
-        seed=seed,
-        cudnn_benchmark=cudnn_benchmark,
-        agent=agent,
-    )
+    invocation = library_invocation()
+    several = {
+        "model": model,
+        "framework": framework,
+        "gpu": gpu,
+        "threads": threads,
+        "precision": precision,
+        "batch_size": batch_size,
+    }
     requests = [
-        make(name, framework=each, gpu=on_gpu, threads=number, precision=kind, batch_size=size)
-        for name, each, on_gpu, number, kind, size in product(
-            _values("model", model),
-            _values("framework", framework),
-            _values("gpu", gpu),
-            _values("threads", threads),
-            _values("precision", precision),
-            _values("batch_size", batch_size),
+        _request(
+            invocation,
+            "sweep",
+            name,
+            dataset,
+            inputs,
+            {**more, **dict(zip(tuple(several)[1:], values, strict=True))},
         )
+        for name, *values in product(*(_values(name, given) for name, given in several.items()))
     ]
     return _swept(invocation, requests, publish=publish)
 
 
-def _length(
-    min_duration_s: float, min_batches: int, target_ci_percent: float | None, time_budget_s: float | None
-) -> dict[str, Any]:
-    """Returns the fields of ``BatchOptions`` that say how long to measure."""
-    return {
-        "min_duration_s": min_duration_s,
-        "min_batches": min_batches,
-        "target_ci_percent": target_ci_percent,
-        "time_budget_s": time_budget_s,
-    }
+def _request(
+    invocation: Invocation,
+    function: str,
+    model: str | os.PathLike[str] | object,
+    dataset: str | os.PathLike[str] | None,
+    inputs: NDArray[Any] | None,
+    given: dict[str, Any],
+) -> EvaluationRequest:
+    """Returns the request for the arguments of a function."""
+    options = BatchSystemOptions(**values_of(BatchSystemOptions, given, arguments=True))
+    choice = EvaluationChoice(given, arguments=True)
+    refuse_unknown(function, given)
+    chosen = dataset_choice(dataset, inputs, choice.inputs, **choice.urls)
+    system = chosen_system(invocation, model, options, chosen)
+    # a model without a manifest is probably untested: if one input fails, all of them will
+    choice.batches.setdefault("fail_on_error", system.given is not None)
+    size = choice.batches.get("batch_size")
+    if size is None:
+        size = default_batch_size(system, chosen, invocation.catalog)
+    return choice.request(system, chosen, size)
 
 
 def _swept(invocation: Invocation, requests: Sequence[EvaluationRequest], *, publish: bool) -> Runs:
@@ -246,13 +194,6 @@ def measure(
     kind: str,
     model: str | os.PathLike[str] | object = MODEL,
     *,
-    version: str | None = None,
-    framework: str | None = None,
-    weights: str = "pretrained",
-    seed: int = 0,
-    gpu: bool = False,
-    threads: int | None = None,
-    agent: str | None = None,
     publish: bool = True,
     **options: Any,
 ) -> Evaluation[Any]:
@@ -261,15 +202,8 @@ def measure(
     Args:
         kind: The name of the kind.
         model: The name in its manifest, or a file or an object as in ``evaluate``.
-        version: A version or a constraint; None means the highest that has the weights.
-        framework: The framework; None means the first installed one that has the model.
-        weights: ``pretrained``, or ``random`` for speed only.
-        seed: The seed of random weights.
-        gpu: Whether to run on the GPU.
-        threads: CPU threads of an operator; None means the default.
-        agent: The address of a served agent; None means this process.
         publish: Whether to store the evaluation in the configured database.
-        options: Those that the request of the kind declares.
+        options: Those that the request of the kind declares, and ``SystemArguments`` where it has a model.
 
     Raises:
         ConfigurationError: There is no such kind or option, or a value is invalid.
@@ -281,24 +215,15 @@ def measure(
     found = find_kind(kind)
     if found.request is None:
         raise ConfigurationError(f"kind {kind} has no request, and so no function")
-    known = [each.name for each in options_of(found.request)]
+    needs, invocation = needs_system(found.request), library_invocation()
+    system = SystemOptions(**values_of(SystemOptions, options, arguments=True)) if needs else None
+    known = [each.argument for each in options_of(found.request)]
+    values = values_of(found.request, options, arguments=True)
     for name in options:
-        if name not in known:
-            raise ConfigurationError(f'unknown option "{name}" of {kind}; {suggestion(name, known)}')
-    invocation = library_invocation()
-    if needs_system(found.request):
-        options["system"] = system_request(
-            invocation,
-            model,
-            version=version,
-            framework=framework,
-            weights=weights,
-            seed=seed,
-            gpu=gpu,
-            threads=threads,
-            agent=agent,
-        )
-    request = found.request(**options)
+        raise ConfigurationError(f'unknown option "{name}" of {kind}; {suggestion(name, known)}')
+    if system is not None:
+        values["system"] = chosen_system(invocation, model, system)
+    request = found.request(**values)
     check_options(request)
     return measured(invocation, found.job(request), publish=publish)
 

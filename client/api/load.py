@@ -6,34 +6,27 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 from typing_extensions import Unpack
 
-from inferometer.client.api.arguments import DeclaredLoadArguments
+from inferometer.client.api.arguments import MaxQpsArguments, WorkloadArguments
 from inferometer.client.api.invocation import Invocation, library_invocation
-from inferometer.client.api.requests import dataset_choice, system_request
+from inferometer.client.api.requests import chosen_system, dataset_choice, refuse_unknown
 from inferometer.client.api.results import Result
-from inferometer.client.api.runner import measured
+from inferometer.client.api.runner import measured_group
 from inferometer.evaluators.evaluation import Measurement
 from inferometer.evaluators.intervals import PercentileInterval
-from inferometer.evaluators.jobs.options import (
-    LATENCY_BOUND_MS,
-    MODEL,
-    PERCENTILE,
-    TIME_BUDGET_S,
-    TOLERANCE,
-)
+from inferometer.evaluators.jobs.options import MODEL, values_of
+from inferometer.evaluators.jobs.request import DatasetOptions, SystemOptions
 from inferometer.evaluators.kinds.load.job import load_job
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     RateAnswer,
     RateSearchMeasurement,
-    Scenario,
 )
 from inferometer.evaluators.kinds.load.report import MaxQpsReport, WorkloadReport
-from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
+from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.summary import conditions_rows, trace_rows
@@ -41,16 +34,6 @@ from inferometer.evaluators.reports.base import in_ms
 from inferometer.manifests.errors import ConfigurationError
 
 _NS_PER_MS = 1_000_000
-_NOT_OF_THE_LOAD = {
-    "version",
-    "weights",
-    "seed",
-    "gpu",
-    "threads",
-    "precision",
-    "cudnn_benchmark",
-    "sample_ids",
-}
 M = TypeVar("M", bound=Measurement)
 
 
@@ -193,70 +176,24 @@ class RateSearch(_UnderLoad[RateSearchMeasurement]):
         return self.evaluation.measurement.answer
 
 
-class LoadArguments(DeclaredLoadArguments, total=False):
-    """Further arguments of ``workload`` and ``max_qps``, beside those of ``DeclaredLoadArguments``.
-
-    Attributes:
-        version: A version of the model, or a constraint; by default the highest that has the weights.
-        weights: ``pretrained``, or ``random`` for speed only.
-        seed: The seed of random weights and of the schedule.
-        synthetic: Whether the inputs are random tensors instead of a dataset's.
-        sample_ids: The ids of the samples of the dataset to send; by default all.
-        gpu: Whether to run on the GPU.
-        threads: CPU threads of an operator.
-        precision: ``float32``, ``float16`` or ``bfloat16``, for a model in code; by default the model's own.
-        cudnn_benchmark: Whether cuDNN times its algorithms; by default as the framework does.
-    """
-
-    version: str | None
-    weights: str
-    seed: int
-    synthetic: bool
-    sample_ids: Sequence[str] | None
-    gpu: bool
-    threads: int | None
-    precision: str | None
-    cudnn_benchmark: bool | None
-
-
 def workload(
     model: str | os.PathLike[str] | object = MODEL,
     *,
-    framework: str | None = None,
     dataset: str | os.PathLike[str] | None = None,
-    agent: str | None = None,
-    initial_qps: float | None = None,
-    arrival: str | None = None,
-    latency_bound_ms: float | None = None,
-    percentile: float = PERCENTILE,
-    duration_s: float | None = None,
-    schedule: str | os.PathLike[str] | None = None,
-    concurrency: int | None = None,
-    scenario: str | None = None,
     publish: bool = True,
-    **more: Unpack[LoadArguments],
+    **more: Unpack[WorkloadArguments],
 ) -> WorkloadRun:
     """Sends queries as they arrive in production, as ``agent predict workload`` does.
 
     A run whose figures cannot be trusted is also returned and published; see ``WorkloadRun.valid``. Ctrl-C
-    ends the run; the measurements up to then are returned and not published.
+    ends the run; the measurements up to then are returned and not published. With ``repeat``, it is the last
+    run, and ``WorkloadRun.group`` has all of them.
 
     Args:
         model: The name in its manifest, or a file or an object as in ``evaluate``.
-        framework: The framework; None means the first installed one that has the model.
         dataset: A name or a path, as in ``evaluate``; None means the dataset that the model names.
-        agent: The address of a served agent; None means this process.
-        initial_qps: Queries per second; None means 16.
-        arrival: The arrival process, such as ``constant`` or ``gamma:cv=2``; None means ``poisson``.
-        latency_bound_ms: The bound for goodput; None for none.
-        percentile: The percentile of the latency that the bound applies to.
-        duration_s: The exact duration in seconds, instead of the minimum duration and number of queries.
-        schedule: A file with the offset of each query, instead of ``initial_qps`` and ``arrival``.
-        concurrency: The number of queries to keep in flight instead.
-        scenario: A scenario of MLPerf that LoadGen sends instead: ``single_stream``, ``multi_stream``,
-            ``server`` or ``offline``.
         publish: Whether to store the evaluation in the configured database.
-        more: See ``LoadArguments``.
+        more: See ``WorkloadArguments``.
 
     Raises:
         InferometerError: The model or the inputs cannot be opened, or a value is invalid.
@@ -265,54 +202,28 @@ def workload(
             keeps it.
     """
     invocation = library_invocation()
-    request = WorkloadRequest(
-        **_shared(invocation, model, framework, dataset, agent, more),
-        initial_qps=initial_qps,
-        arrival=arrival,
-        latency_bound_ms=latency_bound_ms,
-        percentile=percentile,
-        duration_s=duration_s,
-        schedule=None if schedule is None else Path(schedule),
-        concurrency=concurrency,
-        scenario=None if scenario is None else _scenario(scenario),
-    )
-    return WorkloadRun(measured(invocation, load_job(request), publish=publish))
+    request = WorkloadRequest(**_fields(invocation, "workload", WorkloadRequest, model, dataset, dict(more)))
+    return WorkloadRun.last_of(measured_group(invocation, load_job(request), publish=publish))
 
 
 def max_qps(
     model: str | os.PathLike[str] | object = MODEL,
     *,
-    framework: str | None = None,
     dataset: str | os.PathLike[str] | None = None,
-    agent: str | None = None,
-    initial_qps: float | None = None,
-    arrival: str | None = None,
-    latency_bound_ms: float = LATENCY_BOUND_MS,
-    percentile: float = PERCENTILE,
-    tolerance: float = TOLERANCE,
-    time_budget_s: float = TIME_BUDGET_S,
     publish: bool = True,
-    **more: Unpack[LoadArguments],
+    **more: Unpack[MaxQpsArguments],
 ) -> RateSearch:
     """Searches for the highest rate that keeps a latency bound, as ``agent predict max-qps`` does.
 
     A result that cannot be trusted is also returned and published; see ``RateSearch.valid``. Ctrl-C ends the
-    search; the probes up to then are returned and not published.
+    search; the probes up to then are returned and not published. With ``repeat``, it is the last search, and
+    ``RateSearch.group`` has all of them.
 
     Args:
         model: The name in its manifest, or a file or an object as in ``evaluate``.
-        framework: The framework; None means the first installed one that has the model.
         dataset: A name or a path, as in ``evaluate``; None means the dataset that the model names.
-        agent: The address of a served agent; None means this process.
-        initial_qps: The first rate, in queries per second; None means 16.
-        arrival: The arrival process, such as ``constant`` or ``gamma:cv=2``; None means ``poisson``.
-        latency_bound_ms: The bound for the percentile.
-        percentile: The percentile of the latency that the bound applies to.
-        tolerance: The half-width to reach of the interval that this search alone gives, as a fraction of the
-            rate.
-        time_budget_s: The time, in seconds, after which the search ends even if the interval is wider.
         publish: Whether to store the evaluation in the configured database.
-        more: See ``LoadArguments``.
+        more: See ``MaxQpsArguments``.
 
     Raises:
         InferometerError: The model or the inputs cannot be opened, or a value is invalid.
@@ -321,54 +232,27 @@ def max_qps(
             keeps it.
     """
     invocation = library_invocation()
-    request = MaxQpsRequest(
-        **_shared(invocation, model, framework, dataset, agent, more),
-        initial_qps=initial_qps,
-        arrival=arrival,
-        latency_bound_ms=latency_bound_ms,
-        percentile=percentile,
-        tolerance=tolerance,
-        time_budget_s=time_budget_s,
-    )
-    return RateSearch(measured(invocation, load_job(request), publish=publish))
+    request = MaxQpsRequest(**_fields(invocation, "max_qps", MaxQpsRequest, model, dataset, dict(more)))
+    return RateSearch.last_of(measured_group(invocation, load_job(request), publish=publish))
 
 
-def _shared(
+def _fields(
     invocation: Invocation,
+    function: str,
+    kind: type[LoadRequest],
     model: str | os.PathLike[str] | object,
-    framework: str | None,
     dataset: str | os.PathLike[str] | None,
-    agent: str | None,
-    more: LoadArguments,
+    given: dict[str, Any],
 ) -> dict[str, Any]:
-    """Returns the fields of a request that both kinds of load test share."""
-    seed, rest = more.get("seed", 0), {k: v for k, v in more.items() if k not in _NOT_OF_THE_LOAD}
-    choice = dataset_choice(dataset, sample_ids=more.get("sample_ids"))
-    system = system_request(
-        invocation,
-        model,
-        dataset=choice,
-        version=more.get("version"),
-        framework=framework,
-        weights=more.get("weights", "pretrained"),
-        seed=seed,
-        gpu=more.get("gpu", False),
-        threads=more.get("threads"),
-        precision=more.get("precision"),
-        cudnn_benchmark=more.get("cudnn_benchmark"),
-        agent=agent,
-    )
-    if system.given is not None and not choice.is_named:
-        rest["synthetic"] = True
-    return {"system": system, "dataset": choice, "seed": seed, **rest}
-
-
-def _scenario(name: str) -> Scenario:
-    try:
-        return Scenario(name.strip().lower())
-    except ValueError as error:
-        known = ", ".join(each.value for each in Scenario)
-        raise ConfigurationError(f'unknown scenario "{name}"; known: {known}') from error
+    """Returns the fields of a request for the arguments of a function."""
+    options = SystemOptions(**values_of(SystemOptions, given, arguments=True))
+    inputs = DatasetOptions(**values_of(DatasetOptions, given, arguments=True))
+    fields = values_of(kind, given, arguments=True)
+    refuse_unknown(function, given)
+    choice = dataset_choice(dataset, options=inputs)
+    system = chosen_system(invocation, model, options, choice)
+    synthetic = inputs.synthetic or (system.given is not None and not choice.is_named)
+    return {"system": system, "dataset": choice, "seed": options.seed, "synthetic": synthetic, **fields}
 
 
 def _in_ms(each: PercentileInterval) -> LatencyPercentile:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from packaging.version import Version
 
 from inferometer.agent.artifacts.files import InputSignature
-from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
 from inferometer.agent.inference.given_models import (
     GivenModel,
     Wanted,
@@ -25,19 +24,13 @@ from inferometer.agent.inference.given_models import (
     model_of_file,
     model_of_object,
 )
-from inferometer.agent.inference.predictor import Precision, Weights
-from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.api.discovery import choose_agents
 from inferometer.client.api.invocation import FRAMEWORK, Invocation
-from inferometer.evaluators.jobs import options as ranges
-from inferometer.evaluators.jobs.job import (
-    DatasetChoice,
-    EvaluationRequest,
-    SystemRequest,
-    default_batch_size,
-    inputs_for,
-)
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest, inputs_for
+from inferometer.evaluators.jobs.options import values_of
+from inferometer.evaluators.jobs.request import DatasetOptions, SystemOptions
+from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, UnknownModelError, printable, suggestion
 from inferometer.manifests.schema import ModelManifest
@@ -79,10 +72,13 @@ def _architecture(model: ModelManifest) -> str:
 _log = logging.getLogger(__name__)
 
 
-def given_model(invocation: Invocation, model: object, dataset: DatasetChoice) -> GivenModel | None:
+def given_model(
+    invocation: Invocation, model: object, dataset: DatasetChoice, shape: tuple[int, ...] | None = None
+) -> GivenModel | None:
     """Returns a model that needs no manifest; None for the name of one in a manifest.
 
-    A string is a file if it contains a path separator or has the suffix of a model file.
+    A string is a file if it contains a path separator or has the suffix of a model file. The shape of its
+    input is ``shape``, or that of the inputs, or its own.
 
     Raises:
         ConfigurationError: No framework accepts such an object, or its input cannot be described.
@@ -91,7 +87,7 @@ def given_model(invocation: Invocation, model: object, dataset: DatasetChoice) -
     registry, inputs = invocation.registry, dataset.array
     array = inputs if isinstance(inputs, np.ndarray) else None
     wanted = Wanted(
-        shape=None if array is None else array.shape[1:],
+        shape=shape if array is None else array.shape[1:],
         element_type=None if array is None else array.dtype.name,
         examples=() if inputs is None or isinstance(inputs, np.ndarray) else _examples(inputs),
         images=dataset.is_named,
@@ -147,151 +143,138 @@ def system_request(
     model: str | os.PathLike[str] | object,
     *,
     dataset: DatasetChoice = DatasetChoice(),  # noqa: B008 - frozen
-    version: str | None,
-    framework: str | None,
-    weights: str,
-    seed: int,
-    gpu: bool,
-    threads: int | None,
-    agent: str | None,
-    precision: str | None = None,
-    cudnn_benchmark: bool | None = None,
+    **given: Any,
+) -> SystemRequest:
+    """Returns the request for a model and where it runs; see ``chosen_system``.
+
+    Raises:
+        InferometerError: A value is invalid, or no agent fits.
+        TypeError: ``given`` has what is no argument of ``SystemOptions``.
+    """
+    options = SystemOptions(**values_of(SystemOptions, given, arguments=True))
+    refuse_unknown("system_request", given)
+    return chosen_system(invocation, model, options, dataset)
+
+
+def chosen_system(
+    invocation: Invocation,
+    model: str | os.PathLike[str] | object,
+    options: SystemOptions,
+    dataset: DatasetChoice = DatasetChoice(),  # noqa: B008 - frozen
 ) -> SystemRequest:
     """Returns the request for a model and where it runs; see ``given_model`` for one without a manifest.
 
     Raises:
         InferometerError: A value is invalid, or no agent fits.
     """
-    session = session_options(
-        weights=weights,
-        seed=seed,
-        gpu=gpu,
-        threads=threads,
-        precision=precision,
-        cudnn_benchmark=cudnn_benchmark,
-    )
-    given = given_model(invocation, model, dataset)
+    given = given_model(invocation, model, dataset, options.input_shape)
     if given is not None:
-        if version is not None or framework is not None:
+        if options.model_version is not None or options.framework_name is not None:
             raise ConfigurationError("version and framework choose a manifest, and this model needs none")
-        if agent is not None:
+        if options.agent_address is not None:
             raise ConfigurationError(
                 f"model {given.manifest.name} has no manifest and runs in this process; an agent runs the "
                 "models of its manifests, which agent manifest init writes"
             )
-    request = SystemRequest(
-        model_name=given.manifest.name if given else str(model),
-        given=given,
-        model_version=version,
-        framework_name=framework or (None if given else os.environ.get(FRAMEWORK) or None),
-        session=session,
-    )
+    elif options.input_shape is not None:
+        raise ConfigurationError("input_shape is for a model without a manifest, which has dimensions")
+    else:
+        framework = options.framework_name or os.environ.get(FRAMEWORK) or None
+        options = replace(options, model_name=str(model), framework_name=framework)
+    request, agent = options.request(given), options.agent_address
     return replace(request, agents=choose_agents(invocation, agent, request) if agent else ())
 
 
-def session_options(
-    *,
-    weights: str,
-    seed: int,
-    gpu: bool,
-    threads: int | None,
-    precision: str | None = None,
-    cudnn_benchmark: bool | None = None,
-) -> SessionOptions:
-    """Returns the options with which a model is opened.
+class EvaluationChoice:
+    """An evaluation batch by batch as a user asks for it, but for its model and the size of its batches.
+
+    Args:
+        given: The values of options, which are taken out.
+        arguments: Whether they have the names of the library's arguments.
+
+    Attributes:
+        inputs: The options of the inputs.
+        urls: The fields of a ``DatasetChoice`` of URLs; empty without them.
+        batches: The given fields of ``BatchOptions``.
 
     Raises:
         ConfigurationError: A value is invalid.
     """
-    ranges.check_number("seed", seed, ranges.SEED)
-    ranges.check_number("threads", threads, ranges.COUNT)
-    device = Device(DeviceKind.GPU, 0) if gpu else CPU
-    return SessionOptions(
-        device=device,
-        threads=threads,
-        weights=_weights(weights),
-        seed=seed,
-        precision=None if precision is None else _precision(precision),
-        cudnn_benchmark=cudnn_benchmark,
-    )
+
+    def __init__(self, given: MutableMapping[str, Any], *, arguments: bool = False) -> None:
+        self.batches = values_of(BatchOptions, given, arguments=arguments)
+        self.inputs = DatasetOptions(**values_of(DatasetOptions, given, arguments=arguments))
+        urls = values_of(UrlsOptions, given, arguments=arguments)
+        self.urls = UrlsOptions(**urls).choice() if urls else {}
+        self._fields = values_of(EvaluationRequest, given, arguments=arguments)
+
+    def request(
+        self, system: SystemRequest, dataset: DatasetChoice, batch_size: int, **more: Any
+    ) -> EvaluationRequest:
+        """Returns the request; ``more`` are further fields of it.
+
+        Without a trace level, it is the deepest that a leveled evaluation has.
+
+        Raises:
+            ConfigurationError: A value is invalid.
+        """
+        partition = self.batches.get("partition_list_size") or batch_size
+        batches = BatchOptions(**{**self.batches, "batch_size": batch_size, "partition_list_size": partition})
+        parts = self.batches.get("num_file_parts")
+        inputs = inputs_for(
+            system,
+            dataset,
+            synthetic=self.inputs.synthetic,
+            batch_size=batch_size,
+            seed=system.session.seed,
+            least=partition * max(parts or 0, batches.warmup_num_file_parts),
+        )
+        deepest = {}
+        if self._fields.get("leveled"):
+            on_gpu = system.session.device.is_gpu
+            level = TraceLevel.SYSTEM_LIBRARY_TRACE if on_gpu else TraceLevel.FRAMEWORK_TRACE
+            deepest = {"trace_level": level}
+        return EvaluationRequest(
+            system=system,
+            dataset=inputs,
+            options=batches,
+            measure_enough=parts is None,
+            **deepest | self._fields | more,
+        )
 
 
-def evaluation_request(
-    invocation: Invocation,
-    model: str | os.PathLike[str] | object,
-    *,
-    dataset: DatasetChoice,
-    synthetic: bool,
-    batch_size: int | None,
-    seed: int,
-    length: Mapping[str, Any],
-    **system: Any,
-) -> EvaluationRequest:
-    """Returns the request of an evaluation over a dataset.
-
-    Args:
-        invocation: The configuration.
-        model: The model.
-        dataset: The inputs.
-        synthetic: Whether the inputs are random tensors instead.
-        batch_size: Inputs in a batch; None leaves it to the model and its inputs.
-        seed: Draws random weights and tensors.
-        length: The fields of ``BatchOptions`` that say how long to measure.
-        system: The other arguments of ``system_request``.
-
-    Raises:
-        InferometerError: A value is invalid, or the model cannot be read.
-    """
-    chosen = system_request(invocation, model, dataset=dataset, seed=seed, **system)
-    size = default_batch_size(chosen, dataset, invocation.catalog) if batch_size is None else batch_size
-    # a model without a manifest is probably untested: if one input fails, all of them will
-    options = BatchOptions(size, size, fail_on_error=chosen.given is not None, **length)
-    dataset = inputs_for(chosen, dataset, synthetic=synthetic, batch_size=size, seed=seed)
-    return EvaluationRequest(system=chosen, dataset=dataset, options=options)
+def refuse_unknown(function: str, left: Mapping[str, Any]) -> None:
+    """Raises TypeError for an argument that a function of the library does not have."""
+    for name in left:
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
 
 
 def dataset_choice(
     dataset: str | os.PathLike[str] | None,
     inputs: NDArray[Any] | None = None,
-    sample_ids: Sequence[str] | None = None,
+    options: DatasetOptions = DatasetOptions(),  # noqa: B008 - frozen
+    **more: Any,
 ) -> DatasetChoice:
     """Returns the choice of dataset. A non-string, an existing path or a string with a separator is a path.
 
     Any other string is the name of a dataset.
 
+    Args:
+        dataset: The dataset.
+        inputs: An array of samples instead.
+        options: Further options of the dataset.
+        more: Further fields of ``DatasetChoice``.
+
     Raises:
         ConfigurationError: ``inputs`` is not an array of samples, or is combined with a dataset or
-            ``sample_ids``; or ``sample_ids`` is not a list.
+            ``sample_ids``.
     """
-    if isinstance(sample_ids, str):
-        raise ConfigurationError(f'sample_ids is "{printable(sample_ids)}"; give a list of ids')
-    chosen = _whole(dataset, inputs)
-    return chosen if sample_ids is None else replace(chosen, sample_ids=tuple(map(str, sample_ids)))
-
-
-def _whole(dataset: str | os.PathLike[str] | None, inputs: NDArray[Any] | None) -> DatasetChoice:
     if inputs is not None:
         if dataset is not None:
             raise ConfigurationError("inputs and dataset both name inputs; give one of them")
-        return DatasetChoice(array=samples_of(inputs))
+        return options.choice(array=samples_of(inputs), **more)
     if dataset is None:
-        return DatasetChoice()
+        return options.choice(**more)
     if isinstance(dataset, str) and os.sep not in dataset and not Path(dataset).exists():
-        return DatasetChoice(name=dataset)
-    return DatasetChoice(path=Path(dataset))
-
-
-def _weights(name: str) -> Weights:
-    try:
-        return Weights(name.lower())
-    except ValueError as error:
-        known = " or ".join(each.value for each in Weights)
-        raise ConfigurationError(f'unknown weights "{name}"; give {known}') from error
-
-
-def _precision(name: str) -> Precision:
-    try:
-        return Precision(name.lower())
-    except ValueError as error:
-        known = ", ".join(each.value for each in Precision)
-        raise ConfigurationError(f'unknown precision "{name}"; give one of {known}') from error
+        return options.choice(name=dataset, **more)
+    return options.choice(path=Path(dataset), **more)

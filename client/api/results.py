@@ -11,11 +11,13 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
+from typing_extensions import Self
+
 from inferometer.evaluators.conditions.conditions import Conditions
 from inferometer.evaluators.drawing.charts import Drawing, find_plot
 from inferometer.evaluators.drawing.writer import inline_svg
 from inferometer.evaluators.evaluation import Evaluation, Measurement, Status
-from inferometer.evaluators.kinds.summary import name_width
+from inferometer.evaluators.kinds.summary import name_width, process_groups, process_rows
 from inferometer.evaluators.reports.base import Column, Report, Row, Value
 from inferometer.evaluators.reports.table import cell_text, terminal_table
 from inferometer.manifests.errors import ConfigurationError, printable
@@ -193,6 +195,20 @@ class Result(ABC, Generic[M]):
 
     def __init__(self, evaluation: Evaluation[M]) -> None:
         self.evaluation = evaluation
+        self._group: tuple[Any, ...] = (self,)
+
+    @classmethod
+    def last_of(cls, evaluations: Iterable[Evaluation[M]]) -> Self:
+        """Returns the result of the last evaluation of a call; its ``group`` has all of them."""
+        group = tuple(map(cls, evaluations))
+        for each in group:
+            each._group = group
+        return group[-1]
+
+    @property
+    def group(self) -> tuple[Self, ...]:
+        """The results of the call in order; several where it repeats, and the last of them is returned."""
+        return self._group
 
     @property
     def id(self) -> str:
@@ -221,7 +237,9 @@ class Result(ABC, Generic[M]):
         system = self.evaluation.system
         manifest = system.manifest
         on = f"{manifest.framework.name} {system.framework_version} ({system.device}, {system.agent})"
-        return (("model", f"{manifest.name} {manifest.version} on {on}"), *self._figures())
+        evaluations: list[Evaluation[Any]] = [each.evaluation for each in self.group]
+        processes = process_rows(process_groups(evaluations))
+        return (("model", f"{manifest.name} {manifest.version} on {on}"), *self._figures(), *processes)
 
     @abstractmethod
     def _figures(self) -> Sequence[tuple[str, str]]:

@@ -10,7 +10,7 @@ import logging
 import shlex
 import signal
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -38,7 +38,7 @@ from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.store.json_text import write_spool
 from inferometer.evaluators.system import SystemUnderTest, TensorSystem
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import StoreError
+from inferometer.manifests.errors import EvaluationInterrupted, StoreError
 from inferometer.manifests.schema import ModelManifest
 
 if TYPE_CHECKING:
@@ -438,3 +438,23 @@ def measured(
     with closing(Runner(invocation, door or Door(), publish=publish).run(job)) as found:
         [evaluation] = found
     return evaluation
+
+
+def measured_group(
+    invocation: Invocation, job: Job[Evaluation[M]], *, publish: bool
+) -> Sequence[Evaluation[M]]:
+    """Runs a job of one evaluation or several, showing only its progress, and returns the evaluations.
+
+    Ctrl-C between two of them ends it with those before.
+
+    Raises:
+        InferometerError: See ``Runner.run``.
+    """
+    evaluations: list[Evaluation[M]] = []
+    try:
+        with closing(Runner(invocation, Door(), publish=publish).run(job)) as found:
+            evaluations.extend(found)
+    except EvaluationInterrupted:
+        if not evaluations:
+            raise
+    return evaluations

@@ -183,7 +183,7 @@ data_options = options(
 
 training_options = options(
     request_options(TrainingOptions, but=(*_BATCHES, "api")),
-    request_options(TrainingRequest, but=("fail_on_error",)),
+    request_options(TrainingRequest, but=("fail_on_error", "tracer_address", "trace_url")),
     request_options(TrainingOptions, only=("api",)),
     option(
         "--kv_store",

@@ -146,7 +146,7 @@ def _request(given: dict[str, Any]) -> ScoreRequest:
     return ScoreRequest(
         task=given["task"],
         predictions=given["predictions"],
-        dataset=take_dataset(given),
+        dataset=take_dataset(given).choice(),
         labels=labels,
         parameters={name: given[name] for name in ("score_border", "score_channels")},
         fail_on_error=given["fail_on_error"],

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
-from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.requests import named_model
-from inferometer.client.evaluating.parsing import read_precision
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.job import DatasetChoice, EvaluationRequest, SystemRequest
-from inferometer.evaluators.jobs.options import BENCH_BATCHES, PYTORCH, taken
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest
+from inferometer.evaluators.jobs.options import BENCH_BATCHES, PYTORCH, values_of
+from inferometer.evaluators.jobs.request import read_precision
+from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.training.options import TrainingData
 from inferometer.evaluators.kinds.training.request import RankRequest, TrainingRequest
@@ -148,7 +148,7 @@ def read_system(
     _refuse_unsupported(values)
     devices = _devices(values)
     name, version = named_model(catalog, values["model"], values["model_version"])
-    precision = read_precision(values["dtype"]) or Precision.FLOAT32
+    precision = read_precision(values["dtype"])
     request = SystemRequest(
         model_name=name,
         model_version=version,
@@ -351,7 +351,7 @@ def _ranks(values: Values, system: BenchSystem) -> RankRequest:
         count = system.gpus
     # torch.distributed.launch passes the local rank as an option, in addition to the environment
     local_rank = values["local_rank"] if values["rank"] is not None else 0
-    return RankRequest(**taken(RankRequest, {**values, "num_ranks": count, "local_rank": local_rank}))
+    return RankRequest(**values_of(RankRequest, {**values, "num_ranks": count, "local_rank": local_rank}))
 
 
 def _devices_of_a_rank(system: BenchSystem, ranks: RankRequest) -> tuple[Device, ...]:

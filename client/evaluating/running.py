@@ -29,8 +29,9 @@ from inferometer.evaluators.comparing.verdict import parse_figures
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.compare import ComparisonRequest, check_one_threshold, compare
-from inferometer.evaluators.jobs.job import EvaluationRequest, Job, JobPart, JobStart
+from inferometer.evaluators.jobs.job import Job, JobPart, JobStart
 from inferometer.evaluators.kinds.batches.job import COLUMNS, SweepCell, evaluation_job, rows_of, sweep_job
+from inferometer.evaluators.kinds.batches.request import EvaluationRequest
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.summary import (
     conditions_rows,

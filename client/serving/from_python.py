@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Self
 
 from inferometer.client.api.invocation import Invocation, library_invocation
-from inferometer.client.api.requests import session_options
-from inferometer.evaluators.jobs.options import COUNT, NOT_NEGATIVE, Range, check_number
+from inferometer.evaluators.jobs.options import COUNT, NOT_NEGATIVE, Range, check_number, values_of
+from inferometer.evaluators.jobs.request import SystemOptions
 from inferometer.manifests.errors import InferometerError
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ def serve(
     numbers: dict[str, Any] = {**given, **bound}
     for name, allowed in _RANGES.items():
         check_number(name, numbers[name], allowed)
-    session = session_options(weights=weights, seed=seed, gpu=gpu, threads=threads)
+    chosen = {"weights": weights, "seed": seed, "gpu": gpu, "threads": threads}
+    session = SystemOptions(**values_of(SystemOptions, chosen)).session()
     invocation = library_invocation(secret=secret)
     # gRPC makes an event loop of its own, which a thread that runs one already, as a notebook's, refuses
     with ThreadPoolExecutor(1) as thread:

@@ -7,7 +7,7 @@ Every front end runs a job in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
@@ -23,7 +23,6 @@ from inferometer.agent.training.trainer import CompanionsOf, Trainer, TrainerOpt
 from inferometer.evaluators.datasets.opening import DatasetChoice as DatasetChoice
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs import options as defaults
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 from inferometer.evaluators.system import SystemUnderTest, TensorSystem
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, NotFoundError
@@ -31,8 +30,6 @@ from inferometer.manifests.schema import ModelManifest, TensorSpec
 
 SYNTHETIC_INPUTS = 64
 """The least number of random tensors of an evaluation batch by batch."""
-_DISTURBING = (TraceLevel.MODEL_TRACE, TraceLevel.FRAMEWORK_TRACE, TraceLevel.SYSTEM_LIBRARY_TRACE)
-"""Levels of which each takes times that those below it would change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,78 +126,6 @@ def inputs_for(
         return dataset
     count = -(-max(SYNTHETIC_INPUTS, least) // batch_size) * batch_size
     return replace(dataset, synthetic=count, seed=seed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationRequest:
-    """A model over a dataset, batch by batch.
-
-    Attributes:
-        system: The model.
-        dataset: The dataset.
-        options: The amount of data, the batches, and the number of classes to keep of each prediction.
-        trace_level: The depth of the trace.
-        leveled: Whether to evaluate also at each shallower level that a deeper one would disturb.
-        repeat: The number of repetitions, each in a fresh process; 1 runs in this process.
-        measure_enough: Whether to repeat the whole dataset until the interval of p50 reaches
-            ``TARGET_CI_PERCENT``, if the options set neither an amount nor a duration. URLs, which load the
-            servers of others, and traces deeper than APPLICATION_TRACE, which would grow, are measured once.
-        keep_predictions: Whether the evaluation holds each input's prediction.
-        keep_most: The maximum number of predictions to keep, from the first input on; None means all.
-        tracer_address: Where spans are sent; None sends none.
-        trace_url: The URL under which users find the trace: that of a Jaeger server, or one with
-            ``{trace_id}``; None derives it from the address.
-
-    Raises:
-        ConfigurationError: Only one level is left of a leveled evaluation, or nothing is repeated that a time
-            budget could end; the model does not support the batch size; or it is in memory, where fresh
-            processes cannot read it.
-    """
-
-    system: SystemRequest = SystemRequest()
-    dataset: DatasetChoice = DatasetChoice()  # noqa: RUF009 - frozen
-    options: BatchOptions = BatchOptions(defaults.BATCH_SIZE, defaults.BATCH_SIZE)  # noqa: RUF009 - frozen
-    trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE
-    leveled: bool = False
-    repeat: int = 1
-    measure_enough: bool = True
-    keep_predictions: bool = False
-    keep_most: int | None = None
-    tracer_address: str | None = None
-    trace_url: str | None = None
-
-    def __post_init__(self) -> None:
-        self.system.check_batches(self.options.batch_size)
-        if self.repeat > 1 and self.system.given is not None and self.system.given.in_memory is not None:
-            raise ConfigurationError(
-                "repeat starts fresh processes, and a model in memory is in this one only; save it to a file"
-            )
-        if self.leveled and self.trace_level < TraceLevel.FRAMEWORK_TRACE:
-            raise ConfigurationError(
-                f"leveled down to {self.trace_level.name} is one level only; "
-                "name FRAMEWORK_TRACE or a deeper trace_level, or leave it out"
-            )
-        options = self.options
-        if options.time_budget_s is not None and not self.options_at(self.trace_level).repeats:
-            raise ConfigurationError(
-                "time_budget limits how long the dataset is repeated, and here it is gone through once; "
-                "give target_ci, min_batches or min_duration too"
-            )
-
-    def options_at(self, level: TraceLevel) -> BatchOptions:
-        """Returns the options of the evaluation at a trace level, which sets its default length."""
-        options = self.options
-        chosen = not self.measure_enough or options.repeats or options.num_file_parts > 0
-        if chosen or self.dataset.urls_path is not None or level > TraceLevel.APPLICATION_TRACE:
-            return options
-        return replace(options, target_ci_percent=defaults.TARGET_CI_PERCENT)
-
-    @property
-    def trace_levels(self) -> Sequence[TraceLevel]:
-        """The trace level of each evaluation in order, the shallowest first in each repetition."""
-        deepest = self.trace_level
-        shallower = (level for level in _DISTURBING if level < deepest) if self.leveled else ()
-        return (*shallower, deepest) * self.repeat
 
 
 Notify = Callable[[str], None]

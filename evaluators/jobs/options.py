@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
-from enum import Enum
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import Enum, IntEnum
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from inferometer.manifests.errors import ConfigurationError, suggestion
+from inferometer.manifests.errors import ConfigurationError
 
 MOST_SEED = 2**63 - 1
 
@@ -28,23 +29,32 @@ class Range:
         least: The lower end.
         most: The upper end; None for none.
         open: Whether the ends are left out.
+        closed_above: Whether ``open`` leaves out the lower end only.
     """
 
     least: float
     most: float | None = None
     open: bool = False
+    closed_above: bool = False
+
+    @property
+    def leaves_out_most(self) -> bool:
+        """Whether the upper end is left out."""
+        return self.open and not self.closed_above
 
     def __contains__(self, value: float) -> bool:
         if not math.isfinite(value):
             return False
         above = value > self.least if self.open else value >= self.least
-        return above and (self.most is None or value < self.most or (value == self.most and not self.open))
+        return above and (
+            self.most is None or value < self.most or (value == self.most and not self.leaves_out_most)
+        )
 
     def __str__(self) -> str:
         least = f"{'above' if self.open else 'at least'} {self.least}"
-        return (
-            least if self.most is None else f"{least} and {'below' if self.open else 'at most'} {self.most}"
-        )
+        if self.most is None:
+            return least
+        return f"{least} and {'below' if self.leaves_out_most else 'at most'} {self.most}"
 
 
 POSITIVE, NOT_NEGATIVE, COUNT = Range(0, open=True), Range(0), Range(1)
@@ -139,26 +149,30 @@ class Declared:
         metavar: The placeholder of its value, such as ``S`` for seconds.
         within: The numbers that are allowed; None for no number, or any.
         choices: The texts that are allowed; empty for any.
+        ignores_case: Whether the case of a choice does not matter.
         flags: Its flags; empty for the one of its name.
-        default_text: The default that the help names where the field's own is None.
-        reads: Whether it names a file that is read.
-        made: Makes the value of a choice; None keeps the text.
-        any_case: Whether a choice may also be written in capital letters.
         argument: The library's argument; empty for the name of the field.
-        asked: The default where a user is asked, if a request that is made in code has another one.
+        variable: The environment variable that sets it; None for none.
+        default_text: The default that the help names where front ends leave it None unless it is given.
+        shows_default: Whether the help names the default.
+        reads: Whether it names a file that is read.
+        made: Makes the value of a text, and raises ConfigurationError for any other; None keeps the text.
+        front_default: The default of front ends; ``...`` for that of a request that is made in code.
     """
 
     help: str
     metavar: str | None = None
     within: Range | None = None
     choices: tuple[str, ...] = ()
+    ignores_case: bool = False
     flags: tuple[str, ...] = ()
+    argument: str = ""
+    variable: str | None = None
     default_text: str = ""
+    shows_default: bool = True
     reads: bool = False
     made: Callable[[str], Any] | None = None
-    any_case: bool = False
-    argument: str = ""
-    asked: Any = None
+    front_default: Any = ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +181,8 @@ class Option:
 
     Attributes:
         name: The name of the field.
-        default: The default.
-        kind: ``int``, ``float``, ``bool``, ``str`` or ``Path``.
+        default: The default; ``MISSING`` for none.
+        kind: ``int``, ``float``, ``bool``, ``str``, ``Path`` or another type's name.
         declared: Its description for front ends.
     """
 
@@ -178,28 +192,55 @@ class Option:
     declared: Declared
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """Its flags on the command line, the preferred one first."""
+        return self.declared.flags or (f"--{spoken(self.name)}",)
+
+    @property
     def argument(self) -> str:
-        """The library's argument, by whose name the values of the command line are too."""
+        """The library's argument."""
         return self.declared.argument or self.name
 
     @property
-    def flags(self) -> tuple[str, ...]:
-        """Its flags on the command line, the preferred one first."""
-        return self.declared.flags or (f"--{spoken(self.argument)}",)
+    def asked(self) -> Any:
+        """The value in a front end where it is not given; None where the default is found elsewhere."""
+        if self.declared.front_default is not ...:
+            return self.declared.front_default
+        return None if self.declared.default_text or self.is_required else self.default
 
-    def words(self, value: Any) -> Iterator[str]:
-        """Yields the word of the command line that sets it; none for the default."""
-        if value is None or value == self.default:
+    @property
+    def is_required(self) -> bool:
+        """Whether it has to be given."""
+        return self.default is MISSING and not self.declared.default_text
+
+    def made(self, value: Any) -> Any:
+        """Returns the value of the field for what a front end was given.
+
+        Raises:
+            ConfigurationError: There is no such choice.
+        """
+        if self.declared.made is not None and isinstance(value, str):
+            return self.declared.made(value)
+        if self.declared.ignores_case and isinstance(value, str):
+            return value.lower()
+        return Path(value) if self.kind == "Path" and isinstance(value, str) else value
+
+    def words(self, value: Any, *, whole: bool = False) -> Iterator[str]:
+        """Yields the word of the command line that sets it, if it is given; with ``whole`` also a default."""
+        if value is None or (value == self.asked and not whole):
             return
-        flag, text = self.flags[0], getattr(value, "value", value)
+        flag, text = self.flags[0], plain(value)
         if isinstance(text, bool):
-            yield flag if text else f"{flag}=false"
+            yield flag if text and self.asked is not None else f"{flag}={str(text).lower()}"
         else:
             yield f"{flag}={text:g}" if isinstance(text, float) else f"{flag}={text}"
 
 
 def declared(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:  # noqa: A002 - as click's
-    """Returns a field of a request that is an option; ``more`` are those of ``Declared``."""
+    """Returns a field of a request that is an option; ``more`` are those of ``Declared``.
+
+    A default of ``MISSING`` is none; in a front end, the option may still have one, which its text names.
+    """
     return field(default=default, metadata={_KEY: Declared(help, metavar, **more)})
 
 
@@ -207,27 +248,46 @@ def options_of(request: type[Any]) -> Iterator[Option]:
     """Yields the options of a request, in the order of their fields."""
     for each in fields(request):
         if (found := each.metadata.get(_KEY)) is not None:
-            default = each.default if found.asked is None else found.asked
-            yield Option(each.name, default, _kind_of(each), found)
+            yield Option(each.name, each.default, _kind_of(each), found)
 
 
-def taken(request: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a request from the values of its options by argument.
+def values_of(
+    request: type[Any], given: MutableMapping[str, Any], *, arguments: bool = False
+) -> dict[str, Any]:
+    """Takes the options of a request out of what a front end was given, and returns the fields.
 
-    Those that are left out or None have the default. Nothing is checked: ``check_options`` does that.
+    Args:
+        request: The class of the request.
+        given: The values by the names of fields; None is one that is not given.
+        arguments: Whether the names are those of the library's arguments.
+
+    Raises:
+        ConfigurationError: There is no such choice.
     """
     found = {}
     for option in options_of(request):
-        value, shown = values.get(option.argument), option.declared
-        if value is None:
-            value = option.default
-        elif isinstance(value, str) and shown.choices:
-            value = value.lower() if shown.any_case else value
-            value = shown.made(value) if shown.made is not None and value in shown.choices else value
-        elif option.kind == "Path" and isinstance(value, str | os.PathLike):
-            value = Path(value)
-        found[option.name] = value
+        value = given.pop(option.argument if arguments else option.name, None)
+        if value is None and option.declared.front_default is not ...:
+            value = option.declared.front_default
+        if value is not None:
+            found[option.name] = option.made(value)
     return found
+
+
+def words(values: Mapping[str, Any], *requests: type[Any], whole: bool = False) -> Iterator[str]:
+    """Yields the words of the command line that set options of requests, in the order of ``values``.
+
+    Of options with the same name, that of the last request counts. See ``Option.words`` for ``whole``.
+    """
+    known = {option.name: option for request in requests for option in options_of(request)}
+    for name, value in values.items():
+        if name in known:  # of what is stored, another version may have other options
+            yield from known[name].words(value, whole=whole)
+
+
+def plain(value: Any) -> Any:
+    """Returns the value of an option as front ends write it: that of a choice is its text."""
+    return value.name if isinstance(value, IntEnum) else getattr(value, "value", value)
 
 
 def needs_system(request: type[Any]) -> bool:
@@ -246,14 +306,14 @@ def check_options(request: Any) -> None:
         if value is None or value == option.default == "":
             continue
         check_value(option.argument, value, option.kind, shown.within)
-        if shown.choices and str(getattr(value, "value", value)) not in shown.choices:
+        if shown.choices and shown.made is None and str(plain(value)) not in shown.choices:
             raise ConfigurationError(
-                f'unknown {spoken(option.argument)} "{value}"; {suggestion(str(value), shown.choices)}'
+                f'unknown {spoken(option.argument)} "{value}"; known: {", ".join(shown.choices)}'
             )
 
 
 def check_value(name: str, value: Any, kind: str, within: Range | None = None) -> None:
-    """Checks a value, of ``int``, ``float``, ``bool``, ``str`` or ``Path``.
+    """Checks a value, of ``int``, ``float``, ``bool``, ``str``, ``Path`` or any other kind.
 
     Raises:
         ConfigurationError: It has another type, or is out of its range.
@@ -276,7 +336,7 @@ def further(request: Any, known: Collection[str]) -> dict[str, Any]:
     for option in options_of(type(request)):
         value = getattr(request, option.name)
         if option.name not in known and value is not None and value != option.default:
-            found[option.name] = getattr(value, "value", value)
+            found[option.name] = plain(value)
     return found
 
 
@@ -286,8 +346,8 @@ def spoken(name: str) -> str:
 
 
 _TYPES: Mapping[str, Any] = {
-    "int": int,
-    "float": int | float,
+    "int": Integral,
+    "float": Real,
     "bool": bool,
     "str": str,
     "Path": os.PathLike | str,

@@ -19,7 +19,8 @@ from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.results import LOCAL_AGENT, SystemDescription
 from inferometer.evaluators.comparing.verdict import FIGURES
 from inferometer.evaluators.evaluation import Evaluation, M, Measurement, Status
-from inferometer.evaluators.jobs.options import needs_system, options_of
+from inferometer.evaluators.jobs.options import needs_system, options_of, words
+from inferometer.evaluators.jobs.request import DatasetOptions, SystemOptions
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -62,40 +63,37 @@ def words_of(name: str, value: object, default: object = None) -> list[str]:
 
 def system_words(evaluation: Evaluation) -> Iterator[str]:
     """Yields the options of the model and of what runs it."""
-    system = evaluation.system
-    manifest = system.manifest
+    system, manifest, device = evaluation.system, evaluation.system.manifest, evaluation.system.device
+    here = system.agent == LOCAL_AGENT
     yield f"--model_name={manifest.name}"
-    if system.agent == LOCAL_AGENT or "://" not in system.agent:
+    if here or "://" not in system.agent:
         yield f"--model_version={manifest.version}"
         yield f"--framework_name={manifest.framework.name}"
-    if system.weights is Weights.RANDOM:
-        yield "--weights=random"
-    if system.precision not in {None, Precision.FLOAT32}:
-        yield from words_of("dtype", system.precision.value)
-    if system.agent == LOCAL_AGENT:
+    weights = system.weights if system.weights is Weights.RANDOM else None
+    precision = None if system.precision is Precision.FLOAT32 else system.precision
+    yield from words({"weights": weights, "dtype": precision}, SystemOptions)
+    if here:
         yield from allocator_words(system)
-    if system.cudnn_benchmark is not None:
-        yield f"--cudnn_benchmark={str(system.cudnn_benchmark).lower()}"
-    if system.device.kind is DeviceKind.GPU:
-        yield "--gpu"
-        yield from words_of("gpu_device_id", system.device.index, 0)
-    elif system.device.kind is DeviceKind.CPU:
-        yield from words_of("threads", system.threads)
-    if system.agent != LOCAL_AGENT:
-        yield f"--agent={system.agent}"
+    on_gpu, on_cpu = device.kind is DeviceKind.GPU, device.kind is DeviceKind.CPU
+    chosen = {
+        "cudnn_benchmark": system.cudnn_benchmark,
+        "gpu": on_gpu,
+        "gpu_device_id": device.index if on_gpu else None,
+        "threads": system.threads if on_cpu else None,
+        "agent_address": None if here else system.agent,
+    }
+    yield from words(chosen, SystemOptions)
 
 
 def dataset_words(evaluation: Evaluation) -> Iterator[str]:
     """Yields the options of the inputs."""
     dataset = evaluation.dataset
-    if dataset.category == SYNTHETIC:
-        yield "--synthetic"
-    elif dataset.version is not None:
-        yield f"--dataset_name={dataset.name}"
-    else:
-        yield f"--dataset_path={dataset.name}"
-    if dataset.sample_ids is not None:
-        yield f"--sample_ids={','.join(dataset.sample_ids) if are_short(dataset.sample_ids) else 'FILE'}"
+    synthetic, ids = dataset.category == SYNTHETIC, dataset.sample_ids
+    named = {"dataset_path" if dataset.version is None else "dataset_name": dataset.name}
+    chosen: dict[str, Any] = {"synthetic": True} if synthetic else named
+    if ids is not None:
+        chosen["sample_ids"] = ",".join(ids) if are_short(ids) else "FILE"
+    yield from words(chosen, DatasetOptions)
 
 
 def allocator_words(system: SystemDescription) -> Iterator[str]:
@@ -305,9 +303,9 @@ class Kind(Generic[M]):
         if self.request is None:
             return Again((), (f"No command is known that repeats an evaluation of kind {self.name}.",))
         given = getattr(evaluation.measurement, "options", {})
-        words = (word for each in options_of(self.request) for word in each.words(given.get(each.name)))
+        asked = {each.name: given.get(each.name) for each in options_of(self.request)}
         system = system_words(evaluation) if needs_system(self.request) else ()
-        return Again(("measure", self.name, *system, *words))
+        return Again(("measure", self.name, *system, *words(asked, self.request)))
 
     def unfit(self, measurement: M) -> str:
         """Returns why the measurement cannot be compared, after "evaluation ID"; empty if it can."""

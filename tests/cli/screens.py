@@ -27,12 +27,8 @@ from inferometer.client.commands import info
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary
-from inferometer.evaluators.kinds.batches.measurement import (
-    Accuracy,
-    BatchMeasurement,
-    BatchOptions,
-    BatchTimes,
-)
+from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchMeasurement, BatchTimes
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.load.validity import lag_text

@@ -20,7 +20,8 @@ from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchOptions, BatchTimes
+from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchTimes
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,

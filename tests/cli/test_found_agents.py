@@ -22,7 +22,7 @@ from inferometer.client.remote.batch_queue import BatchQueue
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.client.remote.pool import open_agent_pool
 from inferometer.evaluators.datasets.opening import open_dataset
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.evaluators.store.opening import AgentRecord, open_agent_directory
 from inferometer.manifests.catalog import Catalog

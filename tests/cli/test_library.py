@@ -152,3 +152,44 @@ def test_a_notebook_gets_tables_in_which_nothing_runs(agent: Agent) -> None:
     rows = im.Evaluations([{**im.evaluations()[0], "model_name": "<script>alert(1)</script>"}])
     assert "<script>" not in rows._repr_html_()
     assert "&lt;script&gt;" in rows._repr_html_()
+
+
+def test_repetitions_and_levels_are_a_group_whose_last_is_returned(agent: Agent) -> None:
+    few = {"framework": "ONNXRuntime", "batch_size": 16, "num_file_parts": 3}
+    run = im.evaluate(**few, repeat=2)
+
+    assert [each.evaluation.process for each in run.group] == [1, 2]
+    assert run is run.group[-1]
+    assert len({each.evaluation.group_id for each in run.group}) == 1
+    assert "over 2 processes" in repr(run)
+    assert [row["id"] for row in im.evaluations()] == [each.id for each in reversed(run.group)]
+    leveled = im.evaluate(**few, leveled=True, publish=False)
+    levels = [each.evaluation.trace_level for each in leveled.group]
+    assert levels == [im.TraceLevel.MODEL_TRACE, im.TraceLevel.FRAMEWORK_TRACE]
+    loads = im.workload(framework="ONNXRuntime", concurrency=1, duration_s=0.2, repeat=2, publish=False)
+    assert len({each.id for each in loads.group}) == 2
+    assert im.evaluate(**few, publish=False).group[0].evaluation.process is None
+
+
+def test_the_library_has_the_options_of_the_command(agent: Agent, tmp_path: Path) -> None:
+    run = im.evaluate(
+        framework="ONNXRuntime",
+        batch_size=8,
+        num_file_parts=2,
+        partition_list_size=12,
+        preprocess_threads=2,
+        overlap=True,
+        fail_on_error=True,
+        trace_level="model_trace",
+        publish=False,
+    )
+    evaluation = run.evaluation
+    options, system = evaluation.measurement.options, evaluation.system
+    assert (options.num_file_parts, options.partition_list_size, options.fail_on_error) == (2, 12, True)
+    assert (system.preprocess_threads, system.overlap) == (2, True)
+    assert evaluation.trace_level is im.TraceLevel.MODEL_TRACE
+    assert evaluation.measurement.predicted_inputs == 24
+    with pytest.raises(im.ConfigurationError, match='unknown trace level "DEEP"'):
+        im.evaluate(trace_level="DEEP")
+    with pytest.raises(TypeError, match=r"evaluate\(\) got an unexpected keyword argument 'treads'"):
+        im.evaluate(treads=1)  # type: ignore[call-arg]

@@ -15,7 +15,7 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.requests import dataset_choice, system_request
 from inferometer.evaluators.datasets.arrays import SyntheticDataset
-from inferometer.evaluators.jobs.job import EvaluationRequest
+from inferometer.evaluators.kinds.batches.request import EvaluationRequest
 from tests.cli.conftest import Agent
 from tests.model_files import TinyNet, make_block, save_onnx, save_program, save_script, save_symbol
 from tests.optional_mxnet import mxnet

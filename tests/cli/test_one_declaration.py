@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 
+import inferometer
+from inferometer.client.commands import predict
+from inferometer.evaluators.jobs.options import options_of
+from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions
+
 ROOT = Path(__file__).parents[2]
-REQUEST = Path("evaluators/kinds/load/request.py")
-LINE = "    force: bool = declared(False"
+FRAMEWORK = "--framework_name=ONNXRuntime"
 NEW = '    settle_s: float = declared(0.5, "How long to wait before the run.", "S", within=Range(0, 10))\n'
 SCRIPT = """
 import contextlib, io, json, sys
@@ -23,8 +30,8 @@ from inferometer.client.web.documents import evaluation_document, page_reports
 from inferometer.manifests.errors import ConfigurationError
 from tools import command_reference, library_arguments
 
-FEW = ("predict", "workload", "--framework_name=ONNXRuntime", "--initial_qps=200", "--min_duration=0.1")
-FEW += ("--min_queries=10",)
+answer, function, arguments, *FEW = sys.argv[1:]
+FEW, measure, few = ("predict", *FEW), getattr(inferometer, function), json.loads(arguments)
 found = {}
 
 def agent(*words):
@@ -33,46 +40,41 @@ def agent(*words):
         code = run(list(map(str, words)))
     return code, out.getvalue(), err.getvalue()
 
-found["help"] = agent("predict", "max-qps", "--help")[1]
+found["help"] = agent(*FEW[:2], "--help")[1]
 found["refused"] = agent(*FEW, "--settle=11")[2]
-found["measured"] = agent(*FEW, "--settle=2", "--allow_invalid")
+found["measured"] = agent(*FEW, "--settle=2")
 found["shown"] = json.loads(agent("info", "evaluation", "show", "-f", "json")[1])
-run_ = inferometer.workload(
-    framework="ONNXRuntime", initial_qps=200, min_duration_s=0.1, min_queries=10, settle_s=3.0
-)
+run_ = measure(framework="ONNXRuntime", settle_s=3.0, **few)
 found["library"] = dict(run_.evaluation.measurement.options.further)
 found["page"] = evaluation_document(run_.evaluation, (), page_reports(), None)
 try:
-    inferometer.workload(settle_s=11.0)
+    measure(settle_s=11.0)
 except ConfigurationError as error:
     found["library_refused"] = str(error)
 found["reference"] = command_reference.page()
 found["arguments"] = library_arguments.text()
 plan = Path("plan.yaml")
 plan.write_text(
-    "name: settling\\ncommand: predict workload\\nparameters: {model_name: DigitsCNN}\\n"
+    f"name: settling\\ncommand: predict {FEW[1]}\\nparameters: {{model_name: DigitsCNN}}\\n"
     "variables: {settle: [1, 11]}\\n"
 )
 found["plan"] = agent("plan", "check", plan)[2]
-Path(sys.argv[1]).write_text(json.dumps(found, default=str))
+Path(answer).write_text(json.dumps(found, default=str))
 """
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """The checkout, by links, with one more field in one file."""
-    overlay = tmp_path / "source"
-    _linked(ROOT, overlay, but=(REQUEST.parts[0], "inferometer"))
+def with_one_more(request: Path, line: str, overlay: Path) -> None:
+    """Makes the checkout, by links, with one more field in one file, before a line."""
+    _linked(ROOT, overlay, but=(request.parts[0], "inferometer"))
     _linked(ROOT / "inferometer", overlay / "inferometer", but=("evaluators",))
     here = Path()
-    for part, following in zip(REQUEST.parts[:-1], REQUEST.parts[1:], strict=True):
+    for part, following in zip(request.parts[:-1], request.parts[1:], strict=True):
         here /= part
         _linked(ROOT / here, overlay / here, but=(following,))
     (overlay / "inferometer" / "evaluators").symlink_to(overlay / "evaluators")
-    text = (ROOT / REQUEST).read_text()
-    assert text.count(LINE) == 1
-    (overlay / REQUEST).write_text(text.replace(LINE, NEW + LINE))
-    return overlay
+    text = (ROOT / request).read_text()
+    assert text.count(line) == 1
+    (overlay / request).write_text(text.replace(line, NEW + line))
 
 
 def _linked(folder: Path, copy: Path, but: tuple[str, ...]) -> None:
@@ -83,11 +85,34 @@ def _linked(folder: Path, copy: Path, but: tuple[str, ...]) -> None:
             (copy / each.name).symlink_to(target)
 
 
-def test_an_option_that_a_request_declares_is_everywhere(source: Path, tmp_path: Path) -> None:
-    answer = tmp_path / "found.json"
+@pytest.mark.parametrize(
+    ("room", "line", "function", "few", "words"),
+    [
+        (
+            "load",
+            "    force: bool = declared(",
+            "workload",
+            {"initial_qps": 200, "min_duration_s": 0.1, "min_queries": 10},
+            ("workload", "--initial_qps=200", "--min_duration=0.1", "--min_queries=10", "--allow_invalid"),
+        ),
+        (
+            "batches",
+            "    fail_on_error: bool = declared(",
+            "evaluate",
+            {"batch_size": 16, "num_file_parts": 2},
+            ("dataset", "--batch_size=16", "--num_file_parts=2"),
+        ),
+    ],
+    ids=["load", "batches"],
+)
+def test_an_option_that_a_request_declares_is_everywhere(
+    tmp_path: Path, room: str, line: str, function: str, few: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    source, answer = tmp_path / "source", tmp_path / "found.json"
+    with_one_more(Path("evaluators/kinds", room, "request.py"), line, source)
     own = {"PYTHONPATH": str(source), "AGENT_DATA_DIR": str(tmp_path / "data")}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(answer)],
+        [sys.executable, "-c", SCRIPT, answer, function, json.dumps(few), *words, FRAMEWORK],
         env=os.environ | own,
         cwd=tmp_path,
         capture_output=True,
@@ -101,7 +126,8 @@ def test_an_option_that_a_request_declares_is_everywhere(source: Path, tmp_path:
     assert "How long to wait before the run." in found["help"]
     assert "settle" in found["refused"]
     assert found["measured"][0] == 0, found["measured"]
-    assert found["shown"]["load"]["options"]["settle_s"] == 2.0  # stored, and read back
+    shown = found["shown"].get("load", found["shown"])
+    assert shown["options"]["settle_s"] == 2.0  # stored, and read back
     assert found["library"] == {"settle_s": 3.0}
     assert found["library_refused"] == "settle is 11.0; it must be at least 0 and at most 10"
     assert "--settle=3" in found["page"]["command"]["line"]
@@ -116,3 +142,56 @@ def test_the_arguments_of_the_library_are_those_of_now() -> None:
     from tools.library_arguments import FILE, MEND, text
 
     assert FILE.read_text(encoding="utf-8") == text(), f"{FILE.name} is out of date; {MEND}"
+
+
+OF_OUTPUT = {
+    *("allow_invalid", "require_stable"),  # the exit code
+    *("publish_predictions", "pictures", "picture_count"),
+    "allocator",  # of the whole process, which has AGENT_ALLOCATOR
+}
+"""The options of commands that say what is kept, drawn and answered, and are no arguments."""
+OF_PYTHON = {"inputs"}
+"""The arguments that no text can give."""
+
+
+@pytest.mark.parametrize(
+    ("commands", "function", "arguments"),
+    [
+        (("dataset", "urls"), inferometer.evaluate, "EvaluateArguments"),
+        (("workload",), inferometer.workload, "WorkloadArguments"),
+        (("max-qps",), inferometer.max_qps, "MaxQpsArguments"),
+    ],
+    ids=["evaluate", "workload", "max_qps"],
+)
+def test_the_options_of_a_command_are_the_arguments_of_its_function(
+    commands: tuple[str, ...], function: Callable[..., Any], arguments: str
+) -> None:
+    declared = {
+        each.name: each.argument
+        for request in (BatchSystemOptions, DatasetOptions)
+        for each in options_of(request)
+    }
+    declared["batch_sizes"] = "batch_size"  # the command takes several, as a sweep does
+    parameters = {
+        str(each.name)
+        for name in commands
+        for each in predict.predict.commands[name].params
+        if each.expose_value
+    }
+    named = set(inspect.signature(function).parameters) - {"more"} - OF_PYTHON
+    typed = get_type_hints(getattr(inferometer, arguments))
+
+    assert {declared.get(name, name) for name in parameters - OF_OUTPUT} == named | set(typed)
+
+
+def test_a_sweep_has_the_arguments_of_an_evaluation_but_those_that_make_several() -> None:
+    of_each = {
+        name: {*get_type_hints(arguments), *inspect.signature(function).parameters}
+        for name, function, arguments in (
+            ("evaluate", inferometer.evaluate, inferometer.EvaluateArguments),
+            ("sweep", inferometer.sweep, inferometer.SweepArguments),
+        )
+    }
+
+    assert of_each["evaluate"] - of_each["sweep"] == {"repeat", "leveled"}
+    assert not of_each["sweep"] - of_each["evaluate"]

@@ -19,7 +19,8 @@ from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.tasks.predictions import Classifications, Texts, Values
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.evaluators.datasets.opening import open_dataset, open_path
-from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchOptions
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.evaluators.system import SystemUnderTest
 from inferometer.evaluators.tasks.text import normalized

@@ -29,10 +29,10 @@ from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import (
     Accuracy,
     BatchMeasurement,
-    BatchOptions,
     BatchTimes,
     InputPrediction,
 )
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.loader import parse_manifest

@@ -22,7 +22,7 @@ from inferometer.agent.tracing.recorder import SpanRecorder, SpanRole, TraceCont
 from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.evaluators.datasets.opening import open_dataset
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import AgentError, ConfigurationError, UnknownModelError

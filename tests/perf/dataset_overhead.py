@@ -18,7 +18,7 @@ from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.datasets.opening import open_dataset
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.catalog import Catalog
 from tests.perf.bare_loops import BARE, Predict, time_batches, time_images

@@ -17,7 +17,7 @@ from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import DatasetIdentity, Sample
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.catalog import Catalog
 from tests.perf.dataset_overhead import RepeatedDataset

@@ -28,7 +28,7 @@ from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.datasets.folder import FolderDataset
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.schema import ImageParameters, ModelManifest

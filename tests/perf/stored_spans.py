@@ -20,7 +20,8 @@ from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity, Sample
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions, BatchTimes
+from inferometer.evaluators.kinds.batches.measurement import BatchTimes
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.catalog import Catalog

@@ -16,12 +16,8 @@ from inferometer.evaluators.conditions.conditions import Conditions, HostConditi
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.drawing.charts import PLOTS
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.batches.measurement import (
-    Accuracy,
-    BatchMeasurement,
-    BatchOptions,
-    BatchTimes,
-)
+from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchMeasurement, BatchTimes
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest

@@ -15,7 +15,7 @@ from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.cli.main import cli
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.load.measurement import Scenario
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.repeating import again

@@ -162,7 +162,7 @@ def benchmark_operators(
         forms=tuple(known(_names(forms), FORMS, "form")),
         device=Device(DeviceKind.GPU) if gpu else CPU,
         threads=threads,
-        options=OperatorOptions.of({**more, "dtype": dtype}),
+        options=OperatorOptions.of({**more, "dtype": dtype}, arguments=True),
     )
     invocation = library_invocation()
     job = operators_job(request, resume=more.get("resume", False))

@@ -27,10 +27,10 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import (
     Accuracy,
     BatchMeasurement,
-    BatchOptions,
     BatchTimes,
     InputPrediction,
 )
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.store.values import (
     Document,
     Part,

@@ -17,11 +17,12 @@ from inferometer.evaluators.comparing.verdict import FIGURES, TOP1, RunTimes
 from inferometer.evaluators.datasets.folder import CATEGORY as URLS
 from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation, measures
+from inferometer.evaluators.jobs.options import options_of, words
+from inferometer.evaluators.jobs.request import BatchSystemOptions
 from inferometer.evaluators.kinds.batches.documents import BatchDocuments
 from inferometer.evaluators.kinds.batches.measurement import (
     Accuracy,
     BatchMeasurement,
-    BatchOptions,
     InputPrediction,
     LatencySummary,
 )
@@ -34,6 +35,7 @@ from inferometer.evaluators.kinds.batches.report import (
     score_values,
     summary_rows,
 )
+from inferometer.evaluators.kinds.batches.request import LENGTH, BatchOptions, EvaluationRequest, UrlsOptions
 from inferometer.evaluators.kinds.kind import (
     Again,
     Kind,
@@ -44,7 +46,6 @@ from inferometer.evaluators.kinds.kind import (
     system_words,
     timed_by,
     top_figures,
-    words_of,
 )
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.traces import TRACED_COLUMNS, LayersReport, SpanSource, heaviest
@@ -132,6 +133,7 @@ class BatchesKind(Kind[BatchMeasurement]):
     ) -> dict[str, Any]:
         measurement = evaluation.measurement
         [latency], [accuracy] = LatencyReport().rows([timed]), AccuracyReport().rows([evaluation])
+        more = measurement.options.further
         layers = list(LayersReport().rows_of([evaluation], spans))
         traced = {column.key for column in TRACED_COLUMNS}
         return {
@@ -152,6 +154,7 @@ class BatchesKind(Kind[BatchMeasurement]):
             "heaviest_layers": [
                 {key: value for key, value in row.items() if key not in traced} for row in heaviest(layers)
             ],
+            **({"options": more} if more else {}),
         }
 
     def facts(
@@ -206,6 +209,7 @@ class BatchesKind(Kind[BatchMeasurement]):
             "trace level": evaluation.trace_level.name,
             "preprocessing": f"{system.preprocess_threads} threads"
             + (" while the model predicts" if system.overlap else ""),
+            **{name.replace("_", " "): str(value) for name, value in measurement.options.further.items()},
         }
 
     def run_times(self, evaluation: Evaluation[BatchMeasurement]) -> RunTimes:
@@ -255,32 +259,23 @@ def _stage_shares(evaluation: Evaluation[BatchMeasurement]) -> Mapping[str, floa
 
 
 def _words(evaluation: Evaluation[BatchMeasurement], *, urls: bool) -> Iterator[str]:
-    options, system = evaluation.measurement.options, evaluation.system
+    options, system, level = evaluation.measurement.options, evaluation.system, evaluation.trace_level
     if urls:
         yield f"--urls_file_path={evaluation.dataset.name}"
     else:
         yield from dataset_words(evaluation)
-    yield from words_of("seed", system.seed, 0)
-    yield f"--batch_size={options.batch_size}"
-    yield from words_of("partition_list_size", options.partition_list_size, options.batch_size)
-    yield f"--preprocess_threads={system.preprocess_threads}"
-    if system.overlap != (system.device.kind is DeviceKind.GPU):
-        yield f"--overlap={str(system.overlap).lower()}"
-    yield from _length(options, urls=urls)
-    yield from words_of(
-        "num_warmup_url_parts" if urls else "warmup_num_file_parts", options.warmup_num_file_parts, 1
-    )
-    if options.fail_on_error:
-        yield "--fail_on_error"
-    if evaluation.trace_level is not TraceLevel.APPLICATION_TRACE:
-        yield f"--trace_level={evaluation.trace_level.name}"
-
-
-def _length(options: BatchOptions, *, urls: bool) -> Iterator[str]:
-    parts = "num_urls_parts" if urls else "num_file_parts"
-    if options.num_file_parts > 0 or not options.repeats:
-        yield from words_of(parts, options.num_file_parts, -1 if urls else None)
-    yield from words_of("min_duration", options.min_duration_s, 0.0)
-    yield from words_of("min_batches", options.min_batches, 0)
-    yield from words_of("target_ci", options.target_ci_percent)
-    yield from words_of("time_budget", options.time_budget_s)
+    requests = (BatchSystemOptions, EvaluationRequest, BatchOptions, *((UrlsOptions,) if urls else ()))
+    asked = {
+        "seed": system.seed,
+        **dict.fromkeys(("batch_size", "partition_list_size")),
+        "preprocess_threads": system.preprocess_threads,
+        "overlap": None if system.overlap == (system.device.kind is DeviceKind.GPU) else system.overlap,
+        **dict.fromkeys(("num_file_parts", *LENGTH)),
+        **{each.name: getattr(options, each.name) for each in options_of(BatchOptions)},
+        "trace_level": None if level is TraceLevel.APPLICATION_TRACE else level,
+    }
+    if options.partition_list_size == options.batch_size:
+        asked["partition_list_size"] = None
+    if options.num_file_parts < 0 and options.repeats:
+        asked["num_file_parts"] = None
+    yield from words(asked, *requests)

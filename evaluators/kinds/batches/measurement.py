@@ -22,90 +22,11 @@ from inferometer.evaluators.intervals import (
     mean_interval,
     serial_percentile_interval,
 )
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.statistics import carried_percentile, percentile, trimmed_mean
 from inferometer.evaluators.tasks.metric import TaskResult
-from inferometer.manifests.errors import ConfigurationError
 
 _NS_PER_S = 1_000_000_000
-_LARGEST = 2**31 - 1  # requests and some databases cannot hold larger numbers
-
-_LEAST = {
-    "batch_size": 1,
-    "partition_list_size": 1,
-    "warmup_num_file_parts": 0,
-    "feature_limit": 0,
-    "num_file_parts": -1,
-    "min_batches": 0,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class BatchOptions:
-    """The options of an evaluation in batches.
-
-    Attributes:
-        batch_size: Inputs in one batch; the last batch may hold fewer.
-        partition_list_size: Inputs in one part of the dataset, the unit of ``num_file_parts``.
-        num_file_parts: Parts to evaluate; -1 means all.
-        warmup_num_file_parts: Parts to run first without measuring.
-        feature_limit: The number of best classes kept for each input; 0 means all.
-        fail_on_error: Whether the first failed input stops the evaluation.
-        min_duration_s: The minimum duration of the measured part; the dataset is repeated until then.
-        min_batches: The minimum number of full batches; the dataset is repeated until then.
-        target_ci_percent: The half-width of the interval of p50 to reach, in percent of p50; None sets no
-            target. See ``precision.length``.
-        time_budget_s: The time after which repetition ends even if the target or a minimum is not reached;
-            None means 30 s for a target, and no limit for a minimum.
-
-    Raises:
-        ConfigurationError: A number is out of range, or two contradict each other; the message names them.
-    """
-
-    batch_size: int
-    partition_list_size: int
-    num_file_parts: int = -1
-    warmup_num_file_parts: int = 1
-    feature_limit: int = 5
-    fail_on_error: bool = False
-    min_duration_s: float = 0.0
-    min_batches: int = 0
-    target_ci_percent: float | None = None
-    time_budget_s: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if name == "num_file_parts" and (value == 0 or value < least):
-                raise ConfigurationError(f"{name} is {value}; it must be at least 1, or -1 for all")
-            if value < least:
-                raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
-            if value > _LARGEST:
-                raise ConfigurationError(f"{name} is {value}; it must be at most {_LARGEST}")
-        self._check_length()
-
-    @property
-    def repeats(self) -> bool:
-        """Whether the dataset is repeated until enough is measured."""
-        return bool(self.min_duration_s or self.min_batches or self.target_ci_percent is not None)
-
-    def inputs_of(self, size: int) -> int:
-        """Returns the number of distinct inputs of a dataset of ``size`` inputs that are evaluated."""
-        parts = self.num_file_parts
-        return size if parts < 0 else min(size, parts * self.partition_list_size)
-
-    def _check_length(self) -> None:
-        duration_s, target, budget_s = self.min_duration_s, self.target_ci_percent, self.time_budget_s
-        if not (math.isfinite(duration_s) and duration_s >= 0):
-            raise ConfigurationError(f"min_duration is {duration_s}; it must be a finite number of seconds")
-        if target is not None and not 0 < target <= 100:
-            raise ConfigurationError(f"target_ci is {target}; it must be above 0 and at most 100 percent")
-        if budget_s is not None and not (math.isfinite(budget_s) and budget_s > 0):
-            raise ConfigurationError(f"time_budget is {budget_s}; it must be above 0 s and finite")
-        if budget_s is not None and duration_s > budget_s:
-            raise ConfigurationError(
-                f"min_duration {duration_s:g} s is longer than time_budget {budget_s:g} s; "
-                "give a longer time_budget, or leave it out"
-            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,11 +28,11 @@ from inferometer.evaluators.kinds.batches.accuracy import predicted_samples
 from inferometer.evaluators.kinds.batches.measurement import (
     Accuracy,
     BatchMeasurement,
-    BatchOptions,
     BatchTimes,
     InputPrediction,
     LengthPlan,
 )
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.system import SystemUnderTest
 from inferometer.evaluators.tasks.classification import ClassificationMetric
 from inferometer.evaluators.tasks.metric import METRICS, TaskMetric

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from inferometer.evaluators.jobs import options as defaults
-from inferometer.evaluators.jobs.options import check_options, declared, further, taken
+from inferometer.evaluators.jobs.options import check_options, declared, further, values_of
+from inferometer.evaluators.jobs.request import default_system
 from inferometer.evaluators.kinds.training.options import (
     NUM_BATCHES,
     NUM_EPOCHS,
@@ -19,7 +20,6 @@ from inferometer.evaluators.kinds.training.options import (
     TrainingData,
     length_of,
 )
-from inferometer.evaluators.kinds.training.request import default_system
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -105,19 +105,19 @@ class IngestionRequest:
         OWN,
         "The program's own reader, or the iterator of MXNet for RecordIO, with its own threads.",
         choices=READERS,
-        any_case=True,
+        ignores_case=True,
     )
     fail_on_error: bool = declared(False, "Stop at the first input that fails.")
 
     @classmethod
     def of(cls, system: SystemRequest, values: Mapping[str, Any], data: TrainingData) -> IngestionRequest:
-        """Returns the request that the values of options describe, by argument.
+        """Returns the request that the values of options describe, by field.
 
         Raises:
             ConfigurationError: A value is not valid, or two contradict each other.
         """
-        length = IngestionLength(**taken(IngestionLength, values) | length_of(values))
-        return cls(system=system, data=data, length=length, **taken(cls, values))
+        length = IngestionLength(**values_of(IngestionLength, {**values}) | length_of(values))
+        return cls(system=system, data=data, length=length, **values_of(cls, {**values}))
 
     def kept(self, dataset: Dataset, cache: CacheBefore) -> DataOptions:
         """Returns what an evaluation keeps of how the dataset was loaded."""

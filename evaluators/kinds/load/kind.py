@@ -14,8 +14,8 @@ from inferometer.evaluators.comparing.verdict import FIGURES, MAX_QPS, THROUGHPU
 from inferometer.evaluators.datasets.base import short_checksum
 from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs import options as defaults
-from inferometer.evaluators.jobs.options import options_of
+from inferometer.evaluators.jobs.options import words
+from inferometer.evaluators.jobs.request import SystemOptions
 from inferometer.evaluators.kinds.kind import (
     Again,
     Kind,
@@ -25,7 +25,6 @@ from inferometer.evaluators.kinds.kind import (
     own_values,
     system_words,
     top_figures,
-    words_of,
 )
 from inferometer.evaluators.kinds.load.documents import LoadDocuments, RateSearchDocuments
 from inferometer.evaluators.kinds.load.measurement import (
@@ -83,28 +82,18 @@ def options_text(options: LoadOptions, *, bound: bool = False) -> Iterator[str]:
     yield f"{options.warm_up_queries} queries to warm up"
 
 
-def further_words(request: type[LoadRequest], options: LoadOptions) -> Iterator[str]:
-    """Yields the words of the options that have no field of ``LoadOptions``."""
-    for each in options_of(request):
-        yield from each.words(options.further.get(each.name))
-
-
 def known_text(name: str, value: float | None, unit: str) -> str:
     """Returns an option with its unit; empty for one that was left out."""
     return "" if value is None else f"{name} {value:g} {unit}"
 
 
-def load_words(evaluation: Evaluation, options: LoadOptions) -> Iterator[str]:
-    """Yields the words of the command that repeats a load."""
+def load_words(evaluation: Evaluation, options: LoadOptions, request: type[LoadRequest]) -> Iterator[str]:
+    """Yields the words of the command that repeats a load, but those of what is sent and for how long."""
     yield from dataset_words(evaluation)
-    yield from words_of("seed", options.seed, 0)
-    yield from words_of("percentile", options.percentile, defaults.PERCENTILE)
-    yield from words_of("timeout_ms", options.timeout_ms, defaults.QUERY_TIMEOUT_MS)
-    yield from words_of("warmup", options.warm_up_queries, defaults.WARM_UP_QUERIES)
-    yield from words_of("max_batch_size", options.max_batch_size, 1)
-    yield from words_of("max_queue_delay_ms", options.max_queue_delay_ms, 0.0)
-    if options.include_preprocess:
-        yield "--include_preprocess"
+    yield from words({"seed": options.seed}, SystemOptions)
+    names = ("percentile", "timeout_ms", "warm_up_queries", "max_batch_size", "max_queue_delay_ms")
+    same = {name: getattr(options, name) for name in (*names, "include_preprocess")}
+    yield from words(same, request)
 
 
 _NS_PER_S = 1_000_000_000
@@ -189,14 +178,10 @@ class LoadKind(Kind[LoadMeasurement]):
         if _of_a_file(evaluation.measurement):
             reason = f"Its schedule came from the file {run.source}, which the evaluation does not keep."
             return Again((), (reason,))
-        words = [
-            "predict",
-            "workload",
-            *system_words(evaluation),
-            *_words(evaluation, evaluation.measurement),
-        ]
-        words += further_words(WorkloadRequest, evaluation.measurement.options)
-        return Again(tuple(words))
+        options = evaluation.measurement.options
+        load = load_words(evaluation, options, WorkloadRequest)
+        sent = words({**_sent(options), **options.further}, WorkloadRequest)
+        return Again(("predict", "workload", *system_words(evaluation), *load, *sent))
 
     def unfit(self, measurement: LoadMeasurement) -> str:
         if measurement.run.invalid:
@@ -249,23 +234,20 @@ def _of_a_file(load: LoadMeasurement) -> bool:
     return load.options.concurrency is None and load.options.scenario is None and load.run.seed is None
 
 
-def _words(evaluation: Evaluation, load: LoadMeasurement) -> Iterator[str]:
-    options = load.options
-    yield from load_words(evaluation, options)
-    yield from words_of("latency_bound", options.latency_bound_ms)
+def _sent(options: LoadOptions) -> dict[str, Any]:
+    """Returns the options of what is sent, and for how long."""
+    rate: dict[str, Any] = {"initial_qps": options.rate_qps or None}
     if options.scenario is not None:
-        yield f"--scenario={options.scenario.value}"
-        yield from words_of("initial_qps", options.rate_qps or None)
+        sent = {"scenario": options.scenario, **rate}
     elif options.concurrency is not None:
-        yield f"--concurrency={options.concurrency}"
+        sent = {"concurrency": options.concurrency}
     else:
-        yield from words_of("initial_qps", options.rate_qps)
-        yield f"--arrival={options.arrival}"
+        sent = {**rate, "arrival": options.arrival}
     if options.max_duration_s is not None:
-        yield from words_of("duration", options.max_duration_s)
+        length = {"duration_s": options.max_duration_s}
     else:
-        yield from words_of("min_duration", options.min_duration_s)
-        yield from words_of("min_queries", options.min_queries)
+        length = {"min_duration_s": options.min_duration_s, "min_queries": options.min_queries}
+    return {"latency_bound_ms": options.latency_bound_ms, **sent, **length}
 
 
 class RateSearchKind(Kind[RateSearchMeasurement]):
@@ -328,16 +310,17 @@ class RateSearchKind(Kind[RateSearchMeasurement]):
 
     def again(self, evaluation: Evaluation[RateSearchMeasurement]) -> Again:
         options = evaluation.measurement.options
-        words = ["predict", "max-qps", *system_words(evaluation), *load_words(evaluation, options)]
-        words += words_of("latency_bound", options.latency_bound_ms)
-        words += words_of("initial_qps", options.rate_qps)
-        words += [f"--arrival={options.arrival}"]
-        words += words_of("min_duration", options.min_duration_s)
-        words += words_of("min_queries", options.min_queries)
-        words += words_of("tolerance", options.tolerance)
-        words += words_of("time_budget", options.time_budget_s)
-        words += further_words(MaxQpsRequest, options)
-        return Again(tuple(words))
+        names = ("min_duration_s", "min_queries", "tolerance", "time_budget_s")
+        searched = {
+            "latency_bound_ms": options.latency_bound_ms,
+            "initial_qps": options.rate_qps,
+            "arrival": options.arrival,
+            **{name: getattr(options, name) for name in names},
+        }
+        load = load_words(evaluation, options, MaxQpsRequest)
+        search = words(searched, MaxQpsRequest, whole=True)
+        more = words(options.further, MaxQpsRequest)
+        return Again(("predict", "max-qps", *system_words(evaluation), *load, *search, *more))
 
     def unfit(self, measurement: RateSearchMeasurement) -> str:
         if measurement.answer is None:

@@ -21,6 +21,7 @@ from inferometer.evaluators.jobs.options import (
     declared,
     further,
 )
+from inferometer.evaluators.jobs.request import TraceOptions, default_dataset, default_system
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,20 +35,9 @@ _KEPT = {
     *("timeout_ms", "warm_up_queries", "max_batch_size", "max_queue_delay_ms", "include_preprocess"),
     *("duration_s", "concurrency", "scenario", "tolerance", "time_budget_s"),  # fields of LoadOptions
     *("force", "trace_sample", "repeat", "schedule", "write_schedule"),  # which change no figure
+    *("tracer_address", "trace_url"),
 }
 """The options that evaluations keep under names of their own, or not."""
-
-
-def _default_system() -> SystemRequest:
-    from inferometer.evaluators.jobs.job import SystemRequest
-
-    return SystemRequest()
-
-
-def _default_dataset() -> DatasetChoice:
-    from inferometer.evaluators.datasets.opening import DatasetChoice
-
-    return DatasetChoice()
 
 
 def _both(workload: float, probe: float) -> str:
@@ -58,11 +48,15 @@ def _both(workload: float, probe: float) -> str:
 def _scenario(name: str) -> Scenario:
     from inferometer.evaluators.kinds.load.measurement import Scenario
 
-    return Scenario(name.strip().lower())
+    try:
+        return Scenario(name.strip().lower())
+    except ValueError as error:
+        known = ", ".join(each.value for each in Scenario)
+        raise ConfigurationError(f'unknown scenario "{name}"; known: {known}') from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadRequest:
+class LoadRequest(TraceOptions):
     """A model under load: what a workload and a search have in common.
 
     The attributes that are not listed are those of ``LoadOptions``; batches are for a model in this process.
@@ -78,8 +72,6 @@ class LoadRequest:
         min_queries: The minimum number of queries; None means the default.
         repeat: How often to repeat all of it, opening the model anew.
         force: Whether to send even more than this machine can send on time.
-        tracer_address: Where the spans of the queries that are traced are sent; None sends none.
-        trace_url: Where a person finds the trace; as in ``EvaluationRequest``.
         trace_sample: The share of the queries that are traced; None means the default with a
             ``tracer_address``, and else none.
 
@@ -90,12 +82,10 @@ class LoadRequest:
     default_min_duration_s: ClassVar[float]
     default_min_queries: ClassVar[int]
 
-    system: SystemRequest = field(default_factory=_default_system)
-    dataset: DatasetChoice = field(default_factory=_default_dataset)
+    system: SystemRequest = field(default_factory=default_system)
+    dataset: DatasetChoice = field(default_factory=default_dataset)
     synthetic: bool = False
     seed: int = 0
-    tracer_address: str | None = None
-    trace_url: str | None = None
     initial_qps: float | None = declared(
         None,
         "Queries per second: the rate, or the start of a search.",

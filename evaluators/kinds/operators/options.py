@@ -20,8 +20,9 @@ from inferometer.evaluators.jobs.options import (
     Range,
     check_options,
     declared,
-    taken,
+    values_of,
 )
+from inferometer.manifests.errors import ConfigurationError, suggestion
 
 
 class Cache(str, Enum):
@@ -31,6 +32,20 @@ class Cache(str, Enum):
     """The inputs of the run before, as far as they fit."""
     COLD = "cold"
     """Other inputs: copies take turns that together exceed the last-level cache."""
+
+
+def _read_dtype(name: str) -> str:
+    known = name.lower()
+    if known not in OPERATOR_DTYPES:
+        raise ConfigurationError(f'unknown dtype "{name}"; {suggestion(name, OPERATOR_DTYPES)}')
+    return OPERATOR_DTYPES[0] if known == "float" else known
+
+
+def _read_cache(name: str) -> Cache:
+    known = [each.value for each in Cache]
+    if name.lower() not in known:
+        raise ConfigurationError(f'unknown cache "{name}"; {suggestion(name, known)}')
+    return Cache(name.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +68,15 @@ class OperatorOptions:
         OPERATOR_DTYPES[0],
         "Type of the elements; float is float32.",
         choices=OPERATOR_DTYPES,
-        any_case=True,
-        made=lambda name: "float32" if name == "float" else name,
+        ignores_case=True,
+        made=_read_dtype,
     )
     cache: Cache = declared(
         Cache.HOT,
         "cold takes other inputs for each run, which together exceed the last-level cache.",
         choices=("hot", "cold"),
-        any_case=True,
-        made=Cache,
+        ignores_case=True,
+        made=_read_cache,
     )
     target_percent: float | None = declared(
         0.5,
@@ -69,9 +84,17 @@ class OperatorOptions:
         "it gets no narrower; 0 for the whole budget.",
         "PERCENT",
         within=NOT_NEGATIVE,
+        flags=("--target_ci",),
         argument="target_ci",
     )
-    budget_s: float = declared(0.5, "The most time for a row.", "S", within=POSITIVE, argument="time_budget")
+    budget_s: float = declared(
+        0.5,
+        "The most time for a row.",
+        "S",
+        within=POSITIVE,
+        flags=("--time_budget",),
+        argument="time_budget",
+    )
     runs: int | None = declared(None, "Measure so many runs instead.", "N", within=COUNT)
     warmup: int = declared(3, "The least runs before, for each row.", "N", within=NOT_NEGATIVE)
     seed: int = declared(0, "Seed of the inputs.", "N", within=SEED)
@@ -80,16 +103,16 @@ class OperatorOptions:
         OPERATOR_VALUES[0],
         "What the inputs hold: random values as the table draws them, zeros or ones.",
         choices=OPERATOR_VALUES,
-        any_case=True,
+        ignores_case=True,
     )
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> OperatorOptions:
-        """Returns the options that ``values`` are, by argument.
+    def of(cls, values: Mapping[str, Any], *, arguments: bool = False) -> OperatorOptions:
+        """Returns the options of ``values``, by field or by the library's ``arguments``.
 
         Raises:
             ConfigurationError: A value is not valid.
         """
-        options = cls(**taken(cls, values))
+        options = cls(**values_of(cls, {**values}, arguments=arguments))
         check_options(options)
         return replace(options, target_percent=options.target_percent or None)

@@ -22,7 +22,7 @@ from inferometer.evaluators.jobs.options import (
     check_options,
     declared,
     further,
-    taken,
+    values_of,
 )
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
@@ -101,7 +101,7 @@ class TrainingData:
         "N",
         within=NOT_NEGATIVE,
         flags=("--num_loader_threads", "--num_workers", "--preprocess_threads"),
-        asked=BENCH_WORKERS,
+        front_default=BENCH_WORKERS,
     )
     processes: bool = False
     prefetch: int = declared(
@@ -110,7 +110,7 @@ class TrainingData:
         "N",
         within=NOT_NEGATIVE,
         flags=("--prefetch", "--prefetch_buffer"),
-        asked=BENCH_PREFETCH,
+        front_default=BENCH_PREFETCH,
     )
     drop_cache: bool = declared(False, "Drop the dataset from the page cache first.")
     seed: int = declared(0, "Seed of weights, of synthetic data and of the order.", "N", within=SEED)
@@ -131,7 +131,7 @@ class TrainingData:
             raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
         if loader.lower() not in LOADERS:
             raise ConfigurationError(f'unknown loader "{loader}"; give {" or ".join(LOADERS)}')
-        options = taken(cls, values)
+        options = values_of(cls, {**values})
         workers = bool(options["workers"])
         return cls(
             path=path,
@@ -244,7 +244,7 @@ class TrainingOptions:
     num_epochs: int | None = declared(None, **NUM_EPOCHS)
     loss: str = "cross_entropy"
     optimizer: str = declared(
-        "sgd", "Optimizer.", choices=("sgd", "nag", "adam", "adamw", "rmsprop"), any_case=True
+        "sgd", "Optimizer.", choices=("sgd", "nag", "adam", "adamw", "rmsprop"), ignores_case=True
     )
     learning_rate: float = declared(
         0.01, "Learning rate.", "X", within=NOT_NEGATIVE, flags=("--lr", "--learning_rate")
@@ -252,7 +252,9 @@ class TrainingOptions:
     momentum: float = declared(0.9, "Momentum of SGD, NAG and RMSProp.", "X", within=NOT_NEGATIVE)
     weight_decay: float = declared(1e-4, "L2 penalty.", "X", within=NOT_NEGATIVE)
     precision: str = "float32"
-    api: str = declared("", "API of MXNet.", choices=("gluon", "module"), any_case=True)
+    api: str = declared(
+        "", "API of MXNet.", choices=("gluon", "module"), ignores_case=True, front_default=None
+    )
     devices: int = 1
     ranks: int = 1
     communication: str = ""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from inferometer.agent.hardware.environment import CPU, Device
 from inferometer.agent.tracing.recorder import TraceLevel
-from inferometer.evaluators.jobs.options import COUNT, MXNET, NOT_NEGATIVE, check_options, declared, taken
+from inferometer.evaluators.jobs.options import COUNT, MXNET, NOT_NEGATIVE, check_options, declared, values_of
+from inferometer.evaluators.jobs.request import TraceOptions, default_system
 from inferometer.evaluators.kinds.training.options import TrainingData, TrainingOptions, length_of
 from inferometer.manifests.errors import ConfigurationError, OutputError
 
@@ -26,13 +27,6 @@ MOST_RANKS = 1024
 _PROBED_BYTES = 4096
 """The bytes written to the path of the weights before a training, so that a full disk is detected in time."""
 _DISTRIBUTED = ("dist_sync", "dist_device_sync", "dist_async")
-
-
-def default_system() -> SystemRequest:
-    """Returns the default model, in this process."""
-    from inferometer.evaluators.jobs.job import SystemRequest
-
-    return SystemRequest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +54,7 @@ class RankRequest:
     rank: int | None = declared(
         None, "Number of this process among those of several hosts.", "N", within=NOT_NEGATIVE
     )
-    rank_address: str = declared("", "Where the ranks of several hosts meet.", "HOST:PORT", default_text='""')
+    rank_address: str = declared("", "Where the ranks of several hosts meet.", "HOST:PORT")
     local_rank: int = declared(0, "Number of this process on its host.", "N", within=NOT_NEGATIVE)
     num_servers: int | None = declared(
         None,
@@ -68,7 +62,7 @@ class RankRequest:
         "N",
         within=COUNT,
         default_text="1",
-        argument="kv_num_servers",
+        flags=("--kv_num_servers",),
     )
 
     def __post_init__(self) -> None:
@@ -115,7 +109,7 @@ class RankRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRequest:
+class TrainingRequest(TraceOptions):
     """A model to train, on the devices of each of its ranks.
 
     Attributes:
@@ -127,8 +121,6 @@ class TrainingRequest:
         save_path: A new file for the trained weights; None keeps none.
         fail_on_error: Whether the first sample that fails ends the training.
         trace_level: How deep rank 0 is traced.
-        tracer_address: The collector that the spans are sent to; None for none.
-        trace_url: Where a person finds the trace; as in ``EvaluationRequest``.
 
     Raises:
         ConfigurationError: An option is out of range, or the model runs elsewhere.
@@ -145,12 +137,10 @@ class TrainingRequest:
         flags=("--validation_dataset",),
     )
     save_path: Path | None = declared(
-        None, "New file for the trained weights.", "FILE", argument="save_weights"
+        None, "New file for the trained weights.", "FILE", flags=("--save_weights",)
     )
     fail_on_error: bool = declared(False, "Stop at the first input that fails.")
     trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE
-    tracer_address: str | None = None
-    trace_url: str | None = None
 
     @classmethod
     def of(
@@ -167,8 +157,7 @@ class TrainingRequest:
         Args:
             system: The model.
             framework: The name of its framework, in small letters.
-            values: The values by argument: those that are declared, ``kv_store``, ``dist_backend``,
-                ``kv_num_servers``, ``trace_level``, ``tracer_address`` and ``trace_url``.
+            values: The values by field, with ``kv_store``, ``dist_backend`` and ``trace_level``.
             data: The batches.
             ranks: The processes that train together.
             devices: The devices of one rank.
@@ -176,9 +165,9 @@ class TrainingRequest:
         Raises:
             ConfigurationError: A value is not valid, or two contradict each other.
         """
-        session, chosen = system.session, taken(TrainingOptions, {**values, **length_of(values)})
-        if chosen["api"] and framework != MXNET:
-            raise ConfigurationError(f"api {chosen['api']} is one of MXNet's; the framework is {framework}")
+        session, chosen = system.session, values_of(TrainingOptions, {**values, **length_of(values)})
+        if (api := chosen.get("api")) and framework != MXNET:
+            raise ConfigurationError(f"api {api} is one of MXNet's; the framework is {framework}")
         options = TrainingOptions(
             **chosen,
             devices=len(devices),
@@ -193,9 +182,7 @@ class TrainingRequest:
             options=options,
             devices=devices,
             trace_level=values["trace_level"],
-            tracer_address=values.get("tracer_address"),
-            trace_url=values.get("trace_url"),
-            **taken(cls, values),
+            **values_of(cls, {**values}),
         )
 
     def __post_init__(self) -> None:
@@ -252,7 +239,7 @@ def read_communication(
     """Reads how gradients are added up; empty if the trainer decides, or nothing is to be added.
 
     Args:
-        values: ``kv_store``, ``dist_backend`` and ``kv_num_servers``.
+        values: ``kv_store``, ``dist_backend`` and ``num_servers``.
         framework: The name of the framework, in small letters.
         devices: The devices of one of the processes.
         ranks: The processes that train together.
@@ -270,7 +257,7 @@ def read_communication(
         raise ConfigurationError(
             f"kv_store {store} is MXNet's, and the framework is {framework}; use dist_backend"
         )
-    if values.get("kv_num_servers") is not None:
+    if values.get("num_servers") is not None:
         raise ConfigurationError("kv_num_servers is for MXNet's kvstore; PyTorch has no servers")
     if backend == "mpi":
         raise ConfigurationError("dist_backend mpi is not in PyTorch's packages; use gloo, or nccl on GPUs")

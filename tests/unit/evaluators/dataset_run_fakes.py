@@ -20,7 +20,7 @@ from inferometer.agent.inference.results import (
 from inferometer.agent.preprocessing.inputs import Input, Tensor
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.manifests.schema import ModelManifest
 
 CLASSES = ("ant", "bee", "cat")

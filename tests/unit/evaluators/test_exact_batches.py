@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inferometer.evaluators.datasets.arrays import SyntheticDataset
 from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest, inputs_for
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 
 PARAMETERS = manifest("raw").inputs[0].parameters

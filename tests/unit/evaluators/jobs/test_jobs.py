@@ -20,7 +20,6 @@ from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.evaluators.evaluation import Status
 from inferometer.evaluators.jobs.job import (
     DatasetChoice,
-    EvaluationRequest,
     JobCallbacks,
     JobPart,
     JobStart,
@@ -28,7 +27,7 @@ from inferometer.evaluators.jobs.job import (
     SystemRequest,
 )
 from inferometer.evaluators.kinds.batches.job import evaluate
-from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.load.job import LoadJob
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement

@@ -23,12 +23,8 @@ from inferometer.agent.tasks.predictions import Classifications
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.documents import BATCHES_PER_DOCUMENT
-from inferometer.evaluators.kinds.batches.measurement import (
-    Accuracy,
-    BatchOptions,
-    BatchTimes,
-    InputPrediction,
-)
+from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchTimes, InputPrediction
+from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.store.documents import (
     SCHEMA_VERSION,
     Document,
