@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from inferometer.client.api.arguments import (
     DeclaredTrainingArguments,
 )
 from inferometer.client.api.invocation import Invocation, library_invocation
-from inferometer.client.api.requests import dataset_choice, named_model, system_request
+from inferometer.client.api.requests import dataset_choice, named_model, refuse_unknown, system_request
 from inferometer.client.api.runner import Systems, measured
 from inferometer.client.api.runs import Ingestion, Training
 from inferometer.evaluators.jobs.job import SystemRequest
@@ -27,11 +28,12 @@ from inferometer.evaluators.jobs.options import (
     MODEL,
     MXNET,
     check_value,
+    options_of,
 )
 from inferometer.evaluators.kinds.ingestion.job import ingestion_job
 from inferometer.evaluators.kinds.ingestion.request import OWN, IngestionRequest
 from inferometer.evaluators.kinds.training.job import training_job
-from inferometer.evaluators.kinds.training.options import TrainingData
+from inferometer.evaluators.kinds.training.options import TrainingData, TrainingOptions
 from inferometer.evaluators.kinds.training.request import RankRequest, TrainingRequest
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
@@ -126,7 +128,7 @@ def train(
         EvaluationInterrupted: Ctrl-C before a step was measured.
         StoreError: The database lost the evaluation; the message names the file that keeps it.
     """
-    _refuse_unknown("train", more, TrainingArguments)
+    _refuse_unknown("train", more, TrainingArguments, TrainingData, TrainingOptions, TrainingRequest)
     check_value("ranks", ranks, "int", COUNT)
     together = RankRequest(num_ranks=ranks if ranks > 1 else None)
     _refuse_launcher(together)
@@ -205,7 +207,7 @@ def ingest(
         EvaluationInterrupted: Ctrl-C before a batch was measured.
         StoreError: The database lost the evaluation; the message names the file that keeps it.
     """
-    _refuse_unknown("ingest", more, IngestionArguments)
+    _refuse_unknown("ingest", more, IngestionArguments, TrainingData, IngestionRequest)
     if data is None:
         raise ConfigurationError("ingestion reads a dataset; give its name or its path as data")
     session = {"weights": "random", "seed": seed, "gpu": False, "threads": None, "precision": "float32"}
@@ -224,10 +226,13 @@ def ingest(
     return Ingestion(measured(invocation, ingestion_job(request), publish=publish))
 
 
-def _refuse_unknown(function: str, given: DataArguments, known: type[DataArguments]) -> None:
-    for name in given:
-        if name not in known.__annotations__:
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+def _refuse_unknown(
+    function: str, given: Mapping[str, Any], arguments: type[Any], *requests: type[Any]
+) -> None:
+    """Refuses arguments that neither a class of arguments nor a request has."""
+    known = {each.argument for request in requests for each in options_of(request)}
+    known.update(arguments.__annotations__)
+    refuse_unknown(function, {name: value for name, value in given.items() if name not in known})
 
 
 def _refuse_launcher(ranks: RankRequest) -> None:

@@ -14,6 +14,7 @@ from inferometer.agent.operators.operator import NOTHING, ParameterValue, Preset
 from inferometer.client.api import results
 from inferometer.client.api.arguments import DeclaredOperatorArguments
 from inferometer.client.api.invocation import library_invocation
+from inferometer.client.api.requests import refuse_unknown
 from inferometer.client.api.results import Result, Rows, Tabular
 from inferometer.client.api.runner import Door, Runner
 from inferometer.evaluators.evaluation import Evaluation
@@ -145,9 +146,10 @@ def benchmark_operators(
         EvaluationInterrupted: Ctrl-C before a row was measured.
         StoreError: The database lost an evaluation; the message names the file that keeps it.
     """
-    for name in more:
-        if name not in OperatorArguments.__annotations__:
-            raise TypeError(f"benchmark_operators() got an unexpected keyword argument {name!r}")
+    given = {**more, "dtype": dtype}
+    resume = bool(given.pop("resume", False))
+    options = OperatorOptions.of(given, arguments=True)
+    refuse_unknown("benchmark_operators", given)
     if threads is not None:
         check_value("threads", threads, "int", COUNT)
     own = _own(operators, inputs, parameters, several=bool(_names(categories)) or everything)
@@ -162,10 +164,10 @@ def benchmark_operators(
         forms=tuple(known(_names(forms), FORMS, "form")),
         device=Device(DeviceKind.GPU) if gpu else CPU,
         threads=threads,
-        options=OperatorOptions.of({**more, "dtype": dtype}, arguments=True),
+        options=options,
     )
     invocation = library_invocation()
-    job = operators_job(request, resume=more.get("resume", False))
+    job = operators_job(request, resume=resume)
     with closing(Runner(invocation, Door(), publish=publish).run(job)) as evaluations:
         return OperatorRuns(list(evaluations))
 

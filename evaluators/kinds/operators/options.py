@@ -5,7 +5,7 @@ A new option is a field of ``OperatorOptions``. Help shows the options, so that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -107,12 +107,12 @@ class OperatorOptions:
     )
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], *, arguments: bool = False) -> OperatorOptions:
-        """Returns the options of ``values``, by field or by the library's ``arguments``.
+    def of(cls, values: MutableMapping[str, Any], *, arguments: bool = False) -> OperatorOptions:
+        """Takes the options out of ``values``, by field or by the library's ``arguments``.
 
         Raises:
             ConfigurationError: A value is not valid.
         """
-        options = cls(**values_of(cls, {**values}, arguments=arguments))
+        options = cls(**values_of(cls, values, arguments=arguments))
         check_options(options)
         return replace(options, target_percent=options.target_percent or None)

@@ -12,7 +12,7 @@ A YAML file may hold the cases: a list whose entries name an operator, and some 
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,7 @@ SHAPES = (*(preset.value for preset in Preset), "all")
 _OF_ALL = (Preset.SMALL, Preset.NORMAL, Preset.LARGE, Preset.SKEWED)
 
 
-def read_request(given: Mapping[str, Any]) -> OperatorRequest:
+def read_request(given: MutableMapping[str, Any]) -> OperatorRequest:
     """Returns the request that the options of ``agent op run`` describe, given by name.
 
     Raises:
