@@ -14,24 +14,17 @@ from typing_extensions import Unpack
 from inferometer.client.api import results
 from inferometer.client.api.arguments import EvaluateArguments, SweepArguments
 from inferometer.client.api.invocation import Invocation, library_invocation
-from inferometer.client.api.requests import (
-    EvaluationChoice,
-    chosen_system,
-    dataset_choice,
-    refuse_unknown,
-)
+from inferometer.client.api.requests import SystemArguments, evaluation_request
 from inferometer.client.api.results import Rows
 from inferometer.client.api.runner import Door, Runner, measured, measured_group
 from inferometer.client.api.runs import Run, Runs
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.job import DatasetChoice, default_batch_size
+from inferometer.evaluators.jobs.job import DatasetChoice, Job
 from inferometer.evaluators.jobs.options import MODEL, check_options, needs_system, options_of, values_of
-from inferometer.evaluators.jobs.request import BatchSystemOptions, SystemOptions
 from inferometer.evaluators.jobs.score import ScoredPredictions, ScoreRequest
 from inferometer.evaluators.jobs.score import score as score_job
 from inferometer.evaluators.kinds.batches.job import SweepCell, evaluation_job, sweep_job
 from inferometer.evaluators.kinds.batches.plot import drawing_of
-from inferometer.evaluators.kinds.batches.request import EvaluationRequest
 from inferometer.evaluators.kinds.registry import find_kind, plugged_kinds
 from inferometer.evaluators.reports.scores import COLUMNS, rows_of
 from inferometer.evaluators.tasks.metric import ScoreInterval, TaskResult
@@ -76,7 +69,7 @@ def evaluate(
             keeps it.
     """
     invocation = library_invocation()
-    request = _request(invocation, "evaluate", model, dataset, inputs, dict(more))
+    request = evaluation_request(invocation, "evaluate", model, dataset, inputs, dict(more))
     return Run.last_of(measured_group(invocation, evaluation_job(request), publish=publish))
 
 
@@ -125,7 +118,7 @@ def sweep(
         "batch_size": batch_size,
     }
     requests = [
-        _request(
+        evaluation_request(
             invocation,
             "sweep",
             name,
@@ -135,37 +128,15 @@ def sweep(
         )
         for name, *values in product(*(_values(name, given) for name, given in several.items()))
     ]
-    return _swept(invocation, requests, publish=publish)
+    return _swept(invocation, sweep_job(requests), len(requests), publish=publish)
 
 
-def _request(
-    invocation: Invocation,
-    function: str,
-    model: str | os.PathLike[str] | object,
-    dataset: str | os.PathLike[str] | None,
-    inputs: NDArray[Any] | None,
-    given: dict[str, Any],
-) -> EvaluationRequest:
-    """Returns the request for the arguments of a function."""
-    options = BatchSystemOptions(**values_of(BatchSystemOptions, given, arguments=True))
-    choice = EvaluationChoice(given, arguments=True)
-    refuse_unknown(function, given)
-    chosen = dataset_choice(dataset, inputs, choice.inputs, **choice.urls)
-    system = chosen_system(invocation, model, options, chosen)
-    # a model without a manifest is probably untested: if one input fails, all of them will
-    choice.batches.setdefault("fail_on_error", system.given is not None)
-    size = choice.batches.get("batch_size")
-    if size is None:
-        size = default_batch_size(system, chosen, invocation.catalog)
-    return choice.request(system, chosen, size)
-
-
-def _swept(invocation: Invocation, requests: Sequence[EvaluationRequest], *, publish: bool) -> Runs:
+def _swept(invocation: Invocation, job: Job[SweepCell], count: int, *, publish: bool) -> Runs:
     """Runs a sweep. Ctrl-C while a model opens also ends it, unless nothing was measured before."""
     cells: list[SweepCell] = []
     runner = Runner(invocation, Door(), publish=publish)
     try:
-        with closing(runner.run(sweep_job(requests))) as found:
+        with closing(runner.run(job)) as found:
             for cell in found:
                 if cell.evaluation is None:
                     runner.say(f"{cell.name} failed: {cell.error}")
@@ -176,7 +147,7 @@ def _swept(invocation: Invocation, requests: Sequence[EvaluationRequest], *, pub
             raise
     if not any(cell.evaluation for cell in cells) and cells[0].error is not None:
         raise cells[0].error
-    return Runs(cells, complete=len(cells) == len(requests))
+    return Runs(cells, complete=len(cells) == count)
 
 
 def _values(name: str, given: Any) -> list[Any]:
@@ -216,13 +187,13 @@ def measure(
     if found.request is None:
         raise ConfigurationError(f"kind {kind} has no request, and so no function")
     needs, invocation = needs_system(found.request), library_invocation()
-    system = SystemOptions(**values_of(SystemOptions, options, arguments=True)) if needs else None
+    system = SystemArguments(options) if needs else None
     known = [each.argument for each in options_of(found.request)]
     values = values_of(found.request, options, arguments=True)
     for name in options:
         raise ConfigurationError(f'unknown option "{name}" of {kind}; {suggestion(name, known)}')
     if system is not None:
-        values["system"] = chosen_system(invocation, model, system)
+        values["system"] = system.request(invocation, model)
     request = found.request(**values)
     check_options(request)
     return measured(invocation, found.job(request), publish=publish)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from typing_extensions import Unpack
 
 from inferometer.client.api.arguments import MaxQpsArguments, WorkloadArguments
 from inferometer.client.api.invocation import Invocation, library_invocation
-from inferometer.client.api.requests import chosen_system, dataset_choice, refuse_unknown
-from inferometer.client.api.results import Result
+from inferometer.client.api.requests import SystemArguments, dataset_choice, inputs_of, refuse_unknown
+from inferometer.client.api.results import M, Result
 from inferometer.client.api.runner import measured_group
-from inferometer.evaluators.evaluation import Measurement
-from inferometer.evaluators.intervals import PercentileInterval
 from inferometer.evaluators.jobs.options import MODEL, values_of
-from inferometer.evaluators.jobs.request import DatasetOptions, SystemOptions
 from inferometer.evaluators.kinds.load.job import load_job
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
@@ -29,12 +25,10 @@ from inferometer.evaluators.kinds.load.report import MaxQpsReport, WorkloadRepor
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.kinds.summary import conditions_rows, trace_rows
 from inferometer.evaluators.reports.base import in_ms
 from inferometer.manifests.errors import ConfigurationError
 
 _NS_PER_MS = 1_000_000
-M = TypeVar("M", bound=Measurement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +63,6 @@ class _UnderLoad(Result[M]):
             "" if self.complete else "it was stopped before its end"
         )
 
-    def _figures(self) -> Sequence[tuple[str, str]]:
-        evaluation = self.evaluation
-        figures = (
-            *kind_of(evaluation).summary(evaluation),
-            *conditions_rows(evaluation),
-            *trace_rows(evaluation),
-        )
-        return (*figures, ("evaluation", self.id if self.complete else f"{self.id}  interrupted"))
-
 
 class WorkloadRun(_UnderLoad[LoadMeasurement]):
     """One run under load; in a notebook it displays as a table with its picture.
@@ -97,7 +82,12 @@ class WorkloadRun(_UnderLoad[LoadMeasurement]):
     @property
     def percentiles(self) -> tuple[LatencyPercentile, ...]:
         """The percentiles of the latency, ascending: 50, 90, 95, 99, 99.9 and the one of the bound."""
-        return tuple(map(_in_ms, self.summary.percentiles))
+        return tuple(
+            LatencyPercentile(
+                each.percent, each.value_ns / _NS_PER_MS, in_ms(each.low_ns), in_ms(each.high_ns)
+            )
+            for each in self.summary.percentiles
+        )
 
     def percentile(self, percent: float) -> LatencyPercentile:
         """Returns one of ``percentiles``.
@@ -245,17 +235,16 @@ def _fields(
     given: dict[str, Any],
 ) -> dict[str, Any]:
     """Returns the fields of a request for the arguments of a function."""
-    options = SystemOptions(**values_of(SystemOptions, given, arguments=True))
-    inputs = DatasetOptions(**values_of(DatasetOptions, given, arguments=True))
+    named, inputs = SystemArguments(given), inputs_of(given)
     fields = values_of(kind, given, arguments=True)
     refuse_unknown(function, given)
     choice = dataset_choice(dataset, options=inputs)
-    system = chosen_system(invocation, model, options, choice)
+    system = named.request(invocation, model, choice)
     synthetic = inputs.synthetic or (system.given is not None and not choice.is_named)
-    return {"system": system, "dataset": choice, "seed": options.seed, "synthetic": synthetic, **fields}
-
-
-def _in_ms(each: PercentileInterval) -> LatencyPercentile:
-    return LatencyPercentile(
-        each.percent, each.value_ns / _NS_PER_MS, in_ms(each.low_ns), in_ms(each.high_ns)
-    )
+    return {
+        "system": system,
+        "dataset": choice,
+        "seed": system.session.seed,
+        "synthetic": synthetic,
+        **fields,
+    }

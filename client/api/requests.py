@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,18 @@ from inferometer.agent.inference.given_models import (
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.api.discovery import choose_agents
 from inferometer.client.api.invocation import FRAMEWORK, Invocation
-from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest, inputs_for
+from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest, default_batch_size, inputs_for
 from inferometer.evaluators.jobs.options import values_of
-from inferometer.evaluators.jobs.request import DatasetOptions, SystemOptions
+from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions, SystemOptions
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import ConfigurationError, UnknownModelError, printable, suggestion
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    UnknownModelError,
+    one_line,
+    printable,
+    suggestion,
+)
 from inferometer.manifests.schema import ModelManifest
 
 
@@ -145,44 +151,154 @@ def system_request(
     dataset: DatasetChoice = DatasetChoice(),  # noqa: B008 - frozen
     **given: Any,
 ) -> SystemRequest:
-    """Returns the request for a model and where it runs; see ``chosen_system``.
+    """Returns the request for a model and where it runs, for arguments of the library.
 
     Raises:
         InferometerError: A value is invalid, or no agent fits.
-        TypeError: ``given`` has what is no argument of ``SystemOptions``.
     """
-    options = SystemOptions(**values_of(SystemOptions, given, arguments=True))
-    refuse_unknown("system_request", given)
-    return chosen_system(invocation, model, options, dataset)
+    return SystemArguments(given).request(invocation, model, dataset)
 
 
-def chosen_system(
+class SystemArguments:
+    """A model and where it runs, as arguments of the library name them; see ``given_model``.
+
+    Args:
+        given: The arguments, of which those of the system are taken out.
+        kind: The class that declares them.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+    """
+
+    def __init__(self, given: MutableMapping[str, Any], kind: type[SystemOptions] = SystemOptions) -> None:
+        self._options = kind(**values_of(kind, given, arguments=True))
+
+    def request(
+        self,
+        invocation: Invocation,
+        model: str | os.PathLike[str] | object,
+        dataset: DatasetChoice = DatasetChoice(),  # noqa: B008 - frozen
+    ) -> SystemRequest:
+        """Returns the request.
+
+        Raises:
+            InferometerError: The model cannot be read, or no agent fits.
+        """
+        options, given = self._options, given_model(invocation, model, dataset, self._options.input_shape)
+        if given is not None:
+            if options.model_version is not None or options.framework_name is not None:
+                raise ConfigurationError("version and framework choose a manifest, and this model needs none")
+        elif options.input_shape is not None:
+            raise ConfigurationError("input_shape is for a model without a manifest, which has dimensions")
+        else:
+            framework = options.framework_name or os.environ.get(FRAMEWORK) or None
+            options = replace(options, model_name=str(model), framework_name=framework)
+        request, agent = options.request(given), options.agent_address
+        return replace(request, agents=choose_agents(invocation, agent, request) if agent else ())
+
+
+def take_system(
     invocation: Invocation,
-    model: str | os.PathLike[str] | object,
-    options: SystemOptions,
+    values: MutableMapping[str, Any],
+    named: Collection[str],
     dataset: DatasetChoice = DatasetChoice(),  # noqa: B008 - frozen
+    kind: type[SystemOptions] = SystemOptions,
 ) -> SystemRequest:
-    """Returns the request for a model and where it runs; see ``given_model`` for one without a manifest.
+    """Returns the request for a model and where it runs, for options of the command line.
+
+    Args:
+        invocation: Has the configuration.
+        values: The options by name, of which those of the system are taken out.
+        named: The names of the options on the command line, not only in the environment or by default.
+        dataset: The inputs of the model.
+        kind: The class that declares the options.
 
     Raises:
-        InferometerError: A value is invalid, or no agent fits.
+        ConfigurationError: A value is invalid, or no agent fits.
+        ArtifactError: There is no such file of a model, or it cannot be read.
+        AgentError: No agent that fits is alive.
+        StoreError: The database of agents cannot be reached.
     """
-    given = given_model(invocation, model, dataset, options.input_shape)
-    if given is not None:
-        if options.model_version is not None or options.framework_name is not None:
-            raise ConfigurationError("version and framework choose a manifest, and this model needs none")
-        if options.agent_address is not None:
-            raise ConfigurationError(
-                f"model {given.manifest.name} has no manifest and runs in this process; an agent runs the "
-                "models of its manifests, which agent manifest init writes"
-            )
-    elif options.input_shape is not None:
-        raise ConfigurationError("input_shape is for a model without a manifest, which has dimensions")
-    else:
-        framework = options.framework_name or os.environ.get(FRAMEWORK) or None
-        options = replace(options, model_name=str(model), framework_name=framework)
-    request, agent = options.request(given), options.agent_address
-    return replace(request, agents=choose_agents(invocation, agent, request) if agent else ())
+    options = kind(**values_of(kind, values))
+    request = options.request(_model_of_path(invocation, options, named, dataset))
+    return replace(request, agents=choose_agents(invocation, options.agent_address, request))
+
+
+def _model_of_path(
+    invocation: Invocation, options: SystemOptions, named: Collection[str], dataset: DatasetChoice
+) -> GivenModel | None:
+    """Returns the model at ``model_path``, and reports what was detected and what was assumed."""
+    path, shape, framework = options.model_path, options.input_shape, options.framework_name
+    if path is None:
+        if shape is not None:
+            raise ConfigurationError("input_shape is for a model_path; a manifest has dimensions")
+        return None
+    if options.model_version is not None:
+        raise ConfigurationError("model_version chooses a manifest, and model_path needs none; leave it out")
+    if options.agent_address or invocation.configuration.agent:
+        raise ConfigurationError(
+            "model_path is for this process, and an agent is named; it runs the models of its manifests, "
+            "which agent manifest init writes"
+        )
+    wanted = Wanted(
+        shape=shape,
+        images=dataset.is_named,
+        tensors=not dataset.holds_images,
+        name=options.model_name if "model_name" in named else None,
+    )
+    given = model_of_file(path, invocation.registry, wanted)
+    own = given.manifest.framework.name
+    if framework and "framework_name" in named and framework.casefold() != own.casefold():
+        raise ConfigurationError(f"{path}: is for {own}; found framework_name {framework}")
+    found, *rest = given.notes
+    assumed = given.manifest.inputs[0].type == "image"
+    hint = "; agent manifest init writes a manifest to correct it" if assumed else ""
+    for note in (found + hint, *rest):
+        invocation.notify(printable(note))
+    return given
+
+
+def _read_ids(given: str | None) -> tuple[str, ...] | None:
+    """Reads ids from a file with one id per line, or from a list separated by commas.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or there are no ids.
+    """
+    if given is None:
+        return None
+    path = Path(given)
+    try:
+        is_file = path.is_file()
+        written = path.read_text(encoding="utf-8-sig").splitlines() if is_file else given.split(",")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"sample_ids {printable(given)}: cannot be read: {one_line(error)}"
+        ) from error
+    found = tuple(dict.fromkeys(each.strip() for each in written if each.strip()))
+    if not found:
+        raise ConfigurationError(
+            f"sample_ids {printable(given)}: holds no ids; give a list, or a file of them"
+        )
+    return found
+
+
+def take_inputs(values: MutableMapping[str, Any]) -> DatasetOptions:
+    """Takes the options of the inputs out of those of the command line, where ids are a text.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+    """
+    values["sample_ids"] = _read_ids(values.get("sample_ids"))
+    return DatasetOptions(**values_of(DatasetOptions, values))
+
+
+def inputs_of(arguments: MutableMapping[str, Any]) -> DatasetOptions:
+    """Takes the options of the inputs out of arguments of the library.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+    """
+    return DatasetOptions(**values_of(DatasetOptions, arguments, arguments=True))
 
 
 class EvaluationChoice:
@@ -203,21 +319,29 @@ class EvaluationChoice:
 
     def __init__(self, given: MutableMapping[str, Any], *, arguments: bool = False) -> None:
         self.batches = values_of(BatchOptions, given, arguments=arguments)
-        self.inputs = DatasetOptions(**values_of(DatasetOptions, given, arguments=arguments))
+        self.inputs = inputs_of(given) if arguments else take_inputs(given)
         urls = values_of(UrlsOptions, given, arguments=arguments)
         self.urls = UrlsOptions(**urls).choice() if urls else {}
         self._fields = values_of(EvaluationRequest, given, arguments=arguments)
 
     def request(
-        self, system: SystemRequest, dataset: DatasetChoice, batch_size: int, **more: Any
+        self,
+        invocation: Invocation,
+        system: SystemRequest,
+        dataset: DatasetChoice,
+        batch_size: int | None,
+        **more: Any,
     ) -> EvaluationRequest:
         """Returns the request; ``more`` are further fields of it.
 
-        Without a trace level, it is the deepest that a leveled evaluation has.
+        Without a batch size, it is that of ``default_batch_size``; without a trace level, it is the deepest
+        that a leveled evaluation has.
 
         Raises:
             ConfigurationError: A value is invalid.
         """
+        if batch_size is None:
+            batch_size = default_batch_size(system, dataset, invocation.catalog)
         partition = self.batches.get("partition_list_size") or batch_size
         batches = BatchOptions(**{**self.batches, "batch_size": batch_size, "partition_list_size": partition})
         parts = self.batches.get("num_file_parts")
@@ -241,6 +365,29 @@ class EvaluationChoice:
             measure_enough=parts is None,
             **deepest | self._fields | more,
         )
+
+
+def evaluation_request(
+    invocation: Invocation,
+    function: str,
+    model: str | os.PathLike[str] | object,
+    dataset: str | os.PathLike[str] | None,
+    inputs: NDArray[Any] | None,
+    given: MutableMapping[str, Any],
+) -> EvaluationRequest:
+    """Returns the request of an evaluation for the arguments of a function of the library.
+
+    Raises:
+        InferometerError: A value is invalid, or the model cannot be read.
+        TypeError: The function has no such argument.
+    """
+    named, choice = SystemArguments(given, BatchSystemOptions), EvaluationChoice(given, arguments=True)
+    refuse_unknown(function, given)
+    chosen = dataset_choice(dataset, inputs, choice.inputs, **choice.urls)
+    system = named.request(invocation, model, chosen)
+    # a model without a manifest is probably untested: if one input fails, all of them will
+    choice.batches.setdefault("fail_on_error", system.given is not None)
+    return choice.request(invocation, system, chosen, choice.batches.get("batch_size"))
 
 
 def refuse_unknown(function: str, left: Mapping[str, Any]) -> None:

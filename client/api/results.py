@@ -17,7 +17,14 @@ from inferometer.evaluators.conditions.conditions import Conditions
 from inferometer.evaluators.drawing.charts import Drawing, find_plot
 from inferometer.evaluators.drawing.writer import inline_svg
 from inferometer.evaluators.evaluation import Evaluation, Measurement, Status
-from inferometer.evaluators.kinds.summary import name_width, process_groups, process_rows
+from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.kinds.summary import (
+    conditions_rows,
+    name_width,
+    process_groups,
+    process_rows,
+    trace_rows,
+)
 from inferometer.evaluators.reports.base import Column, Report, Row, Value
 from inferometer.evaluators.reports.table import cell_text, terminal_table
 from inferometer.manifests.errors import ConfigurationError, printable
@@ -94,6 +101,9 @@ def _text(text: str) -> str:
     return escape(printable(text))
 
 
+_Item = TypeVar("_Item")
+
+
 class Tabular(ABC):
     """The base of objects that display as a table and convert it for other programs."""
 
@@ -143,7 +153,25 @@ class Tabular(ABC):
         return table(self._columns, self._table)
 
 
-class Rows(Tabular, Sequence[Row]):
+class Items(Tabular, Sequence[_Item]):
+    """The base of tables that are also a sequence."""
+
+    _items: tuple[_Item, ...]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, place: int) -> _Item: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[_Item]: ...
+
+    def __getitem__(self, place: int | slice) -> _Item | Sequence[_Item]:
+        return self._items[place]
+
+
+class Rows(Items[Row]):
     """The rows of a report.
 
     Args:
@@ -153,19 +181,7 @@ class Rows(Tabular, Sequence[Row]):
 
     def __init__(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
         self._of_all = tuple(columns)
-        self._rows = tuple(rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, place: int) -> Row: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Row]: ...
-
-    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
-        return self._rows[place]
+        self._items = tuple(rows)
 
     @property
     def _columns(self) -> Sequence[Column]:
@@ -173,7 +189,7 @@ class Rows(Tabular, Sequence[Row]):
 
     @property
     def _table(self) -> Sequence[Row]:
-        return self._rows
+        return self._items
 
 
 def _missing(package: str) -> ConfigurationError:
@@ -241,6 +257,13 @@ class Result(ABC, Generic[M]):
         processes = process_rows(process_groups(evaluations))
         return (("model", f"{manifest.name} {manifest.version} on {on}"), *self._figures(), *processes)
 
-    @abstractmethod
     def _figures(self) -> Sequence[tuple[str, str]]:
         """Returns the summary as names and values; a value without a name continues the previous one."""
+        evaluation, kind = self.evaluation, kind_of(self.evaluation)
+        stopped = "" if self.complete or kind.keeps_interrupted else "  interrupted"
+        return (
+            *kind.summary(evaluation),
+            *conditions_rows(evaluation),
+            *trace_rows(evaluation),
+            ("evaluation", self.id + stopped),
+        )

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 from inferometer.client.api import results
-from inferometer.client.api.results import Result, Rows, Tabular
+from inferometer.client.api.results import Items, Result, Rows
 from inferometer.evaluators.kinds.batches import job as sweep
 from inferometer.evaluators.kinds.batches.job import SweepCell
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
-from inferometer.evaluators.kinds.batches.report import DurationReport, LatencyReport, summary_rows
-from inferometer.evaluators.kinds.ingestion.kind import IngestionReport, ingestion_rows
+from inferometer.evaluators.kinds.batches.report import DurationReport, LatencyReport
+from inferometer.evaluators.kinds.ingestion.kind import IngestionReport
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, IngestionSummary
-from inferometer.evaluators.kinds.summary import conditions_rows, trace_rows
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
-from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport, training_rows
+from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport
 from inferometer.evaluators.reports.base import Column, Row, in_ms
 
 if TYPE_CHECKING:
@@ -114,13 +113,8 @@ class Run(Result[BatchMeasurement]):
     def _summary(self) -> LatencySummary:
         return LatencySummary.of(self.evaluation.measurement)
 
-    def _figures(self) -> Sequence[tuple[str, str]]:
-        evaluation = self.evaluation
-        rows = (*summary_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
-        return (*rows, ("evaluation", evaluation.id))
 
-
-class Runs(Tabular, Sequence[Run]):
+class Runs(Items[Run]):
     """The evaluations of a sweep, in order; it displays as a table, in a notebook with its picture.
 
     The table also has a row for each evaluation that failed.
@@ -132,21 +126,9 @@ class Runs(Tabular, Sequence[Run]):
 
     def __init__(self, cells: Sequence[SweepCell], *, complete: bool = True) -> None:
         self._cells = tuple(cells)
-        self._runs = tuple(Run(cell.evaluation) for cell in cells if cell.evaluation is not None)
+        self._items = tuple(Run(cell.evaluation) for cell in cells if cell.evaluation is not None)
         self.failures = {cell.name: cell.error for cell in cells if cell.error is not None}
-        self.complete = complete and all(run.complete for run in self._runs)
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    @overload
-    def __getitem__(self, place: int) -> Run: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Run]: ...
-
-    def __getitem__(self, place: int | slice) -> Run | Sequence[Run]:
-        return self._runs[place]
+        self.complete = complete and all(run.complete for run in self._items)
 
     @property
     def _columns(self) -> Sequence[Column]:
@@ -162,7 +144,7 @@ class Runs(Tabular, Sequence[Run]):
         return "\n".join((super().__repr__(), *failed))
 
     def _repr_html_(self) -> str:
-        pictured = [run.evaluation for run in self._runs if not run.evaluation.profiled]
+        pictured = [run.evaluation for run in self._items if not run.evaluation.profiled]
         return results.with_picture(super()._repr_html_(), LatencyReport(), pictured)
 
 
@@ -273,11 +255,6 @@ class Training(Result[TrainingMeasurement]):
         """A row for each measured step of each rank, as in ``agent info evaluation training_steps``."""
         return Rows(TrainingStepsReport.columns, TrainingStepsReport().rows([self.evaluation]))
 
-    def _figures(self) -> Sequence[tuple[str, str]]:
-        evaluation = self.evaluation
-        rows = (*training_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
-        return (*rows, ("evaluation", self.id))
-
 
 class Ingestion(Result[IngestionMeasurement]):
     """One run of a loader alone; in a notebook it displays as a table with its picture.
@@ -327,11 +304,6 @@ class Ingestion(Result[IngestionMeasurement]):
     def rows(self) -> Rows:
         """The row of ``agent info evaluation ingestion``, as a table."""
         return Rows(IngestionReport.columns, IngestionReport().rows([self.evaluation]))
-
-    def _figures(self) -> Sequence[tuple[str, str]]:
-        evaluation = self.evaluation
-        rows = (*ingestion_rows(evaluation), *conditions_rows(evaluation))
-        return (*rows, ("evaluation", self.id))
 
 
 def _latency(found: TrainingSummary | IngestionSummary, full: int) -> Latency:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 from inferometer.agent.tracing.recorder import SpanChunk
 from inferometer.client.api import results
 from inferometer.client.api.invocation import library_invocation
-from inferometer.client.api.results import Result, Tabular
+from inferometer.client.api.results import Result, Rows
 from inferometer.evaluators.comparing.sides import Side, drawing_of
 from inferometer.evaluators.comparing.verdict import parse_figures
 from inferometer.evaluators.drawing.charts import MOST_EVALUATIONS
@@ -20,7 +20,7 @@ from inferometer.evaluators.jobs import compare as job
 from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.report import LatencyReport
-from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.reports.traces import SpanSource
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
@@ -162,7 +162,7 @@ def _named(store: EvaluationStore, name: str, given: str, notify: Callable[[str]
     return undisturbed or list(found)
 
 
-class Evaluations(Tabular, Sequence[Row]):
+class Evaluations(Rows):
     """Stored evaluations of every kind, the newest first, as the rows of ``agent info evaluations``.
 
     Args:
@@ -170,29 +170,9 @@ class Evaluations(Tabular, Sequence[Row]):
         pictured: The evaluations that a notebook draws in its picture.
     """
 
-    def __init__(self, rows: Sequence[Row], pictured: Sequence[Evaluation[BatchMeasurement]] = ()) -> None:
-        self._rows = tuple(rows)
+    def __init__(self, rows: Iterable[Row], pictured: Sequence[Evaluation[BatchMeasurement]] = ()) -> None:
+        super().__init__(OverviewReport.columns, rows)
         self._pictured = tuple(pictured)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, place: int) -> Row: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Row]: ...
-
-    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
-        return self._rows[place]
-
-    @property
-    def _columns(self) -> Sequence[Column]:
-        return OverviewReport.columns
-
-    @property
-    def _table(self) -> Sequence[Row]:
-        return self._rows
 
     def _repr_html_(self) -> str:
         return results.with_picture(super()._repr_html_(), LatencyReport(), self._pictured)
@@ -224,14 +204,14 @@ def evaluations(
         found = store.find(wanted, lambda error: _log.warning("left out %s", error))
     batches = of_kind(found, BatchMeasurement)
     pictured = [evaluation for evaluation in batches if not evaluation.profiled][:MOST_EVALUATIONS]
-    return Evaluations(tuple(report.rows(found)), pictured)
+    return Evaluations(report.rows(found), pictured)
 
 
 Named: TypeAlias = Result[Any] | str
 """A result, or the id of a stored evaluation or group; a unique prefix is enough."""
 
 
-class Comparison(Tabular, Sequence[Row]):
+class Comparison(Rows):
     """A row for each figure: A, B, their ratio with its 95 % interval, and the verdict.
 
     Attributes:
@@ -244,33 +224,12 @@ class Comparison(Tabular, Sequence[Row]):
     def __init__(
         self, request: job.ComparisonRequest, found: job.Comparison, left_out: Sequence[str]
     ) -> None:
-        self._of_all = found.columns
+        super().__init__(found.columns, found.rows)
         self.conclusion = found.conclusion
         self.worse = found.worse
         self.undecided = found.undecided
         self.notes = (*left_out, *found.notes)
-        self._rows = found.rows
         self._sides = request.a, request.b
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, place: int) -> Row: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Row]: ...
-
-    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
-        return self._rows[place]
-
-    @property
-    def _columns(self) -> Sequence[Column]:
-        return self._of_all
-
-    @property
-    def _table(self) -> Sequence[Row]:
-        return self._rows
 
     def __repr__(self) -> str:
         """Returns the table, followed by the notes and the conclusion."""

@@ -371,11 +371,10 @@ def compare(**given: Any) -> None:
     """
     # Imported here because the help does not need it.
     from inferometer.client.cli.command import current_invocation
-    from inferometer.client.evaluating.running import CompareRequest, run_comparison
+    from inferometer.client.evaluating.running import run_comparison
 
     printing = {name: given.pop(name) for name in OUTPUT_NAMES}
-    request = CompareRequest(**given, printing=printing)
-    click.get_current_context().exit(run_comparison(current_invocation(), request))
+    click.get_current_context().exit(run_comparison(current_invocation(), **given, printing=printing))
 
 
 @click.group(cls=Group)

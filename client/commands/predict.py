@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from inferometer.client.cli.command import (
     COUNT,
@@ -77,17 +78,17 @@ def max_qps(**given: Any) -> None:
 def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any]) -> NoReturn:
     """Runs the load test that the options describe, and exits with its exit code."""
     # Imported here because the help does not need it.
+    from inferometer.client.api.requests import take_inputs, take_system
     from inferometer.client.cli.command import current_invocation
-    from inferometer.client.evaluating.parsing import take_dataset, take_system
     from inferometer.client.evaluating.running import run_job
     from inferometer.evaluators.kinds.load.job import load_job
 
-    invocation, inputs = current_invocation(), take_dataset(given)
+    invocation, inputs = current_invocation(), take_inputs(given)
     dataset, tracer = inputs.choice(), invocation.configuration.tracer
     if given.get("scenario") is None:  # in a scenario, LoadGen sends the queries
         given["tracer_address"] = given["tracer_address"] or tracer.address
     given["trace_url"] = given["trace_url"] or tracer.url
-    system = take_system(given, invocation, dataset)
+    system = take_system(invocation, given, _named(), dataset)
     synthetic = inputs.synthetic or (system.given is not None and not dataset.is_named)
     request = kind(
         system=system,
@@ -168,26 +169,22 @@ def urls(**given: Any) -> None:
 def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     """Runs the evaluations that the options describe, and exits with their exit code."""
     # Imported here because the help does not need it.
-    from inferometer.client.api.requests import EvaluationChoice
+    from inferometer.client.api.requests import EvaluationChoice, take_system
     from inferometer.client.cli.command import current_invocation
-    from inferometer.client.evaluating.parsing import read_ids, take_system
     from inferometer.client.evaluating.predictions import pictures_of
     from inferometer.client.evaluating.running import run_evaluation, run_sweep
-    from inferometer.evaluators.jobs.job import default_batch_size
 
-    invocation, sizes = current_invocation(), given["batch_sizes"]
-    if show_inputs and len(sizes or ()) > 1:
+    invocation, sizes = current_invocation(), given["batch_sizes"] or (None,)
+    if show_inputs and len(sizes) > 1:
         raise ConfigurationError("several values of batch_size are for predict dataset; give one")
     tracer = invocation.configuration.tracer
     level = None if given["leveled"] else tracer.level
     defaults = {"trace_level": level, "tracer_address": tracer.address, "trace_url": tracer.url}
     given |= {name: given[name] or default for name, default in defaults.items()}
-    given["sample_ids"] = read_ids(given.get("sample_ids"))
     choice = EvaluationChoice(given)
     dataset = choice.inputs.choice(**choice.urls)
     predictions, publish = given["publish_predictions"], given["publish"]
-    system = take_system(given, invocation, dataset, BatchSystemOptions)
-    sizes = sizes or (default_batch_size(system, dataset, invocation.catalog),)
+    system = take_system(invocation, given, _named(), dataset, BatchSystemOptions)
     if given["pictures"] and len(sizes) > 1:
         raise ConfigurationError("pictures are those of one evaluation; give one batch_size")
     pictures = pictures_of(given["pictures"], given["picture_count"])
@@ -195,13 +192,21 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     if predictions:
         choice.batches["feature_limit"] = 0
     kept = {"keep_predictions": most != 0, "keep_most": most}
-    requests = [choice.request(system, dataset, size, **kept) for size in sizes]
+    requests = [choice.request(invocation, system, dataset, size, **kept) for size in sizes]
     gathered = {"publish": publish, "predictions": predictions, "require_stable": given["require_stable"]}
     if len(requests) > 1:
         code = run_sweep(invocation, requests, **gathered)
     else:
         code = run_evaluation(invocation, requests[0], show_inputs=show_inputs, pictures=pictures, **gathered)
     click.get_current_context().exit(code)
+
+
+def _named() -> set[str]:
+    """Returns the options that are set on the command line, not only in the environment or by default."""
+    context = click.get_current_context()
+    return {
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
 
 
 class _Kinds(Group):
@@ -249,15 +254,14 @@ def measure() -> None:
 def _measure(name: str, given: dict[str, Any]) -> None:
     """Builds the request from the options, runs its job, and exits with the job's exit code."""
     # Imported here because the help does not need it.
+    from inferometer.client.api.requests import take_system
     from inferometer.client.cli.command import current_invocation
-    from inferometer.client.evaluating.parsing import take_system
     from inferometer.client.evaluating.running import run_job
-    from inferometer.evaluators.datasets.opening import DatasetChoice
 
     invocation, kind = current_invocation(), find_kind(name)
     kept = {"publish": given.pop("publish"), "require_stable": given.pop("require_stable")}
     request: Any = kind.request
     values = values_of(request, given)
     if needs_system(request):
-        values["system"] = take_system(given, invocation, DatasetChoice())
+        values["system"] = take_system(invocation, given, _named())
     click.get_current_context().exit(run_job(invocation, kind.job(request(**values)), **kept))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -217,12 +217,11 @@ def run_evaluation(
     request: EvaluationRequest,
     *,
     publish: bool,
-    predictions: bool,
     show_inputs: bool,
     pictures: Pictures | None = None,
-    require_stable: bool = False,
+    **more: bool,
 ) -> int:
-    """Evaluates over a dataset; see ``run_job``.
+    """Evaluates over a dataset; see ``run_job``, of which ``more`` are further arguments.
 
     ``pictures`` is the folder for pictures of predictions. Without it, pictures of shown inputs go to the
     data directory.
@@ -240,14 +239,7 @@ def run_evaluation(
             first = f"{len(written)} in {place.folder}, {written[0].name} is the first"
             print_rows(("pictures", first))
 
-    return run_job(
-        invocation,
-        evaluation_job(request),
-        publish=publish,
-        predictions=predictions,
-        require_stable=require_stable,
-        show=show,
-    )
+    return run_job(invocation, evaluation_job(request), publish=publish, show=show, **more)
 
 
 def run_sweep(
@@ -291,25 +283,21 @@ def run_sweep(
 _echo_error = partial(echo, err=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareRequest:
-    """The options, named as on the command line; ``printing`` holds those of ``print_report_rows``."""
+def run_comparison(
+    invocation: Invocation,
+    *,
+    a: str,
+    b: str,
+    noise: str | None,
+    threshold: float | None,
+    accuracy_threshold: float,
+    figures: str | None,
+    fail_on_undecided: bool,
+    printing: Mapping[str, Any],
+) -> int:
+    """Compares evaluations, and prints the rows and the conclusion.
 
-    a: str
-    b: str
-    noise: str | None
-    threshold: float | None
-    accuracy_threshold: float
-    figures: str | None
-    fail_on_undecided: bool
-    printing: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        check_one_threshold(self.noise is not None, self.threshold)
-
-
-def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
-    """Compares the evaluations, and prints the rows and the conclusion.
+    The options have their names on the command line; ``printing`` holds those of ``print_report_rows``.
 
     Returns:
         The exit code.
@@ -317,31 +305,28 @@ def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
     Raises:
         InferometerError: The evaluations do not exist or cannot be compared, or the output cannot be written.
     """
-    wanted = None if request.figures is None else parse_figures(request.figures)
+    check_one_threshold(noise is not None, threshold)
+    wanted = None if figures is None else parse_figures(figures)
     reading = invocation.waiting.during("reading evaluations")
     with reading, closing(invocation.open_store()) as store:
-        a, b = (
-            chosen_side(store, name, given, _echo_error)
-            for name, given in (("A", request.a), ("B", request.b))
-        )
-        noise = None if request.noise is None else chosen_side(store, "noise", request.noise, _echo_error)
+        sides = [chosen_side(store, name, given, _echo_error) for name, given in (("A", a), ("B", b))]
+        runs = None if noise is None else chosen_side(store, "noise", noise, _echo_error)
     found = compare(
         ComparisonRequest(
-            a=a,
-            b=b,
-            noise=noise,
-            threshold=request.threshold,
-            accuracy_threshold=request.accuracy_threshold,
+            a=sides[0],
+            b=sides[1],
+            noise=runs,
+            threshold=threshold,
+            accuracy_threshold=accuracy_threshold,
             figures=wanted,
         )
     )
     for line in found.notes:
         echo(line, err=True, indent=2)
-    print_report_rows(found.columns, found.rows, **request.printing)
+    print_report_rows(found.columns, found.rows, **printing)
     for line in found.undecided:
         echo(f"warning: {line}", err=True, indent=2)
-    printing = request.printing
     for_people = printing["output"] is None and printing["format_name"].lower() == Format.TABLE.value
     echo(found.conclusion, err=not for_people, indent=2)
-    failed = found.worse or (request.fail_on_undecided and bool(found.undecided))
+    failed = found.worse or (fail_on_undecided and bool(found.undecided))
     return REGRESSION if failed else SUCCESS

@@ -6,7 +6,7 @@ Help shows them, so that what takes long to import is imported where it is neede
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -34,20 +34,6 @@ if TYPE_CHECKING:
 
 
 _Choice = TypeVar("_Choice", bound=Enum)
-
-
-def default_system() -> SystemRequest:
-    """Returns the model of a request that names none."""
-    from inferometer.evaluators.jobs.job import SystemRequest
-
-    return SystemRequest()
-
-
-def default_dataset() -> DatasetChoice:
-    """Returns the inputs of a request that names none."""
-    from inferometer.evaluators.datasets.opening import DatasetChoice
-
-    return DatasetChoice()
 
 
 def _read_weights(name: str) -> Weights:
@@ -311,3 +297,29 @@ class TraceOptions:
         "URL",
         default_text="the collector's host",
     )
+
+
+def default_system() -> SystemRequest:
+    """Returns the model of a request that names none."""
+    from inferometer.evaluators.jobs.job import SystemRequest
+
+    return SystemRequest()
+
+
+def _dataset() -> DatasetChoice:
+    from inferometer.evaluators.datasets.opening import DatasetChoice
+
+    return DatasetChoice()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest(TraceOptions):
+    """What is asked of a model with inputs.
+
+    Attributes:
+        system: The model.
+        dataset: The inputs.
+    """
+
+    system: SystemRequest = field(default_factory=default_system)
+    dataset: DatasetChoice = field(default_factory=_dataset)

@@ -63,7 +63,10 @@ class DataOptions:
     @property
     def conditions(self) -> dict[str, str]:
         """The further options, as the conditions of a comparison."""
-        return {name.replace("_", " "): str(value) for name, value in self.further.items()}
+        return {
+            name.replace("_", " "): f"{value:g}" if isinstance(value, float) else str(value)
+            for name, value in self.further.items()
+        }
 
     def __str__(self) -> str:
         """Returns the workers and how far they work ahead, in a few words."""

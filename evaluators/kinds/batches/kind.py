@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.results import InputFailure
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.comparing.sides import compared_times
@@ -269,7 +268,7 @@ def _words(evaluation: Evaluation[BatchMeasurement], *, urls: bool) -> Iterator[
         "seed": system.seed,
         **dict.fromkeys(("batch_size", "partition_list_size")),
         "preprocess_threads": system.preprocess_threads,
-        "overlap": None if system.overlap == (system.device.kind is DeviceKind.GPU) else system.overlap,
+        "overlap": None if system.overlap == system.device.is_gpu else system.overlap,
         **dict.fromkeys(("num_file_parts", *LENGTH)),
         **{each.name: getattr(options, each.name) for each in options_of(BatchOptions)},
         "trace_level": None if level is TraceLevel.APPLICATION_TRACE else level,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.jobs.options import (
@@ -25,12 +25,8 @@ from inferometer.evaluators.jobs.options import (
     declared,
     further,
 )
-from inferometer.evaluators.jobs.request import TraceOptions, default_dataset, default_system
+from inferometer.evaluators.jobs.request import ModelRequest
 from inferometer.manifests.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from inferometer.evaluators.datasets.opening import DatasetChoice
-    from inferometer.evaluators.jobs.job import SystemRequest
 
 _LARGEST = 2**31 - 1  # requests and some databases cannot hold larger numbers
 _DISTURBING = (TraceLevel.MODEL_TRACE, TraceLevel.FRAMEWORK_TRACE, TraceLevel.SYSTEM_LIBRARY_TRACE)
@@ -200,12 +196,10 @@ class UrlsOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationRequest(TraceOptions):
+class EvaluationRequest(ModelRequest):
     """A model over a dataset, batch by batch.
 
     Attributes:
-        system: The model.
-        dataset: The dataset.
         options: The amount of data, the batches, and the number of classes to keep of each prediction.
         trace_level: The depth of the trace.
         leveled: Whether to evaluate also at each shallower level that a deeper one would disturb.
@@ -222,8 +216,6 @@ class EvaluationRequest(TraceOptions):
             processes cannot read it.
     """
 
-    system: SystemRequest = field(default_factory=default_system)
-    dataset: DatasetChoice = field(default_factory=default_dataset)
     options: BatchOptions = BatchOptions(BATCH_SIZE, BATCH_SIZE)
     repeat: int = declared(
         1,

@@ -15,7 +15,6 @@ from inferometer.evaluators.datasets.base import short_checksum
 from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.options import words
-from inferometer.evaluators.jobs.request import SystemOptions
 from inferometer.evaluators.kinds.kind import (
     Again,
     Kind,
@@ -25,6 +24,7 @@ from inferometer.evaluators.kinds.kind import (
     own_values,
     system_words,
     top_figures,
+    words_of,
 )
 from inferometer.evaluators.kinds.load.documents import LoadDocuments, RateSearchDocuments
 from inferometer.evaluators.kinds.load.measurement import (
@@ -90,7 +90,7 @@ def known_text(name: str, value: float | None, unit: str) -> str:
 def load_words(evaluation: Evaluation, options: LoadOptions, request: type[LoadRequest]) -> Iterator[str]:
     """Yields the words of the command that repeats a load, but those of what is sent and for how long."""
     yield from dataset_words(evaluation)
-    yield from words({"seed": options.seed}, SystemOptions)
+    yield from words_of("seed", options.seed, 0)
     names = ("percentile", "timeout_ms", "warm_up_queries", "max_batch_size", "max_queue_delay_ms")
     same = {name: getattr(options, name) for name in (*names, "include_preprocess")}
     yield from words(same, request)

@@ -5,7 +5,7 @@ Help shows their options, so that what takes long to import is imported where it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,12 +21,10 @@ from inferometer.evaluators.jobs.options import (
     declared,
     further,
 )
-from inferometer.evaluators.jobs.request import TraceOptions, default_dataset, default_system
+from inferometer.evaluators.jobs.request import ModelRequest
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from inferometer.evaluators.datasets.opening import DatasetChoice
-    from inferometer.evaluators.jobs.job import SystemRequest
     from inferometer.evaluators.kinds.load.measurement import LoadOptions, Scenario
     from inferometer.evaluators.load.arrivals import ArrivalProcess, Extent
 
@@ -56,14 +54,13 @@ def _scenario(name: str) -> Scenario:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadRequest(TraceOptions):
+class LoadRequest(ModelRequest):
     """A model under load: what a workload and a search have in common.
 
-    The attributes that are not listed are those of ``LoadOptions``; batches are for a model in this process.
+    The attributes that are not listed are those of ``LoadOptions``; batches are for a model in this process,
+    which leaves ``SPARE_CORES`` to the thread that sends the queries.
 
     Attributes:
-        system: The model. In this process, it leaves ``SPARE_CORES`` to the thread that sends the queries.
-        dataset: The inputs.
         synthetic: Whether the inputs are random tensors instead.
         include_preprocess: Whether inputs are preprocessed under load, and not before.
         initial_qps: Queries per second: the rate, or the first one of a search; None means the default.
@@ -82,8 +79,6 @@ class LoadRequest(TraceOptions):
     default_min_duration_s: ClassVar[float]
     default_min_queries: ClassVar[int]
 
-    system: SystemRequest = field(default_factory=default_system)
-    dataset: DatasetChoice = field(default_factory=default_dataset)
     synthetic: bool = False
     seed: int = 0
     initial_qps: float | None = declared(
