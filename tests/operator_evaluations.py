@@ -9,12 +9,11 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.operators.measurement import (
     Correctness,
     MachinePeak,
-    Mode,
     OperatorMeasurement,
     OperatorRow,
     RowStatus,
 )
-from inferometer.evaluators.kinds.operators.options import Cache, OperatorOptions
+from inferometer.evaluators.kinds.operators.options import Cache, Mode, OperatorOptions
 from tests.operator_rows import PEAK, noisy, row
 
 

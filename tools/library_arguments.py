@@ -18,8 +18,7 @@ from inferometer.evaluators.kinds.batches.request import BatchOptions, Evaluatio
 from inferometer.evaluators.kinds.ingestion.request import IngestionRequest
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.operators.options import OperatorOptions
-from inferometer.evaluators.kinds.training.options import TrainingData, TrainingOptions
-from inferometer.evaluators.kinds.training.request import TrainingRequest
+from inferometer.evaluators.kinds.training.request import TrainingData, TrainingOptions, TrainingRequest
 
 FILE = Path(__file__).resolve().parents[1] / "client" / "api" / "arguments.py"
 MEND = "run: make stubs"

@@ -33,8 +33,12 @@ from inferometer.evaluators.jobs.options import (
 from inferometer.evaluators.kinds.ingestion.job import ingestion_job
 from inferometer.evaluators.kinds.ingestion.request import OWN, IngestionRequest
 from inferometer.evaluators.kinds.training.job import training_job
-from inferometer.evaluators.kinds.training.options import TrainingData, TrainingOptions
-from inferometer.evaluators.kinds.training.request import RankRequest, TrainingRequest
+from inferometer.evaluators.kinds.training.request import (
+    RankRequest,
+    TrainingData,
+    TrainingOptions,
+    TrainingRequest,
+)
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 

@@ -27,8 +27,13 @@ from inferometer.client.cli.command import (
 from inferometer.client.cli.options import repeat_option, request_options, tracer_options
 from inferometer.evaluators.jobs.options import DIST_BACKENDS, KV_STORES
 from inferometer.evaluators.kinds.ingestion.request import IngestionRequest
-from inferometer.evaluators.kinds.training.options import LOADERS, TrainingData, TrainingOptions
-from inferometer.evaluators.kinds.training.request import RankRequest, TrainingRequest
+from inferometer.evaluators.kinds.training.request import (
+    LOADERS,
+    RankRequest,
+    TrainingData,
+    TrainingOptions,
+    TrainingRequest,
+)
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line
 
 if TYPE_CHECKING:

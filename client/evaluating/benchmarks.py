@@ -24,8 +24,7 @@ from inferometer.evaluators.jobs.options import BENCH_BATCHES, PYTORCH, values_o
 from inferometer.evaluators.jobs.request import read_precision
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.kinds.training.options import TrainingData
-from inferometer.evaluators.kinds.training.request import RankRequest, TrainingRequest
+from inferometer.evaluators.kinds.training.request import RankRequest, TrainingData, TrainingRequest
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.schema import ModelManifest

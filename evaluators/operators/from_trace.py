@@ -10,8 +10,8 @@ from inferometer.agent.operators.operator import ParameterValue, Shape, operator
 from inferometer.agent.tracing.recorder import SpanChunk, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorRow
-from inferometer.evaluators.kinds.operators.options import OperatorOptions
+from inferometer.evaluators.kinds.operators.measurement import OperatorRow
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorSummary
 from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
 from inferometer.evaluators.operators.traced import mxnet, onnxruntime, pytorch

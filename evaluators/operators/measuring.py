@@ -31,8 +31,8 @@ from inferometer.agent.operators.operator import (
     element_type,
     operators,
 )
-from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorRow, RowStatus
-from inferometer.evaluators.kinds.operators.options import Cache, OperatorOptions
+from inferometer.evaluators.kinds.operators.measurement import OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.options import Cache, Mode, OperatorOptions
 from inferometer.evaluators.operators.checks import (
     Computed,
     LaterRuns,

@@ -18,8 +18,8 @@ from inferometer.client.evaluating.operators import (
     traced_lines,
     traced_request,
 )
-from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorRow, RowStatus
-from inferometer.evaluators.kinds.operators.options import OperatorOptions
+from inferometer.evaluators.kinds.operators.measurement import OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.operators.from_trace import explain, request_of
 from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
 from tests.cli.conftest import Agent

@@ -114,7 +114,7 @@ def _linked(folder: Path, copy: Path, but: tuple[str, ...]) -> None:
             ("options",),
         ),
         (
-            "kinds/training/options.py",
+            "kinds/training/request.py",
             "    optimizer: str = declared(",
             "train",
             {"framework": "PyTorch", "batch_size": 4, "num_batches": 3},
@@ -122,7 +122,7 @@ def _linked(folder: Path, copy: Path, but: tuple[str, ...]) -> None:
             ("training", "options"),
         ),
         (
-            "kinds/training/options.py",
+            "kinds/training/request.py",
             "    drop_cache: bool = declared(",
             "train",
             {"framework": "PyTorch", "data": DIGITS, "batch_size": 4, "num_batches": 3},

@@ -15,13 +15,12 @@ from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.kinds.operators.job import OperatorProgress, benchmark_operators
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
-    Mode,
     OperatorMeasurement,
     OperatorRow,
     RowStatus,
     Stop,
 )
-from inferometer.evaluators.kinds.operators.options import OperatorOptions
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
 from inferometer.manifests.errors import (
     ConfigurationError,

@@ -14,14 +14,13 @@ from inferometer.agent.operators.operator import NOTHING, ParameterValue, Preset
 from inferometer.client.api import results
 from inferometer.client.api.arguments import DeclaredOperatorArguments
 from inferometer.client.api.invocation import library_invocation
-from inferometer.client.api.requests import refuse_unknown
 from inferometer.client.api.results import Result, Rows, Tabular
 from inferometer.client.api.runner import Door, Runner
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.options import COUNT, check_value
 from inferometer.evaluators.kinds.operators.job import operators_job
-from inferometer.evaluators.kinds.operators.measurement import MachinePeak, Mode, OperatorMeasurement
-from inferometer.evaluators.kinds.operators.options import OperatorOptions
+from inferometer.evaluators.kinds.operators.measurement import MachinePeak, OperatorMeasurement
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines
 from inferometer.evaluators.kinds.operators.request import FORMS, known, presets_of
 from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
@@ -149,7 +148,8 @@ def benchmark_operators(
     given = {**more, "dtype": dtype}
     resume = bool(given.pop("resume", False))
     options = OperatorOptions.of(given, arguments=True)
-    refuse_unknown("benchmark_operators", given)
+    for name in given:
+        raise TypeError(f"benchmark_operators() got an unexpected keyword argument {name!r}")
     if threads is not None:
         check_value("threads", threads, "int", COUNT)
     own = _own(operators, inputs, parameters, several=bool(_names(categories)) or everything)

@@ -21,7 +21,7 @@ from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, Job
 from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, LoadTimes
-from inferometer.evaluators.kinds.ingestion.request import FRAMEWORK, IngestionLength, IngestionRequest
+from inferometer.evaluators.kinds.ingestion.request import FRAMEWORK, KEPT, IngestionLength, IngestionRequest
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
 from inferometer.evaluators.loading.framework_readers import open_framework_reader
 from inferometer.evaluators.loading.loader import DataOptions, LoadedBatch, Loader
@@ -212,7 +212,9 @@ def _run(
 ) -> Evaluation[IngestionMeasurement]:
     """Announces the loading, and loads under the watch of the machine's conditions."""
     identity = dataset.identity
-    data = request.kept(dataset, cache)
+    backend = request.data.backend or dataset.backend or identity.category
+    others = ranges.further(request, KEPT)
+    data = request.data.kept(backend, cache, reader=request.reader, further=others)
     work = f"loading, batch {request.batch_size}, {data.backend} by {data}"
     callbacks.on_start(JobStart(description, identity.name, identity.size, work))
     _log.info("manifest %s", description.manifest.source)

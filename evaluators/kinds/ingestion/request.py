@@ -11,26 +11,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from inferometer.evaluators.jobs import options as defaults
-from inferometer.evaluators.jobs.options import check_options, declared, further, values_of
+from inferometer.evaluators.jobs.options import check_options, declared, values_of
 from inferometer.evaluators.jobs.request import default_system
-from inferometer.evaluators.kinds.training.options import (
-    NUM_BATCHES,
-    NUM_EPOCHS,
-    NUM_WARMUP_BATCHES,
+from inferometer.evaluators.kinds.training.request import (
     TrainingData,
+    check_length,
     length_of,
 )
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from inferometer.evaluators.datasets.base import Dataset
     from inferometer.evaluators.jobs.job import SystemRequest
-    from inferometer.evaluators.loading.loader import DataOptions
-    from inferometer.evaluators.loading.page_cache import CacheBefore
 
 OWN, FRAMEWORK = "own", "framework"
 READERS = (OWN, FRAMEWORK)
-_KEPT = ("batch_size", "reader", "fail_on_error")
+KEPT = ("batch_size", "reader", "fail_on_error")
 """The options that evaluations keep under names of their own, or not."""
 
 
@@ -48,17 +43,12 @@ class IngestionLength:
         ConfigurationError: Neither ends the run, or a number is out of range.
     """
 
-    num_batches: int | None = declared(defaults.BENCH_BATCHES, **NUM_BATCHES)
-    num_warmup_batches: int = declared(1, **NUM_WARMUP_BATCHES)
-    num_epochs: int | None = declared(None, **NUM_EPOCHS)
+    num_batches: int | None = defaults.BENCH_BATCHES
+    num_warmup_batches: int = 1
+    num_epochs: int | None = None
 
     def __post_init__(self) -> None:
-        from inferometer.evaluators.loading.loader import MOST_SAMPLES
-
-        check_options(self)
-        for name in ("num_batches", "num_warmup_batches", "num_epochs"):
-            if (getattr(self, name) or 0) > MOST_SAMPLES:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; at most {MOST_SAMPLES}")
+        check_length(self)
         if self.num_batches is None and self.num_epochs is None:
             raise ConfigurationError("neither num_batches nor num_epochs ends the run; give one of them")
 
@@ -116,13 +106,8 @@ class IngestionRequest:
         Raises:
             ConfigurationError: A value is not valid, or two contradict each other.
         """
-        length = IngestionLength(**values_of(IngestionLength, {**values}) | length_of(values))
+        length = IngestionLength(num_warmup_batches=values["num_warmup_batches"], **length_of(values))
         return cls(system=system, data=data, length=length, **values_of(cls, {**values}))
-
-    def kept(self, dataset: Dataset, cache: CacheBefore) -> DataOptions:
-        """Returns what an evaluation keeps of how the dataset was loaded."""
-        backend = self.data.backend or dataset.backend or dataset.identity.category
-        return self.data.kept(backend, cache, reader=self.reader, further=further(self, _KEPT))
 
     def __post_init__(self) -> None:
         if self.data.is_synthetic:

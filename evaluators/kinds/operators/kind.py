@@ -33,13 +33,12 @@ from inferometer.evaluators.kinds.kind import Again, Kind, Rows, allocator_words
 from inferometer.evaluators.kinds.operators.measurement import (
     Correctness,
     MachinePeak,
-    Mode,
     OperatorMeasurement,
     OperatorRow,
     RowStatus,
     Stop,
 )
-from inferometer.evaluators.kinds.operators.options import Cache, OperatorOptions
+from inferometer.evaluators.kinds.operators.options import Cache, Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.traces import SpanSource

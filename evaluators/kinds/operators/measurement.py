@@ -11,18 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import ParameterValue, Shape
-from inferometer.evaluators.kinds.operators.options import OperatorOptions
-
-
-class Mode(str, Enum):
-    """What a time includes."""
-
-    FORWARD = "forward"
-    """The operator as an inference runs it."""
-    BACKWARD = "backward"
-    """The gradients alone, after a forward pass that is not timed."""
-    BOTH = "forward_backward"
-    """A forward pass that keeps what the gradients need, and the gradients."""
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 
 
 class RowStatus(str, Enum):

@@ -25,6 +25,17 @@ from inferometer.evaluators.jobs.options import (
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 
+class Mode(str, Enum):
+    """What a time includes."""
+
+    FORWARD = "forward"
+    """The operator as an inference runs it."""
+    BACKWARD = "backward"
+    """The gradients alone, after a forward pass that is not timed."""
+    BOTH = "forward_backward"
+    """A forward pass that keeps what the gradients need, and the gradients."""
+
+
 class Cache(str, Enum):
     """What the caches hold when a run begins."""
 

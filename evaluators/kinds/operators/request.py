@@ -18,8 +18,7 @@ from typing import Any
 
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
 from inferometer.agent.operators.operator import Operator, ParameterValue, Preset, Shape, chosen_operators
-from inferometer.evaluators.kinds.operators.measurement import Mode
-from inferometer.evaluators.kinds.operators.options import OperatorOptions
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
 from inferometer.manifests.errors import ConfigurationError, suggestion
 from inferometer.manifests.loader import parse_yaml

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -32,9 +34,8 @@ from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
-from inferometer.evaluators.kinds.training.options import SYNTHETIC
 from inferometer.evaluators.kinds.training.ranks import run_ranks
-from inferometer.evaluators.kinds.training.request import RankRequest, TrainingRequest
+from inferometer.evaluators.kinds.training.request import SYNTHETIC, RankRequest, TrainingRequest
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
 from inferometer.evaluators.loading.dataset_loader import UNLABELLED, DatasetLoader, SyntheticLoader
 from inferometer.evaluators.loading.loader import Loader, LoaderOptions
@@ -45,6 +46,8 @@ from inferometer.manifests.schema import Loss, ModelManifest
 EPOCH_BATCHES = 100
 """The batches of an epoch of synthetic data, if ``num_batches`` does not say how many are needed."""
 _TOP = 5
+_PROBED_BYTES = 4096
+"""The bytes written to the path of the weights before a training, so that a full disk is detected in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ def train(
         InferometerError: The data or the model cannot be opened, or the framework failed.
     """
     callbacks = callbacks or JobCallbacks()
-    request.check_save_path()
+    _check_save_path(request.save_path)
     level = TraceLevel.NO_TRACE if rank.number else request.trace_level
     trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url)
     with closing(trace):
@@ -154,6 +157,25 @@ def train(
             yield replace(trace.kept(evaluation), group_id=group_id)
         if unsaved is not None:  # after the evaluation, which is not lost with the weights
             raise unsaved
+
+
+def _check_save_path(path: Path | None) -> None:
+    """Checks that the weights can be saved, before anything is trained.
+
+    Raises:
+        OutputError: The file exists, or its folder does not, or no file can be made there.
+    """
+    if path is None:
+        return
+    if path.exists():
+        raise OutputError(f"{path}: exists already; name another file for the weights")
+    if not path.absolute().parent.is_dir():
+        raise OutputError(f"{path}: the folder {path.absolute().parent} does not exist")
+    try:
+        with tempfile.TemporaryFile(dir=path.absolute().parent) as file:
+            file.write(b"\0" * _PROBED_BYTES)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _train_once(

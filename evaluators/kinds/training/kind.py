@@ -52,8 +52,8 @@ from inferometer.evaluators.kinds.kind import (
     words_of,
 )
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
-from inferometer.evaluators.kinds.training.options import SYNTHETIC, TrainingData, TrainingOptions
 from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport, training_rows
+from inferometer.evaluators.kinds.training.request import SYNTHETIC, TrainingData, TrainingOptions
 from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.traces import SpanSource

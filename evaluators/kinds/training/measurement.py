@@ -17,7 +17,7 @@ from inferometer.evaluators.intervals import (
     serial_percentile_interval,
 )
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
-from inferometer.evaluators.kinds.training.options import TrainingOptions
+from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.statistics import carried_percentile
 

@@ -1,12 +1,12 @@
 """Requests of training: the model, its data, how it is trained, and the ranks that train together.
 
-Help shows their options, so that what takes long to import is imported where it is needed.
+A new option of a training is a field of ``TrainingOptions``, one of its data a field of ``TrainingData``.
+Help shows the options, so that what takes long to import is imported where it is needed.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,19 +14,262 @@ from typing import TYPE_CHECKING, Any
 
 from inferometer.agent.hardware.environment import CPU, Device
 from inferometer.agent.tracing.recorder import TraceLevel
-from inferometer.evaluators.jobs.options import COUNT, MXNET, NOT_NEGATIVE, check_options, declared, values_of
+from inferometer.evaluators.jobs import options as defaults
+from inferometer.evaluators.jobs.options import (
+    COUNT,
+    MXNET,
+    NOT_NEGATIVE,
+    SEED,
+    check_options,
+    check_value,
+    declared,
+    further,
+    options_of,
+    values_of,
+)
 from inferometer.evaluators.jobs.request import TraceOptions, default_system
-from inferometer.evaluators.kinds.training.options import TrainingData, TrainingOptions, length_of
-from inferometer.manifests.errors import ConfigurationError, OutputError
+from inferometer.manifests.errors import ConfigurationError, suggestion
 
 if TYPE_CHECKING:
+    from inferometer.agent.artifacts.files import ArtifactCache
     from inferometer.agent.training.trainer import OptimizerOptions, Rank
+    from inferometer.evaluators.datasets.base import Dataset
     from inferometer.evaluators.jobs.job import SystemRequest
+    from inferometer.evaluators.loading.loader import DataOptions, LoaderOptions
+    from inferometer.evaluators.loading.page_cache import CacheBefore
+    from inferometer.manifests.catalog import Catalog
 
+SYNTHETIC = "synthetic"
+LOADERS = ("threads", "processes")
 MOST_RANKS = 1024
-_PROBED_BYTES = 4096
-"""The bytes written to the path of the weights before a training, so that a full disk is detected in time."""
+_LOADED = ("workers", "processes", "prefetch", "shuffle", "seed")
 _DISTRIBUTED = ("dist_sync", "dist_device_sync", "dist_async")
+
+
+def length_of(values: Mapping[str, Any]) -> dict[str, int | None]:
+    """Returns ``num_batches`` and ``num_epochs``, one of which ends the run.
+
+    Raises:
+        ConfigurationError: Both are given.
+    """
+    batches, epochs = values.get("num_batches"), values.get("num_epochs")
+    if epochs is not None and batches is not None:
+        raise ConfigurationError("num_epochs and num_batches both end the run; give one of them")
+    if epochs is None and batches is None:
+        batches = defaults.BENCH_BATCHES
+    return {"num_batches": batches, "num_epochs": epochs}
+
+
+def check_length(length: object) -> None:
+    """Checks the whole numbers that the options of a training, or the length of another run, have.
+
+    Raises:
+        ConfigurationError: One has another type, or is out of range.
+    """
+    from inferometer.evaluators.loading.loader import MOST_SAMPLES
+
+    for each in options_of(TrainingOptions):
+        value = getattr(length, each.name, None)
+        if value is not None and each.kind == "int":
+            check_value(each.name, value, each.kind, each.declared.within)
+            if value > MOST_SAMPLES:
+                raise ConfigurationError(f"{each.name} is {value}; at most {MOST_SAMPLES}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingData:
+    """The batches of a training, and how they are loaded.
+
+    Attributes:
+        path: The files of a dataset; with neither path nor name, the data is synthetic.
+        name: The name of a dataset in its manifest.
+        backend: The format of the files at ``path``; None finds it out.
+        on_device: Whether one synthetic batch stays on the device, instead of a copy for each step.
+        shuffle: Whether the order is drawn anew for each epoch.
+        workers: The workers that read and preprocess.
+        processes: Whether the workers are processes; else they are threads.
+        prefetch: Batches that are loaded ahead.
+        drop_cache: Whether the files are dropped from the page cache first.
+        seed: The seed of the order, and of synthetic data.
+
+    Raises:
+        ConfigurationError: Two sources of data are named, or what synthetic data has not.
+    """
+
+    path: Path | None = None
+    name: str | None = None
+    backend: str | None = None
+    on_device: bool = False
+    shuffle: bool = declared(False, "Draw the order anew for each epoch.", flags=("--data_shuffle",))
+    workers: int = declared(
+        0,
+        "Workers that load the dataset; 0 loads in the thread of the steps.",
+        "N",
+        within=NOT_NEGATIVE,
+        flags=("--num_loader_threads", "--num_workers", "--preprocess_threads"),
+        front_default=defaults.BENCH_WORKERS,
+    )
+    processes: bool = False
+    prefetch: int = declared(
+        0,
+        "Batches to load ahead.",
+        "N",
+        within=NOT_NEGATIVE,
+        flags=("--prefetch", "--prefetch_buffer"),
+        front_default=defaults.BENCH_PREFETCH,
+    )
+    drop_cache: bool = declared(False, "Drop the dataset from the page cache first.")
+    seed: int = declared(0, "Seed of weights, of synthetic data and of the order.", "N", within=SEED)
+
+    @classmethod
+    def of(
+        cls, values: Mapping[str, Any], path: Path | None, name: str | None, *, on_device: bool = False
+    ) -> TrainingData:
+        """Returns the data that the values of options describe, with ``data_backend`` and ``loader``.
+
+        Raises:
+            ConfigurationError: A value is not valid, or two contradict each other.
+        """
+        from inferometer.evaluators.datasets.opening import BACKENDS
+
+        backend, loader = values.get("data_backend") or None, values.get("loader") or LOADERS[0]
+        if backend is not None and backend not in BACKENDS:
+            raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
+        if loader.lower() not in LOADERS:
+            raise ConfigurationError(f'unknown loader "{loader}"; give {" or ".join(LOADERS)}')
+        options = values_of(cls, {**values})
+        workers = bool(options["workers"])
+        return cls(
+            path=path,
+            name=name,
+            backend=backend if path is not None else None,
+            on_device=on_device,
+            processes=workers and loader.lower() == LOADERS[1],
+            **options | ({} if workers else {"prefetch": 0}),
+        )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.path and self.name:
+            raise ConfigurationError("data_dir and dataset_name both name a dataset; give one of them")
+        if self.on_device and not self.is_synthetic:
+            raise ConfigurationError(
+                "data on the device is one synthetic batch; leave out data_dir and dataset_name"
+            )
+        if self.is_synthetic and self.backend not in (None, SYNTHETIC):
+            raise ConfigurationError(
+                f"data_backend {self.backend} needs data_dir, the folder or the file of the dataset"
+            )
+        if self.is_synthetic and self.drop_cache:
+            raise ConfigurationError("drop_cache is for files; synthetic data is in memory")
+        self.loader_options(1)  # whose checks are those of the workers
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether no dataset is named."""
+        return self.path is None and self.name is None
+
+    def loader_options(self, batch_size: int, rank: int = 0, ranks: int = 1) -> LoaderOptions:
+        """Returns the options of the loader of one rank; synthetic data needs no workers."""
+        from inferometer.evaluators.loading.loader import LoaderOptions
+
+        options = LoaderOptions(batch_size, seed=self.seed, shuffle=self.shuffle, rank=rank, ranks=ranks)
+        if self.is_synthetic:
+            return options
+        return replace(options, workers=self.workers, processes=self.processes, prefetch=self.prefetch)
+
+    def kept(self, backend: str, cache: CacheBefore | None, **more: Any) -> DataOptions:
+        """Returns what an evaluation keeps of the data, of a format, with the page cache before."""
+        from inferometer.evaluators.loading.loader import DataOptions
+
+        others = further(self, (*_LOADED, "drop_cache")) | more.pop("further", {})
+        if self.is_synthetic:
+            place = "device" if self.on_device else "host"
+            return DataOptions(SYNTHETIC, place, seed=self.seed, further=others)
+        return DataOptions(
+            backend,
+            cached_before=None if cache is None else cache.share,
+            dropped=cache is not None and cache.dropped,
+            further=others,
+            **{name: getattr(self, name) for name in _LOADED},
+            **more,
+        )
+
+    def open(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
+        """Opens the dataset.
+
+        Raises:
+            UnknownDatasetError: The catalogue has none of that name.
+            DatasetError: It cannot be opened.
+        """
+        from inferometer.evaluators.datasets.opening import open_dataset, open_path
+
+        if self.name is not None:
+            return open_dataset(catalog.find_dataset(self.name), cache)
+        if self.path is None:
+            raise ConfigurationError("synthetic data has no dataset")
+        return open_path(self.path, "vision", self.backend)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """The options of a training run.
+
+    Attributes:
+        batch_size: Samples in a batch of one device; the last batch of an epoch may hold fewer.
+        num_batches: Measured steps; None means that ``num_epochs`` ends the run.
+        num_warmup_batches: Steps before, which train and are not measured.
+        num_epochs: Passes over the data, the warm-up included; None means that ``num_batches`` ends the run.
+        loss: The loss, as ``manifests.schema.Loss`` has it.
+        optimizer: The optimizer's name.
+        learning_rate: Its learning rate.
+        momentum: Its momentum.
+        weight_decay: Its L2 penalty.
+        precision: The type of the numbers that the model computes with.
+        api: The API of the framework, where it has several.
+        devices: Devices of one rank.
+        ranks: Processes that train together.
+        communication: How gradients are added up over devices and ranks; empty for one device.
+        parts_every: The interval, in steps, at which the parts of a step are timed; 0 for never.
+        cudnn_benchmark: Whether cuDNN times its algorithms; None for the framework's default.
+    """
+
+    batch_size: int = declared(defaults.BENCH_BATCH_SIZE, "Samples per batch and device.", "N", within=COUNT)
+    num_batches: int | None = declared(
+        None, "Measured batches.", "N", within=COUNT, default_text=f"{defaults.BENCH_BATCHES}"
+    )
+    num_warmup_batches: int = declared(1, "Batches before, unmeasured.", "N", within=NOT_NEGATIVE)
+    num_epochs: int | None = declared(
+        None, "Passes over the data, instead of --num_batches.", "N", within=COUNT
+    )
+    loss: str = "cross_entropy"
+    optimizer: str = declared(
+        "sgd", "Optimizer.", choices=("sgd", "nag", "adam", "adamw", "rmsprop"), ignores_case=True
+    )
+    learning_rate: float = declared(
+        0.01, "Learning rate.", "X", within=NOT_NEGATIVE, flags=("--lr", "--learning_rate")
+    )
+    momentum: float = declared(0.9, "Momentum of SGD, NAG and RMSProp.", "X", within=NOT_NEGATIVE)
+    weight_decay: float = declared(1e-4, "L2 penalty.", "X", within=NOT_NEGATIVE)
+    precision: str = "float32"
+    api: str = declared(
+        "", "API of MXNet.", choices=("gluon", "module"), ignores_case=True, front_default=None
+    )
+    devices: int = 1
+    ranks: int = 1
+    communication: str = ""
+    parts_every: int = declared(
+        10,
+        "Time forward, backward, communication and update in every Nth step; 0 for none.",
+        "N",
+        within=NOT_NEGATIVE,
+    )
+    cudnn_benchmark: bool | None = None
+
+    @property
+    def effective_batch(self) -> int:
+        """The samples of one full step over all devices and ranks."""
+        return self.batch_size * self.devices * self.ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +374,7 @@ class TrainingRequest(TraceOptions):
     options: TrainingOptions
     devices: tuple[Device, ...] = (CPU,)
     validation: str | None = declared(
-        None,
-        "Dataset for top-1 and top-5 of the trained model.",
-        "NAME",
-        flags=("--validation_dataset",),
+        None, "Dataset for top-1 and top-5 of the trained model.", "NAME", flags=("--validation_dataset",)
     )
     save_path: Path | None = declared(
         None, "New file for the trained weights.", "FILE", flags=("--save_weights",)
@@ -186,15 +426,10 @@ class TrainingRequest(TraceOptions):
         )
 
     def __post_init__(self) -> None:
-        from inferometer.evaluators.loading.loader import MOST_SAMPLES
-
         options = self.options
         check_options(self)
         check_options(options)
-        for name in ("num_batches", "num_warmup_batches", "num_epochs", "parts_every"):
-            if (getattr(options, name) or 0) > MOST_SAMPLES:
-                raise ConfigurationError(f"{name} is {getattr(options, name)}; at most {MOST_SAMPLES}")
-        self.data.loader_options(options.batch_size)  # whose checks are those of the batch
+        check_length(options)
         if options.num_batches is None and options.num_epochs is None:
             raise ConfigurationError("neither num_batches nor num_epochs ends the training; give one of them")
         if self.system.agents:
@@ -213,25 +448,6 @@ class TrainingRequest(TraceOptions):
             options.optimizer, options.learning_rate, options.momentum, options.weight_decay
         )
 
-    def check_save_path(self) -> None:
-        """Checks that the weights can be saved, before anything is trained.
-
-        Raises:
-            OutputError: The file exists, or its folder does not, or no file can be made there.
-        """
-        path = self.save_path
-        if path is None:
-            return
-        if path.exists():
-            raise OutputError(f"{path}: exists already; name another file for the weights")
-        if not path.absolute().parent.is_dir():
-            raise OutputError(f"{path}: the folder {path.absolute().parent} does not exist")
-        try:
-            with tempfile.TemporaryFile(dir=path.absolute().parent) as file:
-                file.write(b"\0" * _PROBED_BYTES)
-        except OSError as error:
-            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
-
 
 def read_communication(
     values: Mapping[str, Any], framework: str, devices: tuple[Device, ...], ranks: RankRequest
@@ -249,10 +465,12 @@ def read_communication(
             processes.
     """
     store, backend = values.get("kv_store"), values.get("dist_backend")
+    rank = ranks.of_this_process(os.environ)
+    count = rank.count if rank is not None else ranks.num_ranks or 1
     if framework == MXNET:
         if backend is not None:
             raise ConfigurationError(f"dist_backend {backend} is PyTorch's; MXNet takes kv_store")
-        return _store(store.lower() if store else None, ranks, len(devices))
+        return _store(store, count, len(devices))
     if store is not None:
         raise ConfigurationError(
             f"kv_store {store} is MXNet's, and the framework is {framework}; use dist_backend"
@@ -261,28 +479,21 @@ def read_communication(
         raise ConfigurationError("kv_num_servers is for MXNet's kvstore; PyTorch has no servers")
     if backend == "mpi":
         raise ConfigurationError("dist_backend mpi is not in PyTorch's packages; use gloo, or nccl on GPUs")
-    if backend is None and rank_count(ranks) > 1:
+    if backend is None and count > 1:
         return "nccl" if devices[0].is_gpu else "gloo"
     return backend.lower() if backend else ""
 
 
-def rank_count(ranks: RankRequest) -> int:
-    """Returns the number of processes that train together, according to the options or a launcher."""
-    rank = ranks.of_this_process(os.environ)
-    return rank.count if rank is not None else ranks.num_ranks or 1
-
-
-def _store(store: str | None, ranks: RankRequest, devices: int) -> str:
-    several = rank_count(ranks) > 1
+def _store(name: str | None, ranks: int, devices: int) -> str:
+    if name is None:
+        return "dist_sync" if ranks > 1 else "device" if devices > 1 else ""
+    store = name.lower()
     if store == "horovod":
         raise ConfigurationError(
             "kv_store horovod needs Horovod, which is not supported; use dist_device_sync"
         )
-    if store is None:
-        return "dist_sync" if several else "device" if devices > 1 else ""
-    if several and store not in _DISTRIBUTED:
+    if ranks > 1 and store not in _DISTRIBUTED:
         raise ConfigurationError(
-            f"kv_store {store} is for one process, and the ranks are {rank_count(ranks)}; "
-            f"use {', '.join(_DISTRIBUTED)}"
+            f"kv_store {store} is for one process, and the ranks are {ranks}; use {', '.join(_DISTRIBUTED)}"
         )
     return store

@@ -32,7 +32,7 @@ from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.kinds.batches.run import MEASURE, Progress
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement
-from inferometer.evaluators.kinds.training.options import TrainingOptions
+from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.loader import DataOptions, LoadedBatch, Loader
 from inferometer.manifests.errors import (
     ConfigurationError,

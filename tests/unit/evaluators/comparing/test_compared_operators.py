@@ -10,13 +10,8 @@ from scipy import stats
 
 from inferometer.evaluators.comparing.operators import compare_operators
 from inferometer.evaluators.comparing.verdict import Verdict
-from inferometer.evaluators.kinds.operators.measurement import (
-    Mode,
-    OperatorMeasurement,
-    OperatorRow,
-    RowStatus,
-)
-from inferometer.evaluators.kinds.operators.options import OperatorOptions
+from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.statistics import student_tail
 from tests.operator_rows import noisy, row
 

@@ -18,7 +18,7 @@ from inferometer.evaluators.jobs.job import JobCallbacks, JobStart, SystemReques
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.ingestion.job import ingest
 from inferometer.evaluators.kinds.ingestion.request import IngestionLength, IngestionRequest
-from inferometer.evaluators.kinds.training.options import TrainingData
+from inferometer.evaluators.kinds.training.request import TrainingData
 from inferometer.evaluators.loading import page_cache
 from inferometer.evaluators.loading.page_cache import CachedShare
 from inferometer.manifests.catalog import Catalog

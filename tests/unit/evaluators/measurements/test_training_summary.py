@@ -14,7 +14,7 @@ from inferometer.evaluators.kinds.training.measurement import (
     TrainingMeasurement,
     TrainingSummary,
 )
-from inferometer.evaluators.kinds.training.options import TrainingOptions
+from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.loader import DataOptions
 
 MS = 1_000_000

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import Case, Operator, Preset, RunnerOptions, operators
-from inferometer.evaluators.kinds.operators.measurement import MachinePeak, Mode, OperatorRow, RowStatus
-from inferometer.evaluators.kinds.operators.options import OperatorOptions
+from inferometer.evaluators.kinds.operators.measurement import MachinePeak, OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.operators.measuring import Cell, Measurer
 from inferometer.evaluators.operators.peak import beyond_peak
 from tests.integration.operator_frameworks import Call, Numbers
