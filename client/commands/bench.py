@@ -359,12 +359,11 @@ def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
 
 
 def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.api.runner import Systems
     from inferometer.client.evaluating.benchmarks import read_system, read_training, take_tracing
     from inferometer.evaluators.kinds.training.job import training_job
 
     take_tracing(given, invocation)
-    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
+    system = read_system(given, invocation)
     request, ranks = read_training(given, system)
     _tell(invocation, system)
     return _run(invocation, given, training_job(request, ranks, given["repeat"]), show)
@@ -376,7 +375,6 @@ def _tell(invocation: Invocation, system: BenchSystem, notes: Iterable[str] = ()
 
 
 def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.api.runner import Systems
     from inferometer.client.evaluating.benchmarks import (
         inference_notes,
         read_inference,
@@ -386,7 +384,7 @@ def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
     from inferometer.evaluators.kinds.batches.job import evaluation_job
 
     take_tracing(given, invocation)
-    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
+    system = read_system(given, invocation)
     asked = click.get_current_context().get_parameter_source("workers") is ParameterSource.COMMANDLINE
     request = read_inference(given, system, given["workers"] if asked else None)
     _tell(invocation, system, inference_notes(given))
@@ -394,11 +392,10 @@ def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
 
 
 def _ingest(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.api.runner import Systems
     from inferometer.client.evaluating.benchmarks import read_data, read_system
     from inferometer.evaluators.kinds.ingestion.job import ingestion_job
 
-    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
+    system = read_system(given, invocation)
     request = IngestionRequest.of(system.request, given, read_data(given))
     _tell(invocation, system)
     return _run(invocation, given, ingestion_job(request, given["repeat"]), show)

@@ -7,7 +7,7 @@ ranks, and how gradients are summed. Results are lines ``__key__=JSON``, which D
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.requests import named_model
+from inferometer.client.api.runner import Systems
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest
 from inferometer.evaluators.jobs.options import BENCH_BATCHES, PYTORCH, values_of
@@ -25,7 +26,6 @@ from inferometer.evaluators.jobs.request import read_precision
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.training.request import RankRequest, TrainingData, TrainingRequest
-from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.schema import ModelManifest
 
@@ -130,15 +130,12 @@ class BenchSystem:
         return sum(device.is_gpu for device in self.devices)
 
 
-def read_system(
-    values: Values, catalog: Catalog, find: Callable[[SystemRequest], ModelManifest]
-) -> BenchSystem:
+def read_system(values: Values, invocation: Invocation) -> BenchSystem:
     """Reads the options that select the model and its device.
 
     Args:
         values: The values of the options.
-        catalog: The manifests.
-        find: Returns the manifest of a ``SystemRequest``.
+        invocation: Has the manifests.
 
     Raises:
         ConfigurationError: An option is not supported here, or two contradict each other.
@@ -146,7 +143,7 @@ def read_system(
     """
     _refuse_unsupported(values)
     devices = _devices(values)
-    name, version = named_model(catalog, values["model"], values["model_version"])
+    name, version = named_model(invocation.catalog, values["model"], values["model_version"])
     precision = read_precision(values["dtype"])
     request = SystemRequest(
         model_name=name,
@@ -161,7 +158,7 @@ def read_system(
             cudnn_benchmark=values["cudnn_benchmark"],
         ),
     )
-    manifest = find(request)
+    manifest = Systems(invocation).find_model(request)
     framework = manifest.framework.name
     _check_model_options(values["model_opts"], manifest)
     notes = tuple(_without_effect(values, framework.casefold(), devices))

@@ -22,7 +22,6 @@ from inferometer.evaluators.drawing.charts import (
     time_unit,
 )
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.intervals import AUTOCORRELATION_TIMES, batches_for_interval
 from inferometer.evaluators.kinds.batches.documents import failure_documents, failures_from_documents
 from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, thinned
 from inferometer.evaluators.kinds.ingestion.measurement import (
@@ -31,7 +30,7 @@ from inferometer.evaluators.kinds.ingestion.measurement import (
     LoadTimes,
 )
 from inferometer.evaluators.kinds.kind import Kind, Rows, drawn, failure_values, own_values, top_figures
-from inferometer.evaluators.kinds.summary import ms_text
+from inferometer.evaluators.kinds.summary import figures_text, interval_rows
 from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -45,7 +44,6 @@ from inferometer.evaluators.reports.base import (
     time_values,
 )
 from inferometer.evaluators.reports.traces import SpanSource
-from inferometer.evaluators.statistics import values_for_percentile
 from inferometer.evaluators.store.values import Document, Part, Stored, checked, joined, restored, storable
 
 BATCHES_PER_DOCUMENT = 20_000
@@ -111,7 +109,7 @@ def ingestion_rows(evaluation: Evaluation[IngestionMeasurement]) -> tuple[tuple[
         ("throughput", _throughput(measured, summary)),
         *([("CONTRADICTION", summary.contradiction)] if summary.contradiction else []),
         ("wait", _wait(measured, summary)),
-        *_interval_rows(measured, summary),
+        *interval_rows(measured.full_ns, summary.mean_interval_ns, "batches"),
         ("a sample", _sample(measured, summary)),
         ("page cache", _cache(measured.data)),
         ("failures", str(len(measured.failures))),
@@ -141,22 +139,9 @@ def _throughput(measured: IngestionMeasurement, summary: IngestionSummary) -> st
 def _wait(measured: IngestionMeasurement, summary: IngestionSummary) -> str:
     if summary.mean_ns is None:
         return f"not known: no batch held {measured.batch_size} samples"
-    figures = [f"mean {ms_text(summary.mean_ns, summary.mean_interval_ns)}"]
-    for percent, value_ns in ((50, summary.p50_ns), (90, summary.p90_ns), (99, summary.p99_ns)):
-        interval = summary.p50_interval_ns if percent == 50 else None
-        needs = f"p{percent} needs {values_for_percentile(percent)} full batches"
-        figures.append(needs if value_ns is None else f"p{percent} {ms_text(value_ns, interval)}")
     count = len(measured.full_ns)
-    return f"{'  '.join(figures)}  ms per batch of {measured.batch_size}, over {count} full batches"
-
-
-def _interval_rows(measured: IngestionMeasurement, summary: IngestionSummary) -> Iterator[tuple[str, str]]:
-    """Yields why there is no interval."""
-    full_ns = measured.full_ns
-    needed = batches_for_interval(full_ns) if len(full_ns) else 0
-    if summary.mean_interval_ns is None and 0 < len(full_ns) < needed:
-        why = ": their times are correlated" if needed > AUTOCORRELATION_TIMES else ""
-        yield "", f"no 95 % intervals, which need {needed} full batches{why}"
+    figures = figures_text(summary, "batches")
+    return f"{figures}  ms per batch of {measured.batch_size}, over {count} full batches"
 
 
 def _sample(measured: IngestionMeasurement, summary: IngestionSummary) -> str:

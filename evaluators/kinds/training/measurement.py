@@ -10,16 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.intervals import (
-    Interval,
-    batches_for_interval,
-    mean_interval,
-    serial_percentile_interval,
-)
+from inferometer.evaluators.intervals import Interval, figures_of, rate_interval
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.loader import DataOptions
-from inferometer.evaluators.statistics import carried_percentile
 
 _NS_PER_S = 1_000_000_000
 
@@ -190,15 +184,9 @@ class TrainingSummary:
     @classmethod
     def of(cls, measurement: TrainingMeasurement) -> TrainingSummary:
         """Computes the figures from the raw times."""
-        times, full_ns = measurement.times, measurement.full_ns
-        enough = len(full_ns) >= (batches_for_interval(full_ns) if len(full_ns) else 1)
-        mean_ns = mean_interval(full_ns) if enough else None
+        times, figures = measurement.times, figures_of(measurement.full_ns)
         total_ns, samples = int(times.whole_ns.sum(axis=1).max(initial=0)), int(times.samples.sum())
         throughput = samples * _NS_PER_S / total_ns if total_ns else None
-        per_s: Interval | None = None
-        if mean_ns is not None and mean_ns.low > 0 and throughput is not None:
-            mean = float(full_ns.mean())
-            per_s = Interval(throughput * mean / mean_ns.high, throughput * mean / mean_ns.low)
         losses = measurement.losses.mean(axis=0)
         wait, copy, compute = (
             _slowest_mean(each) for each in (times.wait_ns, times.copy_ns, times.compute_ns)
@@ -206,14 +194,9 @@ class TrainingSummary:
         communicate_ns = _slowest_mean(times.communicate_ns)
         return cls(
             steps=times.whole_ns.shape[1],
-            mean_ns=float(full_ns.mean()) if len(full_ns) else None,
-            p50_ns=carried_percentile(full_ns, 50),
-            p90_ns=carried_percentile(full_ns, 90),
-            p99_ns=carried_percentile(full_ns, 99),
-            mean_interval_ns=mean_ns,
-            p50_interval_ns=serial_percentile_interval(full_ns, 50) if enough else None,
+            **figures,
             throughput_samples_per_s=throughput,
-            throughput_interval=per_s,
+            throughput_interval=rate_interval(throughput, figures["mean_ns"], figures["mean_interval_ns"]),
             wait_ns=wait,
             copy_ns=copy,
             compute_ns=compute,
