@@ -7,7 +7,7 @@ frameworks side by side.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from inferometer.agent.hardware.environment import DeviceKind
@@ -28,7 +28,7 @@ from inferometer.evaluators.drawing.charts import (
     time_unit,
 )
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.options import further, options_of
+from inferometer.evaluators.jobs.options import further, words
 from inferometer.evaluators.kinds.kind import Again, Kind, Rows, allocator_words, drawn, own_values
 from inferometer.evaluators.kinds.operators.measurement import (
     Correctness,
@@ -154,9 +154,8 @@ def words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
     elif system.threads:
         yield f"--threads={system.threads}"
     yield from allocator_words(system)
-    options = replace(measured.options, target_percent=measured.options.target_percent or 0)
-    for each in options_of(OperatorOptions):
-        yield from each.words(getattr(options, each.name))
+    options = measured.options
+    yield from words(asdict(options) | {"target_percent": options.target_percent or 0}, OperatorOptions)
 
 
 def unrepeated_sizes(measurement: OperatorMeasurement) -> bool:

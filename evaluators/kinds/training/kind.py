@@ -32,7 +32,7 @@ from inferometer.evaluators.drawing.charts import (
     time_unit,
 )
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.options import further, options_of
+from inferometer.evaluators.jobs.options import further, words
 from inferometer.evaluators.kinds.batches.documents import (
     accuracy_document,
     accuracy_from_documents,
@@ -332,8 +332,8 @@ class TrainingKind(Kind[TrainingMeasurement]):
     def again(self, evaluation: Evaluation[TrainingMeasurement]) -> Again:
         several = evaluation.measurement.options.ranks > 1
         launched = "It had several ranks; those of a launcher such as torchrun are started by it again."
-        words = ("bench", "training", *_words(evaluation, evaluation.measurement))
-        return Again(words, (launched,) if several else ())
+        again = ("bench", "training", *_words(evaluation, evaluation.measurement))
+        return Again(again, (launched,) if several else ())
 
     def unfit(self, measurement: TrainingMeasurement) -> str:
         return ""
@@ -378,11 +378,8 @@ def _words(evaluation: Evaluation, training: TrainingMeasurement) -> Iterator[st
     yield from words_of("weights", system.weights.value, Weights.RANDOM.value)
     yield f"--batch_size={options.batch_size}"
     yield from words_of("dtype", options.precision, Precision.FLOAT32.value)
-    for each in options_of(TrainingOptions):
-        if each.name != "batch_size":
-            yield from each.words(getattr(options, each.name))
-    for each in options_of(TrainingData):
-        yield from each.words({"seed": data.seed, **data.further}.get(each.name))
+    yield from words({**asdict(options), "batch_size": None}, TrainingOptions)
+    yield from words({"seed": data.seed, **data.further}, TrainingData)
     yield from allocator_words(system)
     if options.cudnn_benchmark is not None:
         yield f"--cudnn_benchmark={str(options.cudnn_benchmark).lower()}"
