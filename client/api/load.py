@@ -235,7 +235,7 @@ def _fields(
     given: dict[str, Any],
 ) -> dict[str, Any]:
     """Returns the fields of a request for the arguments of a function."""
-    named, inputs = SystemArguments(given), inputs_of(given)
+    named, inputs = SystemArguments(given), inputs_of(given, arguments=True)
     fields = values_of(kind, given, arguments=True)
     refuse_unknown(function, given)
     choice = dataset_choice(dataset, options=inputs)

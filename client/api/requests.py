@@ -282,23 +282,17 @@ def _read_ids(given: str | None) -> tuple[str, ...] | None:
     return found
 
 
-def take_inputs(values: MutableMapping[str, Any]) -> DatasetOptions:
+def inputs_of(given: MutableMapping[str, Any], *, arguments: bool = False) -> DatasetOptions:
     """Takes the options of the inputs out of those of the command line, where ids are a text.
 
-    Raises:
-        ConfigurationError: A value is invalid.
-    """
-    values["sample_ids"] = _read_ids(values.get("sample_ids"))
-    return DatasetOptions(**values_of(DatasetOptions, values))
-
-
-def inputs_of(arguments: MutableMapping[str, Any]) -> DatasetOptions:
-    """Takes the options of the inputs out of arguments of the library.
+    With ``arguments``, they are arguments of the library.
 
     Raises:
         ConfigurationError: A value is invalid.
     """
-    return DatasetOptions(**values_of(DatasetOptions, arguments, arguments=True))
+    if not arguments:
+        given["sample_ids"] = _read_ids(given.get("sample_ids"))
+    return DatasetOptions(**values_of(DatasetOptions, given, arguments=arguments))
 
 
 class EvaluationChoice:
@@ -319,7 +313,7 @@ class EvaluationChoice:
 
     def __init__(self, given: MutableMapping[str, Any], *, arguments: bool = False) -> None:
         self.batches = values_of(BatchOptions, given, arguments=arguments)
-        self.inputs = inputs_of(given) if arguments else take_inputs(given)
+        self.inputs = inputs_of(given, arguments=arguments)
         urls = values_of(UrlsOptions, given, arguments=arguments)
         self.urls = UrlsOptions(**urls).choice() if urls else {}
         self._fields = values_of(EvaluationRequest, given, arguments=arguments)

@@ -183,7 +183,6 @@ SEED = click.IntRange(0, 2**63 - 1)
 COUNTS = Counts()
 SHAPE = TensorShape()
 WEIGHTS = click.Choice(["pretrained", "random"], case_sensitive=False)
-PRECISION = click.Choice(["float", "float32", "float16", "bfloat16"], case_sensitive=False)
 POSITIVE = FiniteFloatRange(min=0, min_open=True)
 NOT_NEGATIVE = FiniteFloatRange(min=0)
 

@@ -78,12 +78,12 @@ def max_qps(**given: Any) -> None:
 def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any]) -> NoReturn:
     """Runs the load test that the options describe, and exits with its exit code."""
     # Imported here because the help does not need it.
-    from inferometer.client.api.requests import take_inputs, take_system
+    from inferometer.client.api.requests import inputs_of, take_system
     from inferometer.client.cli.command import current_invocation
     from inferometer.client.evaluating.running import run_job
     from inferometer.evaluators.kinds.load.job import load_job
 
-    invocation, inputs = current_invocation(), take_inputs(given)
+    invocation, inputs = current_invocation(), inputs_of(given)
     dataset, tracer = inputs.choice(), invocation.configuration.tracer
     if given.get("scenario") is None:  # in a scenario, LoadGen sends the queries
         given["tracer_address"] = given["tracer_address"] or tracer.address

@@ -131,7 +131,7 @@ def _draw(picture: PictureFile, found: ScoredPredictions, rows: Sequence[Any], p
 
 
 def _request(given: dict[str, Any]) -> ScoreRequest:
-    from inferometer.client.api.requests import take_inputs
+    from inferometer.client.api.requests import inputs_of
     from inferometer.evaluators.datasets.files import read_class_names
     from inferometer.evaluators.jobs.score import ScoreRequest
     from inferometer.manifests.errors import ConfigurationError
@@ -146,7 +146,7 @@ def _request(given: dict[str, Any]) -> ScoreRequest:
     return ScoreRequest(
         task=given["task"],
         predictions=given["predictions"],
-        dataset=take_inputs(given).choice(),
+        dataset=inputs_of(given).choice(),
         labels=labels,
         parameters={name: given[name] for name in ("score_border", "score_channels")},
         fail_on_error=given["fail_on_error"],

@@ -40,7 +40,6 @@ from inferometer.evaluators.reports.base import (
 from inferometer.evaluators.reports.traces import LayersReport, SpanSource, heaviest
 from inferometer.manifests.errors import printable
 
-HEAVIEST = 10
 _STAGES = ("read", "preprocess", "predict", "postprocess")
 _SOFTWARE = ("operating_system", "kernel", "python_version", "inferometer_version", "governor", "build")
 _TOLD = ("libraries", "settings", "variables")

@@ -229,7 +229,7 @@ class Option:
         """Yields the word of the command line that sets it, if it is given; with ``whole`` also a default."""
         if value is None or (value == self.asked and not whole):
             return
-        flag, text = self.flags[0], plain(value)
+        flag, text = next(each for each in self.flags if each.startswith("--")), plain(value)
         if isinstance(text, bool):
             yield flag if text and self.asked is not None else f"{flag}={str(text).lower()}"
         else:

@@ -68,7 +68,7 @@ class BatchOptions:
         "Unless given, 1 for a model of images of any size.",
         "N",
         within=COUNT,
-        flags=("--batch_size", "-b"),
+        flags=("-b", "--batch_size"),
         default_text=f"{BATCH_SIZE}",
     )
     partition_list_size: int = declared(
@@ -76,7 +76,7 @@ class BatchOptions:
         "Inputs per part of the dataset.",
         "N",
         within=NOT_NEGATIVE,
-        flags=("--partition_list_size", "-p"),
+        flags=("-p", "--partition_list_size"),
         default_text="the batch size",
     )
     num_file_parts: int = declared(
