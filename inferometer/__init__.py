@@ -62,7 +62,13 @@ if TYPE_CHECKING:
         SweepArguments,
         WorkloadArguments,
     )
-    from inferometer.client.api.benchmarks import DataArguments, TrainingArguments, ingest, train
+    from inferometer.client.api.benchmarks import (
+        DataArguments,
+        IngestionArguments,
+        TrainingArguments,
+        ingest,
+        train,
+    )
     from inferometer.client.api.evaluating import Scores, evaluate, measure, score, sweep
     from inferometer.client.api.load import (
         LatencyPercentile,
@@ -163,6 +169,7 @@ __all__ = [
     "Images",
     "InferometerError",
     "Ingestion",
+    "IngestionArguments",
     "IngestionMeasurement",
     "InputError",
     "InputSignature",
@@ -408,6 +415,7 @@ _OWNERS = {
     "client.api.results": ("Rows",),
     "client.api.benchmarks": (
         "DataArguments",
+        "IngestionArguments",
         "TrainingArguments",
         "ingest",
         "train",

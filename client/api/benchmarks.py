@@ -136,22 +136,9 @@ def train(
     check_value("ranks", ranks, "int", COUNT)
     together = RankRequest(num_ranks=ranks if ranks > 1 else None)
     _refuse_launcher(together)
-    invocation, level = library_invocation(), more.get("trace_level")
-    system = _system(
-        invocation,
-        model,
-        more.get("version"),
-        framework,
-        weights=more.get("weights", "random"),
-        seed=seed,
-        threads=threads,
-        gpu=gpu,
-        precision=precision,
-        cudnn_benchmark=more.get("cudnn_benchmark", True),
-    )
-    name = Systems(invocation).find_model(system).framework.name.casefold()
     values = {
         **more,
+        "seed": seed,
         "batch_size": batch_size,
         "num_batches": num_batches,
         "num_epochs": num_epochs,
@@ -162,11 +149,11 @@ def train(
         "weight_decay": weight_decay,
         "validation": validation,
         "save_path": Path(save_weights) if save_weights else None,
-        "kv_store" if name == MXNET else "dist_backend": _communication(communication, name),
-        "trace_level": TraceLevel.named(level) if level else TraceLevel.APPLICATION_TRACE,
     }
-    read = _data(data, seed, more, on_device=more.get("on_device", False))
-    request = TrainingRequest.of(system, name, values, read, together, (system.session.device,))
+    invocation = library_invocation()
+    session = {"seed": seed, "threads": threads, "gpu": gpu, "precision": precision}
+    system = _trained_system(invocation, model, framework, session, more)
+    request = _training_request(invocation, system, values, data, together, communication)
     return Training(measured(invocation, training_job(request, together), publish=publish))
 
 
@@ -218,6 +205,7 @@ def ingest(
     invocation = library_invocation()
     values = {
         **more,
+        "seed": seed,
         "batch_size": batch_size,
         "num_batches": num_batches,
         "num_epochs": num_epochs,
@@ -226,7 +214,7 @@ def ingest(
         "fail_on_error": fail_on_error,
     }
     system = _system(invocation, model, version, framework, **session)
-    request = IngestionRequest.of(system, values, _data(data, seed, more))
+    request = IngestionRequest.of(system, values, _data(data, values))
     return Ingestion(measured(invocation, ingestion_job(request), publish=publish))
 
 
@@ -260,13 +248,41 @@ def _system(
     return system_request(invocation, name, version=version, framework=framework, agent=None, **session)
 
 
+def _trained_system(
+    invocation: Invocation,
+    model: object,
+    framework: str | None,
+    session: Mapping[str, Any],
+    more: TrainingArguments,
+) -> SystemRequest:
+    benchmark, weights = more.get("cudnn_benchmark", True), more.get("weights", "random")
+    rest = {"cudnn_benchmark": benchmark, "weights": weights}
+    return _system(invocation, model, more.get("version"), framework, **session, **rest)
+
+
+def _training_request(
+    invocation: Invocation,
+    system: SystemRequest,
+    values: dict[str, Any],
+    data: str | os.PathLike[str] | None,
+    ranks: RankRequest,
+    communication: str | None,
+) -> TrainingRequest:
+    framework = Systems(invocation).find_model(system).framework.name.casefold()
+    level = values.get("trace_level")
+    values["trace_level"] = TraceLevel.named(level) if level else TraceLevel.APPLICATION_TRACE
+    values["kv_store" if framework == MXNET else "dist_backend"] = _communication(communication, framework)
+    read = _data(data, values, on_device=values.get("on_device", False))
+    return TrainingRequest.of(system, framework, values, read, ranks, (system.session.device,))
+
+
 def _data(
-    data: str | os.PathLike[str] | None, seed: int, more: DataArguments, *, on_device: bool = False
+    data: str | os.PathLike[str] | None, values: Mapping[str, Any], *, on_device: bool = False
 ) -> TrainingData:
-    choice, backend = dataset_choice(data), more.get("data_backend")
+    choice, backend = dataset_choice(data), values.get("data_backend")
     if backend is not None and choice.path is None:
         raise ConfigurationError(f"data_backend {backend} is the format of a path; give one as data")
-    return TrainingData.of({**more, "seed": seed}, choice.path, choice.name, on_device=on_device)
+    return TrainingData.of(values, choice.path, choice.name, on_device=on_device)
 
 
 def _communication(name: str | None, framework: str) -> str | None:
