@@ -378,7 +378,7 @@ def _words(evaluation: Evaluation, training: TrainingMeasurement) -> Iterator[st
     yield from words_of("weights", system.weights.value, Weights.RANDOM.value)
     yield f"--batch_size={options.batch_size}"
     yield from words_of("dtype", options.precision, Precision.FLOAT32.value)
-    yield from words({**asdict(options), "batch_size": None}, TrainingOptions)
+    yield from words({**asdict(options), "batch_size": None, "api": options.api or None}, TrainingOptions)
     yield from words({"seed": data.seed, **data.further}, TrainingData)
     yield from allocator_words(system)
     if options.cudnn_benchmark is not None:
