@@ -1,31 +1,32 @@
-"""The evaluation: the envelope of what ran, on what and when, around one measurement of any kind."""
+"""The evaluation: the envelope of what ran, on what and when, around one measurement of any kind.
+
+What is evaluated is the system under test, which answers predictions in this process or behind a socket.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeGuard
+from typing import Any, ClassVar, Generic, Protocol, TypeGuard
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from inferometer.agent.hardware.environment import DeviceKind
-from inferometer.agent.inference.results import SystemDescription
-from inferometer.agent.tracing.recorder import SpanChunk, TraceLevel
+from inferometer.agent.inference.results import BatchResult, SystemDescription
+from inferometer.agent.preprocessing.inputs import Input, Tensors
+from inferometer.agent.tracing.recorder import SpanChunk, TraceLevel, TraceScope
 from inferometer.evaluators.conditions.conditions import Conditions
 from inferometer.evaluators.datasets.base import DatasetIdentity
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class Measurement(Protocol):
     """What an evaluation measured, with the options that shaped it and the raw values.
 
-    A kind is one module of this package, one of the store's documents (``store.measurement_documents``), and
-    the reports on it.
+    A kind is one room of ``kinds``, with its documents in the store and the reports on it.
     """
 
     kind: ClassVar[str]
@@ -77,6 +78,53 @@ class Status(str, Enum):
     def of(cls, *, whole: bool, usable: bool) -> Status:
         """Returns the status of a run that was ``whole`` or stopped, and gave something ``usable`` or not."""
         return cls.INTERRUPTED if not whole else cls.COMPLETE if usable else cls.FAILED
+
+
+class SystemUnderTest(Protocol):
+    """One open model that predicts batches: a local session, a remote agent, or a null system."""
+
+    @property
+    def description(self) -> SystemDescription:
+        """The model and what it runs on."""
+        ...
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the model runs in this process; closing it then waits for a running prediction."""
+        ...
+
+    def predict(self, inputs: Sequence[Input]) -> BatchResult:
+        """Predicts one batch and waits for it.
+
+        Raises:
+            AgentError: The connection to a remote agent was lost, and with it this batch.
+        """
+        ...
+
+    def predict_batches(
+        self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
+    ) -> Iterator[BatchResult]:
+        """Predicts batch after batch, in order, reading and preprocessing a bounded number of batches ahead.
+
+        Closing the iterator stops the work.
+
+        Args:
+            batches: The batches; a trace counts them from 0.
+            trace: The scope of the spans; None records none.
+        """
+        ...
+
+    def close(self) -> None:
+        """Releases the model; calling it again does nothing."""
+        ...
+
+
+class TensorSystem(SystemUnderTest, Protocol):
+    """A system that also predicts preprocessed inputs, which load needs."""
+
+    def predict_tensor(self, batch: Tensors | NDArray[Any]) -> BatchResult:
+        """Predicts one batch of preprocessed tensors by name, or of the model's only one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

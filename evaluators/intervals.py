@@ -1,13 +1,13 @@
-"""95 % intervals of the mean and of percentiles.
+"""95 % intervals: of means and percentiles of times, of shares, and of any figure over samples.
 
 Latencies of queries have intervals that account for bursts of late queries. Times in a row, such as those
-of batches and steps, may be correlated.
+of batches and steps, may be correlated. Samples of a dataset are independent, and are resampled.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,7 +29,8 @@ _T_95 = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-_Z_95 = 1.959964
+Z_95 = 1.959964
+"""The same of the normal distribution, rounded as they are."""
 
 
 def t_quantile_95(degrees: int) -> float:
@@ -46,9 +47,18 @@ def t_quantile_95(degrees: int) -> float:
     if degrees <= len(_T_95):
         return _T_95[degrees - 1]
     # the first two terms of the expansion in 1 / degrees (Abramowitz and Stegun, 26.7.5)
-    first = (_Z_95**3 + _Z_95) / 4
-    second = (5 * _Z_95**5 + 16 * _Z_95**3 + 3 * _Z_95) / 96
-    return _Z_95 + first / degrees + second / degrees**2
+    first = (Z_95**3 + Z_95) / 4
+    second = (5 * Z_95**5 + 16 * Z_95**3 + 3 * Z_95) / 96
+    return Z_95 + first / degrees + second / degrees**2
+
+
+def mean_reach(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """Returns half the width of the 95 % interval of the mean of independent values, by Student's t.
+
+    Args:
+        values: At least two.
+    """
+    return t_quantile_95(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +144,7 @@ def _interval(
 
 def _error(chosen: NDArray[np.bool_]) -> float:
     """Returns the half-width of the 95 % interval of the chosen share."""
-    shares = np.asarray([batch.mean() for batch in np.array_split(chosen, _BATCHES)])
-    return t_quantile_95(_BATCHES - 1) * float(shares.std(ddof=1)) / math.sqrt(_BATCHES)
+    return mean_reach([float(batch.mean()) for batch in np.array_split(chosen, _BATCHES)])
 
 
 def _quantile(ordered: NDArray[np.float64], share: float) -> float:
@@ -251,7 +260,7 @@ def _skewness(full_ns: NDArray[np.int64]) -> float:
 def serial_percentile_interval(full_ns: NDArray[np.int64], percent: float) -> Interval | None:
     """Returns the 95 % interval of a percentile over the same stretches; None if too few times are beyond it.
 
-    See ``load.intervals.percentile_interval``, which has the source.
+    See ``percentile_interval``, which has the source.
     """
     found = percentile_interval(full_ns, percent)
     if found.low_ns is None or found.high_ns is None:
@@ -283,3 +292,155 @@ def rate_interval(rate: float | None, mean_ns: float | None, interval_ns: Interv
     if rate is None or mean_ns is None or interval_ns is None or interval_ns.low <= 0:
         return None
     return Interval(rate * mean_ns / interval_ns.high, rate * mean_ns / interval_ns.low)
+
+
+class ScoreInterval(NamedTuple):
+    """The ends of a 95 % interval of a score."""
+
+    low: float
+    high: float
+
+
+def wilson_interval(hits: int, count: int) -> ScoreInterval | None:
+    """Returns the 95 % interval of a share of ``count`` independent samples; None without any.
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22, 1927.
+    """
+    if not count:
+        return None
+    share, spread = hits / count, _EXACT_Z_95**2 / count
+    centre = (share + spread / 2) / (1 + spread)
+    half = _EXACT_Z_95 * math.sqrt(share * (1 - share) / count + spread / (4 * count)) / (1 + spread)
+    return ScoreInterval(min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
+
+
+RESAMPLES = 1000
+LEAST_SAMPLES = 200
+"""With fewer, intervals of 95 % cover less than 92 % where errors have a long tail, as simulations show."""
+_SEED = 0
+_PERCENTILES = (2.5, 97.5)
+_PERCENTILES_OF_BIASED = (1.5, 98.5)
+_LEAST_SHARE = 0.99
+"""The share of the draws in which the figure must vary."""
+_BLOCK_ELEMENTS = 2**15
+"""The most numbers in memory at once: 256 KiB of float64, which stay in the cache."""
+_EXACT_Z_95 = 1.959963984540054
+_Numbers = NDArray[np.float64]
+
+
+def bootstrap_interval(
+    statistic: Callable[[NDArray[np.int64]], float], samples: int, resamples: int = RESAMPLES
+) -> ScoreInterval | None:
+    """Returns the 95 % percentile interval of a statistic over samples drawn with replacement.
+
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13. The seed is fixed, so
+    that the same predictions have the same interval. It takes any statistic; for means and their ratios,
+    ``ratio_interval`` covers more.
+
+    Args:
+        statistic: Returns the figure over the samples with these indices, int64, of which some occur several
+            times; a figure that is not finite is left out.
+        samples: The number of samples.
+        resamples: How often to draw.
+
+    Returns:
+        The interval; None for fewer than ``LEAST_SAMPLES``, or where the statistic is rarely defined, or is
+        the same in all draws.
+    """
+    drawn = bootstrap_intervals(lambda indices: (statistic(indices),), samples, 1, resamples)
+    return drawn[0]
+
+
+def bootstrap_intervals(
+    statistics: Callable[[NDArray[np.int64]], Sequence[float]],
+    samples: int,
+    figures: int,
+    resamples: int = RESAMPLES,
+    around: Sequence[float] | None = None,
+) -> list[ScoreInterval | None]:
+    """Returns the intervals of several figures over the same draws; see ``bootstrap_interval``.
+
+    Args:
+        statistics: Returns the figures, in a fixed order.
+        samples: The number of samples.
+        figures: The number of figures.
+        resamples: How often to draw.
+        around: The figures over all samples, for figures that few samples bias: the means of the draws are
+            off by that bias twice, and the ends are moved by as much. They then hold 97 % of the draws, which
+            covers 92 to 97 % of average precisions in simulations.
+    """
+    if samples < LEAST_SAMPLES or not resamples:
+        return [None] * figures
+    random = np.random.default_rng(_SEED)
+    drawn = np.array([statistics(random.integers(0, samples, samples)) for _ in range(resamples)])
+    if around is not None:
+        for figure, value in enumerate(around):
+            if (finite := drawn[np.isfinite(drawn[:, figure]), figure]).size:
+                drawn[:, figure] += 2 * (value - finite.mean())
+    percentiles = _PERCENTILES if around is None else _PERCENTILES_OF_BIASED
+    return [_percentiles(drawn[:, figure], percentiles) for figure in range(figures)]
+
+
+def _percentiles(drawn: _Numbers, percentiles: tuple[float, float]) -> ScoreInterval | None:
+    finite = drawn[np.isfinite(drawn)]
+    if len(finite) < len(drawn) / 2:
+        return None
+    low, high = np.percentile(finite, percentiles)
+    return ScoreInterval(float(low), float(high)) if high > low else None
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def ratio_interval(parts: _Numbers, wholes: _Numbers, power: float = 1.0) -> ScoreInterval | None:
+    """Returns the 95 % interval of the mean over columns of ``(Σ parts / Σ wholes) ** power`` over samples.
+
+    It is the studentised bootstrap: what is drawn is the distance from the figure in units of its standard
+    error, which follows from the influence of each sample. Source: Efron and Tibshirani, 1993, chapter 12.5;
+    Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 2.4.
+
+    Args:
+        parts: float64, samples × columns.
+        wholes: float64, of the same shape; a column whose sum is 0 is left out of the mean.
+        power: 0.5 for roots of mean squares.
+
+    Returns:
+        The interval; None for fewer than ``LEAST_SAMPLES``, or where too many draws have no spread.
+    """
+    samples = len(parts)
+    defined = wholes.sum(axis=0) > 0
+    if samples < LEAST_SAMPLES or not defined.any():
+        return None
+    parts, wholes = parts[:, defined], wholes[:, defined]
+    [value], [error] = _studied(np.ones((1, samples)), parts, wholes, power)
+    rounding = abs(value) * np.finfo(np.float64).eps * samples
+    if not error > rounding:
+        return None
+    random, distances = np.random.default_rng(_SEED), np.empty(0)
+    block = max(1, _BLOCK_ELEMENTS // max(samples, parts.shape[1]))
+    for start in range(0, RESAMPLES, block):
+        draws = min(block, RESAMPLES - start)
+        places = random.integers(0, samples, (draws, samples)) + samples * np.arange(draws)[:, np.newaxis]
+        weights = np.bincount(places.ravel(), minlength=draws * samples).reshape(draws, samples)
+        values, errors = _studied(weights.astype(np.float64), parts, wholes, power)
+        varied = errors > rounding
+        distances = np.append(distances, (values[varied] - value) / errors[varied])
+    distances = distances[np.isfinite(distances)]
+    if len(distances) < _LEAST_SHARE * RESAMPLES:
+        return None
+    low, high = np.percentile(distances, _PERCENTILES)
+    return ScoreInterval(float(value - high * error), float(value - low * error))
+
+
+def _studied(weights: _Numbers, parts: _Numbers, wholes: _Numbers, power: float) -> tuple[_Numbers, _Numbers]:
+    """Returns the figure of each draw and its standard error; ``weights`` are draws × samples."""
+    part, whole = weights @ parts, weights @ wholes  # draws × columns
+    there = whole > 0
+    ratios = np.divide(part, whole, out=np.zeros_like(part), where=there)
+    columns = np.maximum(there.sum(axis=1, keepdims=True), 1)
+    # d(ratio ** power) = power · ratio ** (power - 1) · (d(part) - ratio · d(whole)) / whole
+    steep = there & ((ratios > 0) if power < 1 else True)
+    slopes = np.power(ratios, power - 1, out=np.zeros_like(part), where=steep) * power
+    by_part = np.divide(slopes, whole * columns, out=np.zeros_like(part), where=steep)
+    influences = parts @ by_part.T - wholes @ (by_part * ratios).T  # samples × draws
+    errors = np.sqrt((weights.T * influences**2).sum(axis=0))
+    values: _Numbers = (ratios**power).sum(axis=1) / columns[:, 0]
+    return values, errors

@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from inferometer.agent import __version__
     from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
-    from inferometer.agent.hardware.environment import Device, DeviceKind, FrameworkDetails
-    from inferometer.agent.inference.predictor import Precision, Predictor, PredictorOptions, Tensors, Weights
+    from inferometer.agent.hardware.environment import (
+        Device,
+        DeviceKind,
+        FrameworkDetails,
+        Precision,
+        PredictorOptions,
+        Weights,
+    )
+    from inferometer.agent.inference.predictor import Predictor
     from inferometer.agent.inference.registry import FrameworkEntry
     from inferometer.agent.preprocessing.inputs import (
         EncodedImage,
         ImageGeometry,
         Pixels,
         Tensor,
+        Tensors,
         TokenizedText,
         Url,
     )
@@ -109,6 +117,7 @@ if TYPE_CHECKING:
         TargetValues,
     )
     from inferometer.evaluators.evaluation import Evaluation, Status
+    from inferometer.evaluators.intervals import ScoreInterval, bootstrap_interval
     from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, SystemRequest
     from inferometer.evaluators.jobs.options import Range, check_options, declared, given_options
     from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
@@ -120,10 +129,8 @@ if TYPE_CHECKING:
     from inferometer.evaluators.reports.base import Column, Report, Row, describe
     from inferometer.evaluators.tasks.metric import (
         Score,
-        ScoreInterval,
         TaskMetric,
         TaskResult,
-        bootstrap_interval,
     )
     from inferometer.manifests.errors import (
         ArtifactError,
@@ -312,19 +319,17 @@ _OWNERS = {
         "Device",
         "DeviceKind",
         "FrameworkDetails",
-    ),
-    "agent.inference.predictor": (
         "Precision",
-        "Predictor",
         "PredictorOptions",
-        "Tensors",
         "Weights",
     ),
+    "agent.inference.predictor": ("Predictor",),
     "agent.inference.registry": ("FrameworkEntry",),
     "agent.preprocessing.inputs": (
         "EncodedImage",
         "Pixels",
         "Tensor",
+        "Tensors",
         "Url",
         "ImageGeometry",
         "TokenizedText",
@@ -353,11 +358,10 @@ _OWNERS = {
         "DatasetIdentity",
         "Sample",
     ),
+    "evaluators.intervals": ("bootstrap_interval", "ScoreInterval"),
     "evaluators.tasks.metric": (
-        "bootstrap_interval",
         "TaskMetric",
         "Score",
-        "ScoreInterval",
         "TaskResult",
     ),
     "agent.tracing.recorder": (

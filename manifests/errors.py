@@ -236,6 +236,12 @@ def one_line(text: object, most: int = 300) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def shown_value(value: object, most: int = 60) -> str:
+    """Returns the representation of a value, of at most ``most`` characters."""
+    text = repr(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Returns "did you mean …?" with the nearest of ``known``, or the list of all when none is near.
 

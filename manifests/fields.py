@@ -1,13 +1,12 @@
 """The types of a manifest's fields, with their validation and notation, MLModelScope's included.
 
-MLModelScope reads YAML into Go's zero values: a field without a value counts as left out. An input layer
-is a name or a number, ``dimensions`` may be one number, a checksum may be empty. Output types have other
-names.
+MLModelScope reads YAML into Go's zero values: a field without a value counts as left out. ``dimensions`` may
+be one number, a checksum may be empty. Output types have other names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from packaging.version import Version
@@ -16,17 +15,6 @@ from pydantic.functional_validators import AfterValidator
 
 from inferometer.manifests.versions import Constraint, InvalidConstraintError
 
-FIRST_INPUT = "data"
-"""The default name of an input."""
-HOOKS = (
-    "before_preprocess",
-    "preprocess",
-    "after_preprocess",
-    "before_postprocess",
-    "postprocess",
-    "after_postprocess",
-)
-"""The fields with code."""
 OUTPUT_TYPES = {
     "feature": "classification",
     "boundingbox": "object_detection",
@@ -45,13 +33,6 @@ def with_fields_spelt(content: object) -> object:
     if not isinstance(content, Mapping):
         return content
     return {new if (new := MISSPELT.get(key, key)) not in content else key: content[key] for key in content}
-
-
-def without_empty_fields(content: object, fields: Collection[str]) -> object:
-    """Removes ``fields`` without a value; other fields stay, and validation rejects them."""
-    if not isinstance(content, Mapping):
-        return content
-    return {key: value for key, value in content.items() if value is not None or key not in fields}
 
 
 def full_dimensions(content: object) -> object:
@@ -108,31 +89,6 @@ def _of_any_size(entry: object) -> object:
     return {**entry, "parameters": {**parameters, "dimensions": ()}}
 
 
-def layer_name(value: object) -> object:
-    """Returns the name of an input given by its number: ``data`` for the first, ``#1`` for the next."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1000:
-        return value
-    return f"#{value}" if value else FIRST_INPUT
-
-
-def is_numbered_layer(name: str) -> bool:
-    """Returns whether a layer is given by its number, and is not the first."""
-    return name[:1] == "#" and name[1:].isdecimal()
-
-
-MAX_TENSOR_ELEMENTS = 2**28
-"""The most elements of one input: 1 GiB of float32, far more than any model requires."""
-
-DYNAMIC_AXIS = -1
-"""What stands for a dynamic axis in the dimensions of a tensor."""
-
-
-def _size_of_axis(value: int) -> int:
-    if value < 1 and value != DYNAMIC_AXIS:
-        raise ValueError(f"should be at least 1, or {DYNAMIC_AXIS} for a dynamic axis")
-    return value
-
-
 def _version_text(value: object) -> object:
     """YAML reads ``1.0`` as a number; a version is text."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
@@ -163,13 +119,6 @@ def _two_ends(value: tuple[float, float] | None) -> tuple[float, float] | None:
     return value
 
 
-def _list_only(value: object) -> object:
-    """Requires a list, because for an image one number means its height and width."""
-    if not isinstance(value, list | tuple):
-        raise ValueError("allowed: a list of whole numbers, without the batch")
-    return value
-
-
 Name = Annotated[
     str,
     Field(min_length=1, max_length=200),
@@ -182,18 +131,6 @@ PerChannel = Annotated[
     tuple[Annotated[float, Field(allow_inf_nan=False)], ...],
     BeforeValidator(lambda v: (v,) if isinstance(v, int | float) else v),
     WithJsonSchema({"type": ["number", "array"], "items": {"type": "number"}}, mode="validation"),
-]
-InputLayer = Annotated[
-    Name, BeforeValidator(layer_name), WithJsonSchema({"type": ["string", "integer"]}, mode="validation")
-]
-Dimensions = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=16384)], ...],
-    WithJsonSchema({"type": ["integer", "array"], "items": {"type": "integer"}}, mode="validation"),
-]
-TensorDimensions = Annotated[
-    tuple[Annotated[int, Field(le=MAX_TENSOR_ELEMENTS), AfterValidator(_size_of_axis)], ...],
-    Field(min_length=1, max_length=8),
-    BeforeValidator(_list_only),
 ]
 _TASK = r"^[A-Za-z][A-Za-z0-9_.-]*$"
 OutputType = Annotated[
@@ -226,4 +163,8 @@ class Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_empty(cls, content: object) -> object:
-        return without_empty_fields(content, cls.model_fields)
+        """Removes fields without a value; unknown ones stay, and validation rejects them."""
+        if not isinstance(content, Mapping):
+            return content
+        known = cls.model_fields
+        return {key: value for key, value in content.items() if value is not None or key not in known}

@@ -23,18 +23,15 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from inferometer.manifests.errors import ManifestError, suggestion
-from inferometer.manifests.fields import DYNAMIC_AXIS
-from inferometer.manifests.schema import (
+from inferometer.manifests.errors import ManifestError, shown_value, suggestion
+from inferometer.manifests.inputs import (
+    DYNAMIC_AXIS,
     ColorMode,
-    DatasetManifest,
     ElementType,
-    FrameworkManifest,
     ImageParameters,
     InputParameters,
-    Manifest,
-    ModelManifest,
 )
+from inferometer.manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
 
 _MAX_NUMBER_BITS = 63
 _NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
@@ -145,7 +142,6 @@ _KINDS: dict[str, type[Manifest]] = {
     "dataset": DatasetManifest,
 }
 _MAX_BYTES = 4 * 1024 * 1024
-_SHOWN_CHARACTERS = 60
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -190,12 +186,12 @@ def parse_manifest(content: object, source: Path) -> Manifest:
     """
     if not isinstance(content, dict):
         raise ManifestError(
-            f"{source}: holds {_shown(content)}; allowed: a mapping of fields such as name and version"
+            f"{source}: holds {shown_value(content)}; allowed: a mapping of fields such as name and version"
         )
     kind = content.get("kind", "model")
     schema = _KINDS.get(kind) if isinstance(kind, str) else None
     if schema is None:
-        raise ManifestError(f"{source}: field kind: found {_shown(kind)}; allowed: {', '.join(_KINDS)}")
+        raise ManifestError(f"{source}: field kind: found {shown_value(kind)}; allowed: {', '.join(_KINDS)}")
     try:
         manifest = schema.model_validate(content)
     except ValidationError as error:
@@ -219,12 +215,12 @@ def _explain(error: ValidationError, schema: type[Manifest]) -> str:
     ):
         text = f"field {field}: is missing"
     elif first["type"] == "union_tag_invalid":
-        text = f"field {field}: found {_shown(tag)}; allowed: {first['ctx']['expected_tags']}"
+        text = f"field {field}: found {shown_value(tag)}; allowed: {first['ctx']['expected_tags']}"
     elif first["type"] == "extra_forbidden":
         text = f"field {field}: is not known; {suggestion(str(location[-1]), fields_beside)}"
     else:
         reason = first["msg"].removeprefix("Value error, ")
-        text = f"field {field}: found {_shown(first['input'])}; {reason[:1].lower()}{reason[1:]}"
+        text = f"field {field}: found {shown_value(first['input'])}; {reason[:1].lower()}{reason[1:]}"
     return text + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
@@ -264,15 +260,18 @@ def _json_schema(schema: type[Manifest]) -> dict[str, Any]:
 
 
 def _field_name(part: int | str) -> str:
-    return part if isinstance(part, str) and part.isidentifier() else _shown(part)
+    return part if isinstance(part, str) and part.isidentifier() else shown_value(part)
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
-
-
-_WIDTH = 10_000
+_OUTPUT = """\
+output:
+  type: raw                 # the output tensors unchanged, so that no accuracy is counted
+  # For a model that classifies, write this instead, with its labels in the order of its scores:
+  # type: classification
+  # parameters:
+  #   probabilities_layer: 0           # the output's index or name
+  #   probabilities_transform: softmax # none if the model does it
+  #   labels: [cat, dog]               # or features_url: labels.txt, one a line"""
 
 
 def manifest_text(
@@ -291,51 +290,38 @@ def manifest_text(
         checksums: The checksum of each file by its name.
         fixed_batch: The only batch size that the model takes; None for any.
     """
-    return "\n".join(_lines(manifest, folder, target, checksums, fixed_batch)) + "\n"
 
+    def lines() -> Iterator[str]:
+        files = manifest.model
+        yield f"name: {_scalar(manifest.name)}"
+        yield 'version: "1.0"              # of the model; fill it in if there are several'
+        yield "framework:"
+        yield f"  name: {_scalar(manifest.framework.name)}"
+        yield '  version: "*"              # the versions that it runs in, such as ">=1.17"'
+        if fixed_batch:
+            yield f"# the model takes batches of {fixed_batch} only: --batch_size={fixed_batch}"
+        yield "inputs:"
+        for model_input in manifest.inputs:
+            parameters = model_input.parameters
+            dynamic = f", {DYNAMIC_AXIS} for a dynamic axis" if DYNAMIC_AXIS in parameters.dimensions else ""
+            yield f"  - type: {model_input.type}"
+            yield "    parameters:"
+            yield f"      dimensions: {list(parameters.dimensions)}   # without the batch{dynamic}"
+            yield f"      element_type: {parameters.element_type.value}"
+            yield f"      input_layer: {_scalar(parameters.input_layer)}"
+            yield from (f"      {line}" for line in _preprocessing(parameters))
+        yield _OUTPUT
+        yield "model:"
+        for field, name in (("graph", files.graph_path), ("weights", files.weights_path)):
+            if name is not None:
+                path = Path(os.path.relpath(folder / name, target)).as_posix()
+                yield f"  {field}_path: {_scalar(path)}   # relative to this file"
+                yield f"  {field}_checksum: {checksums[name]}"
+        yield "# dataset: my_images          # the default of --dataset_name"
+        yield "# description: what it does, and where it comes from"
+        yield "# license: that of the model"
 
-def _lines(
-    manifest: ModelManifest,
-    folder: Path,
-    target: Path,
-    checksums: Mapping[str, str],
-    fixed_batch: int | None,
-) -> Iterator[str]:
-    files = manifest.model
-    yield f"name: {_scalar(manifest.name)}"
-    yield 'version: "1.0"              # of the model; fill it in if there are several'
-    yield "framework:"
-    yield f"  name: {_scalar(manifest.framework.name)}"
-    yield '  version: "*"              # the versions that it runs in, such as ">=1.17"'
-    if fixed_batch:
-        yield f"# the model takes batches of {fixed_batch} only: --batch_size={fixed_batch}"
-    yield "inputs:"
-    for model_input in manifest.inputs:
-        parameters = model_input.parameters
-        dynamic = f", {DYNAMIC_AXIS} for a dynamic axis" if DYNAMIC_AXIS in parameters.dimensions else ""
-        yield f"  - type: {model_input.type}"
-        yield "    parameters:"
-        yield f"      dimensions: {list(parameters.dimensions)}   # without the batch{dynamic}"
-        yield f"      element_type: {parameters.element_type.value}"
-        yield f"      input_layer: {_scalar(parameters.input_layer)}"
-        yield from (f"      {line}" for line in _preprocessing(parameters))
-    yield "output:"
-    yield "  type: raw                 # the output tensors unchanged, so that no accuracy is counted"
-    yield "  # For a model that classifies, write this instead, with its labels in the order of its scores:"
-    yield "  # type: classification"
-    yield "  # parameters:"
-    yield "  #   probabilities_layer: 0           # the output's index or name"
-    yield "  #   probabilities_transform: softmax # none if the model does it"
-    yield "  #   labels: [cat, dog]               # or features_url: labels.txt, one a line"
-    yield "model:"
-    for field, name in (("graph", files.graph_path), ("weights", files.weights_path)):
-        if name is not None:
-            path = Path(os.path.relpath(folder / name, target)).as_posix()
-            yield f"  {field}_path: {_scalar(path)}   # relative to this file"
-            yield f"  {field}_checksum: {checksums[name]}"
-    yield "# dataset: my_images          # the default of --dataset_name"
-    yield "# description: what it does, and where it comes from"
-    yield "# license: that of the model"
+    return "\n".join(lines()) + "\n"
 
 
 def _preprocessing(parameters: InputParameters) -> Iterator[str]:
@@ -356,4 +342,4 @@ def _preprocessing(parameters: InputParameters) -> Iterator[str]:
 
 
 def _scalar(text: str) -> str:
-    return yaml.safe_dump(text, allow_unicode=True, width=_WIDTH).splitlines()[0]
+    return yaml.safe_dump(text, allow_unicode=True, width=10_000).splitlines()[0]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from inferometer.evaluators.datasets import caffe_lmdb
+from inferometer.evaluators.conversion import lmdb_environment
 from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, framed
 
 CIFAR_RECORD_BYTES = 3073
@@ -75,12 +75,12 @@ def write_lmdb(folder: Path, datums: Sequence[bytes]) -> Path:
 
 def encoded(made: Sequence[Item]) -> list[bytes]:
     """The images as encoded Datums."""
-    return [caffe_lmdb.encoded_datum(item.content, item.label) for item in made]
+    return [lmdb_environment.encoded_datum(item.content, item.label) for item in made]
 
 
 def raw(made: Sequence[Item]) -> list[bytes]:
     """The pixels as raw Datums."""
-    return [caffe_lmdb.raw_datum(item.pixels, item.label) for item in made]
+    return [lmdb_environment.raw_datum(item.pixels, item.label) for item in made]
 
 
 def write_folder(root: Path, made: Sequence[Item], suffix: str = ".png") -> Path:

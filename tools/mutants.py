@@ -65,8 +65,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an interval of many runs is that of infinitely many",
         "evaluators/intervals.py",
-        "return _Z_95 + first / degrees + second / degrees**2",
-        "return _Z_95",
+        "return Z_95 + first / degrees + second / degrees**2",
+        "return Z_95",
         ("tests/unit/evaluators/load/test_intervals.py",),
     ),
     Mutant(

@@ -49,7 +49,7 @@ from train_digits_cnn import weight_differences
 from inferometer.agent.architectures.pytorch.text_convolution import StatementsCNN
 from inferometer.agent.preprocessing.inputs import Text
 from inferometer.agent.preprocessing.text_preprocessor import TextTokenizer
-from inferometer.manifests.tensor_specs import TextParameters
+from inferometer.manifests.inputs import TextParameters
 
 BUILTIN = Path(__file__).resolve().parent.parent / "manifests" / "builtin"
 MODEL = Path("models/StatementsCNN")

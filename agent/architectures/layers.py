@@ -1,22 +1,18 @@
-"""Layers of published networks as data, which each framework builds, and how random weights are drawn.
+"""Layers of published networks as data, which each framework builds.
 
 GoogLeNet (arXiv 1409.4842) is BVLC's. Inception v4 and Inception-ResNet v2 (arXiv 1602.07261) have batch
 normalization; the latter is the network of MXNet's example, which differs from the paper in its 17 × 17
 blocks: 129 filters instead of 128, and paddings of (1, 2) and (2, 1) instead of (0, 3) and (3, 0), which
 grow the map by 2 in one direction and shrink it again. The authors of networks without normalization drew
-their weights layer by layer. ``draw_weights`` draws those of a network of MXNet, the same for a seed on
-any machine.
+their weights layer by layer.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
+from typing import NamedTuple, TypeAlias
 
 Size: TypeAlias = int | tuple[int, int]
 """Height and width in pixels, or one number for both."""
@@ -233,38 +229,3 @@ BVLC_ALEXNET = (
 It has the biases of Krizhevsky et al. (2012) in the same layers, with 0.1 in place of 1, and DLBS has it for
 both AlexNets. The loss begins at the logarithm of the number of classes, and stays there at first.
 """
-
-
-_PIECE = 1 << 16
-"""Weights that are drawn at a time, so that the float64 values fit into the cache."""
-
-
-def draw_weights(parameters: Iterable[Any], seed: int, gaussian: Sequence[GaussianLayer] = ()) -> None:
-    """Sets the parameters of an initialised network, whose shapes are known, in their order.
-
-    Weights are drawn as Glorot and Bengio (2010) do, uniformly within sqrt(6 / (inputs + outputs)); scales
-    and variances are 1, everything else 0. ``gaussian`` says instead how the layers are drawn one by one,
-    each a weight and its bias. MXNet's own generators give other values in each run.
-    """
-    generator = np.random.default_rng(seed)
-    layers, bias = iter(gaussian), 0.0
-    for parameter in parameters:
-        shape = parameter.shape
-        if gaussian and parameter.name.endswith("weight"):
-            deviation, bias = next(layers)
-            values = np.empty(math.prod(shape), np.float32)
-            for piece in np.split(values, range(_PIECE, len(values), _PIECE)):
-                piece[:] = generator.normal(0.0, deviation, len(piece))
-        elif gaussian:
-            values = np.full(shape, bias, np.float32)
-        elif parameter.name.endswith("weight") and len(shape) > 1:
-            field = math.prod(shape[2:])
-            # a filter of one channel is taken for a depthwise one, whose result is of one channel, too
-            channels = 2 if field > 1 and shape[1] == 1 else shape[0] + shape[1]
-            bound = math.sqrt(6 / (channels * field))
-            values = np.empty(math.prod(shape), np.float32)
-            for piece in np.split(values, range(_PIECE, len(values), _PIECE)):
-                piece[:] = generator.uniform(-bound, bound, len(piece))
-        else:
-            values = np.full(shape, parameter.name.endswith(("gamma", "running_var")), np.float32)
-        parameter.set_data(values.reshape(shape))  # on all of its devices

@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -269,7 +268,7 @@ _BUILT_IN: Mapping[str, str] = {"PyTorch": "PyTorch", "MXNet": "MXNet", "ONNXRun
 
 
 _PACKAGES: Mapping[str, str] = {"torchvision": "PyTorch", "timm": "PyTorch", "gluon": "MXNet"}
-"""The framework of each package whose models are named ``package:NAME``; ``PACKAGE_models`` builds them."""
+"""The framework whose ``package_models`` builds a package's models, which are named ``package:NAME``."""
 
 
 def is_built_in(name: str) -> bool:
@@ -283,7 +282,7 @@ def missing_package(name: str) -> str | None:
     Nothing is imported; gluon is a part of MXNet.
     """
     package = name.partition(":")[0].strip().casefold() if ":" in name else "gluon"
-    return None if package == "gluon" or find_spec(package) is not None else package
+    return None if package == "gluon" or importlib.util.find_spec(package) is not None else package
 
 
 class Architectures:
@@ -394,7 +393,7 @@ def _from_package(name: str, framework: str) -> Architecture:
         )
 
     def build(*, initialize: bool) -> Any:
-        place = f"inferometer.agent.architectures.{builder.lower()}.{package}_models"
-        return importlib.import_module(place).build(model, initialize=initialize)
+        place = f"inferometer.agent.architectures.{builder.lower()}.package_models"
+        return importlib.import_module(place).build(package, model, initialize=initialize)
 
     return Architecture(name, build, versions=installed_version(package))

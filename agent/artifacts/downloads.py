@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import time
@@ -27,6 +26,7 @@ from inferometer.agent.artifacts.web import (
     WebError,
     open_url,
 )
+from inferometer.agent.files import sync
 from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError
 
 _CHUNK_BYTES = 1024 * 1024
@@ -162,15 +162,10 @@ class PartialFile:
 
     def finish(self, target: Path) -> None:
         """Renames the complete file atomically; raises OSError if it cannot be written."""
-        with self.path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(self.path)
         self.path.replace(target)
         self.discard()
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(target.parent)
 
 
 _OK, _PARTIAL, _RANGE_NOT_SATISFIABLE = 200, 206, 416

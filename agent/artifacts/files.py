@@ -11,13 +11,11 @@ import json
 import logging
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock, Timeout
+from typing import IO, Any
 
 from inferometer.agent.architectures.sources import Architecture, Architectures
 from inferometer.agent.artifacts.archives import UnpackedArchive, UnpackLimits, unpack, write_record
@@ -40,8 +38,8 @@ from inferometer.agent.artifacts.locations import (
     plain_name,
     shown,
 )
-from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError, ConfigurationError
-from inferometer.manifests.fields import FIRST_INPUT
+from inferometer.agent.files import lock
+from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError
 from inferometer.manifests.schema import ModelManifest
 
 _KEY_DIGITS = 16
@@ -130,22 +128,14 @@ class ArtifactCache:
         _log.info("downloaded %s to %s (%d bytes)", shown(url), place, size)
         return CheckedFile(place, found[SHA256], downloaded=True)
 
-    @contextmanager
-    def _locked(self, place: Path) -> Iterator[None]:
+    def _locked(self, place: Path) -> IO[bytes]:
         """Creates the folder of a path and keeps other processes and threads from writing to the path."""
         with _writing(place.parent):
             place.parent.mkdir(parents=True, exist_ok=True)
-            # one per use, because threads that share a FileLock share its lock
-            lock = FileLock(place.with_name(f"{place.name}.lock"))
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                _log.warning("waiting for another process that is writing %s", place)
-                lock.acquire()
-        try:
-            yield
-        finally:
-            lock.release()
+            return lock(
+                place.with_name(f"{place.name}.lock"),
+                lambda: _log.warning("waiting for another process that is writing %s", place),
+            )
 
 
 def _checked(place: Path, checksum: str, source: object) -> CheckedFile:
@@ -330,37 +320,6 @@ class InputSignature:
     name: str
     element_type: str | None = None
     shape: tuple[int | None, ...] | None = None
-
-
-def inputs_of_examples(
-    model: str,
-    examples: Sequence[InputSignature],
-    float_type: str = "float32",
-    arguments: Sequence[str] = (),
-) -> tuple[InputSignature, ...]:
-    """Returns the inputs of a model in memory that does not state them, from examples.
-
-    Args:
-        model: The name of the model in messages.
-        examples: The tensors of a batch.
-        float_type: The dtype of the tensors that are floats.
-        arguments: The names of the model's arguments, for several examples without names.
-
-    Raises:
-        ConfigurationError: There are no examples.
-    """
-    if not examples:
-        raise ConfigurationError(f"{model} does not tell its input; give inputs, an array of samples")
-    inputs = []
-    for place, example in enumerate(examples):
-        element_type = example.element_type or float_type
-        if element_type.startswith("float"):
-            element_type = float_type
-        name = FIRST_INPUT
-        if len(examples) > 1:
-            name = arguments[place] if len(arguments) >= len(examples) else f"input{place}"
-        inputs.append(InputSignature(example.name or name, element_type, example.shape))
-    return tuple(inputs)
 
 
 @dataclass(frozen=True, slots=True)

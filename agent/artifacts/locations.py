@@ -67,7 +67,6 @@ def shown(text: str) -> str:
 
 DOWNLOADED = ("https", "http")
 """The schemes of the URLs that can be downloaded."""
-_FILE = "file"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://|(file):", re.IGNORECASE)
 _MAX_NAME_CHARACTERS = 100
 _HASH_DIGITS = 16
@@ -130,7 +129,7 @@ def refer(
         names, url = [path, PurePosixPath(path).name], f"{base_url.rstrip('/')}/{path.lstrip('/')}"
     folder = Path() if manifest.source is None else manifest.source.parent
     candidates = [folder / name for name in dict.fromkeys(names) if name or url is None]
-    if url and scheme(url) == _FILE and (place := _of_file_url(url)):
+    if url and scheme(url) == "file" and (place := _of_file_url(url)):
         candidates.append(place)
     return FileReference(manifest, field, tuple(candidates), url, checksum)
 

@@ -27,8 +27,6 @@ _DTYPES = {
     "5": "int8",
     "6": "int64",
 }
-_VARIABLE = "null"
-_LABEL = "_label"
 _FAILURES = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 # operators that take the address of a function, call code in Python, or read a file, and their gradients
@@ -128,7 +126,7 @@ def _operators(document: object) -> Iterator[str]:
 def _inputs(nodes: Sequence[Mapping[str, Any]], parameters: Shapes) -> Iterator[InputSignature]:
     for place, node in enumerate(nodes):
         name = node["name"]
-        if node["op"] != _VARIABLE or name in parameters or name.endswith(_LABEL):
+        if node["op"] != "null" or name in parameters or name.endswith("_label"):
             continue
         attributes = node.get("attrs") or node.get("attr") or {}
         shape = _shape(attributes.get("__shape__")) or _consumed_shape(place, nodes, parameters)

@@ -5,10 +5,9 @@ All is read from the file alone: neither a framework nor the weights are loaded.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from mmap import mmap as memory_map
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from inferometer.agent.artifacts.files import InputSignature, ModelSignature
@@ -57,10 +56,10 @@ def check_external_data(graph: Path, weights: Path | None) -> None:
 
 
 @contextmanager
-def mapped(graph: Path) -> Iterator[mmap.mmap]:
+def mapped(graph: Path) -> Iterator[mmap]:
     """Maps an ``.onnx`` file into memory; errors in its messages within the context raise ArtifactError."""
     try:
-        with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with graph.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             yield content
     except (ValueError, IndexError) as error:
         reason = error if graph.stat().st_size else "it is empty"
@@ -69,7 +68,7 @@ def mapped(graph: Path) -> Iterator[mmap.mmap]:
         raise ArtifactError(f"{graph}: cannot be read: {error.strerror or error}") from error
 
 
-def locations(content: mmap.mmap) -> Iterator[str]:
+def locations(content: mmap) -> Iterator[str]:
     """Yields the locations of all external tensors, found without reading the tensors in the file."""
     waiting = [("ModelProto", 0, len(content))]
     while waiting:
@@ -88,7 +87,7 @@ def locations(content: mmap.mmap) -> Iterator[str]:
             yield from (value.decode() for value in values)
 
 
-def message_fields(content: mmap.mmap, position: int, end: int) -> Iterator[tuple[int, int, int, int | None]]:
+def message_fields(content: mmap, position: int, end: int) -> Iterator[tuple[int, int, int, int | None]]:
     """Yields the fields of a message: the number, where the content begins and ends, and a whole number.
 
     The last is None for fields with a length. Fields of 4 and of 8 bytes are left out.
@@ -120,7 +119,7 @@ def message_fields(content: mmap.mmap, position: int, end: int) -> Iterator[tupl
             raise ValueError("it is truncated")
 
 
-def _varint(content: mmap.mmap, position: int) -> tuple[int, int]:
+def _varint(content: mmap, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = content[position]
@@ -182,7 +181,7 @@ def read_onnx_signature(graph: Path) -> ModelSignature:
     return ModelSignature(inputs, graph, graph.parent / others[0])
 
 
-def _inputs(content: memory_map, graph: _Place) -> Iterator[InputSignature]:
+def _inputs(content: mmap, graph: _Place) -> Iterator[InputSignature]:
     """Yields the inputs of the graph; in older files, the weights are inputs too."""
     weights = {_text(content, place, _TENSOR_NAME) for place in _parts(content, graph, _INITIALIZER)}
     for sparse in _parts(content, graph, _SPARSE_INITIALIZER):
@@ -192,7 +191,7 @@ def _inputs(content: memory_map, graph: _Place) -> Iterator[InputSignature]:
             yield _input(content, place)
 
 
-def _input(content: memory_map, place: _Place) -> InputSignature:
+def _input(content: mmap, place: _Place) -> InputSignature:
     """Returns an input; for one that is not a tensor, such as a sequence, the name alone."""
     element_type: str | None = None
     shape: tuple[int | None, ...] | None = None
@@ -206,21 +205,21 @@ def _input(content: memory_map, place: _Place) -> InputSignature:
     return InputSignature(printable(_text(content, place, _NAME)), element_type, shape)
 
 
-def _size(content: memory_map, dimension: _Place) -> int | None:
+def _size(content: mmap, dimension: _Place) -> int | None:
     """Returns the size of a dimension; None if it is named or has no value."""
     sizes = [value for number, _, _, value in message_fields(content, *dimension) if number == _SIZE]
     size = sizes[-1] if sizes else None
     return size if size is not None and 0 < size < _LARGEST_SIZE else None
 
 
-def _parts(content: memory_map, place: _Place, wanted: int) -> Iterator[_Place]:
+def _parts(content: mmap, place: _Place, wanted: int) -> Iterator[_Place]:
     """Yields the positions of a field's messages within a message."""
     for number, begin, end, value in message_fields(content, *place):
         if number == wanted and value is None:
             yield begin, end
 
 
-def _text(content: memory_map, place: _Place, wanted: int) -> str:
+def _text(content: mmap, place: _Place, wanted: int) -> str:
     """Returns the text of a field; empty if there is none."""
     found = [content[begin:end] for begin, end in _parts(content, place, wanted)]
     return found[-1].decode() if found else ""

@@ -23,30 +23,9 @@ _MAX_JSON_BYTES = 256 * 1024 * 1024
 _MAX_PICKLE_BYTES = 1024 * 1024
 _MAX_MEMBERS = 100_000
 _PICKLE_BEGINS = b"\x80"
-_UNREADABLE = (
-    zipfile.BadZipFile,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-_PICKLE_FAILURES = (
-    pickle.PickleError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
-    struct.error,
-)
+_DAMAGED = (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, TypeError, ValueError)
+_UNREADABLE = (*_DAMAGED, zipfile.BadZipFile, RuntimeError)
+_PICKLE_FAILURES = (*_DAMAGED, pickle.PickleError, AssertionError, RecursionError, struct.error)
 _STORAGES = {
     "FloatStorage": "float32",
     "HalfStorage": "float16",

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ import psutil
 import pynvml
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.hardware.environment import Device
+from inferometer.agent.hardware.environment import Device, usable_processors
 
 PROC = Path("/proc")
 SYS = Path("/sys")
@@ -123,7 +124,7 @@ def read_counters(
     """Reads the counters of this machine and this process.
 
     Args:
-        gpu: Those of the GPU, read by ``gpu_conditions.GpuReader``.
+        gpu: Those of the GPU, read by ``GpuReader``.
         proc: Where the system shows its processes.
         sys: Where the system shows its devices.
         processes: The ids of its children whose CPU time belongs to it.
@@ -175,13 +176,13 @@ def read_processors(proc: Path = PROC, usable: Iterable[int] | None = None) -> P
         proc: Where the system shows its processes.
         usable: The numbers of the processors; None means those of this process.
     """
-    return _optional(_processors, proc, set(_usable() if usable is None else usable))
+    return _optional(_processors, proc, set(usable_processors() if usable is None else usable))
 
 
 def read_frequencies_mhz(sys: Path = SYS, most: int = 8) -> list[float]:
     """The frequencies of the first processors that this process may run on now, in MHz; empty if unknown."""
     found = []
-    for number in sorted(_usable())[:most]:
+    for number in sorted(usable_processors())[:most]:
         path = sys / f"devices/system/cpu/cpu{number}/cpufreq/scaling_cur_freq"
         if (khz := _optional(_number, path)) is not None:
             found.append(khz / 1000)
@@ -193,13 +194,6 @@ def _optional(read: Callable[..., _Read], *given: object) -> _Read | None:
     with suppress(OSError, ValueError, IndexError, KeyError, ImportError):
         return read(*given)
     return None
-
-
-def _usable() -> Iterable[int]:
-    try:
-        return os.sched_getaffinity(0)
-    except AttributeError:  # not every system has processor affinity
-        return range(os.cpu_count() or 1)
 
 
 def _processors(proc: Path, usable: set[int]) -> ProcessorTimes:
@@ -215,8 +209,9 @@ def _processors(proc: Path, usable: set[int]) -> ProcessorTimes:
     return ProcessorTimes(len(names), busy_s, idle + waiting, steal)
 
 
-def _number(path: Path) -> int:
-    return int(path.read_text(encoding="ascii"))
+def _number(path: Path, place: int = 0) -> int:
+    """One of the numbers in a file."""
+    return int(path.read_text(encoding="ascii").split()[place])
 
 
 def _faults() -> tuple[int, int, int]:
@@ -229,15 +224,11 @@ def _faults() -> tuple[int, int, int]:
 def _waited_s(proc: Path) -> float:
     """Of each thread, the second number: the time it was ready and waited (Linux's sched-stats.rst)."""
     threads = list((proc / "self/task").iterdir())
-    waits = (_optional(_second, each / "schedstat") for each in threads)
+    waits = (_optional(_number, each / "schedstat", 1) for each in threads)
     known = [wait for wait in waits if wait is not None]  # a thread may end meanwhile
     if not known:
         raise ValueError("no thread tells")
     return sum(known) / _NS_PER_S
-
-
-def _second(path: Path) -> int:
-    return int(path.read_text(encoding="ascii").split()[1])
 
 
 def _numbers(path: Path) -> dict[str, int]:
@@ -248,12 +239,9 @@ def _numbers(path: Path) -> dict[str, int]:
 
 def _quota(proc: Path, sys: Path) -> Mapping[str, int]:
     """``cpu.stat`` of this process's group, or of the group above it whose quota withheld the most."""
-    found = [numbers for path in _groups(proc, sys) if "nr_throttled" in (numbers := _quota_file(path))]
+    files = (_optional(_numbers, path / "cpu.stat") or {} for path in _groups(proc, sys))
+    found = [numbers for numbers in files if "nr_throttled" in numbers]
     return max(found, key=lambda numbers: numbers["nr_throttled"])
-
-
-def _quota_file(path: Path) -> Mapping[str, int]:
-    return _optional(_numbers, path / "cpu.stat") or {}
 
 
 def _groups(proc: Path, sys: Path) -> Iterator[Path]:
@@ -279,9 +267,7 @@ def _throttled_s(quota: Mapping[str, int]) -> float | None:
 def _heat_throttles(sys: Path) -> Iterator[int]:
     """The sum for each processor, in a fixed order."""
     for folder in sorted((sys / "devices/system/cpu").glob("cpu[0-9]*/thermal_throttle")):
-        counts = (
-            _optional(lambda each=each: int(each.read_text())) for each in folder.glob("*_throttle_count")
-        )
+        counts = (_optional(_number, each) for each in folder.glob("*_throttle_count"))
         yield sum(count or 0 for count in counts)
 
 
@@ -368,45 +354,98 @@ _SLOWDOWN = (
     | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
 )
 """The limit of power is none of them: under full load it is the usual state."""
+_MILLIWATTS = 1000.0
+_FIGURES: Mapping[str, Callable[[Any], float]] = {
+    "utilization_percent": lambda gpu: int(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
+    "memory_bytes": lambda gpu: int(pynvml.nvmlDeviceGetMemoryInfo(gpu).used),
+    "power_watts": lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / _MILLIWATTS,
+    "sm_clock_mhz": lambda gpu: int(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
+    "temperature_celsius": lambda gpu: int(pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU)),
+}
+_USE = ("utilization_percent", "memory_bytes", "power_watts")
 _Told = TypeVar("_Told")
 
 
-class GpuReader(Closeable):
-    """Reads the counters of the GPU that a model is on; without a GPU or a driver, all are None.
+class _Driver(Closeable):
+    """NVIDIA's driver, and the GPUs that ``find`` gives; without any, ``error`` may say why."""
+
+    def __init__(self, find: Callable[[], list[Any]] | None) -> None:
+        self.error: pynvml.NVMLError | None = None
+        self._gpus: list[Any] = []
+        self._open = False
+        if find is None:
+            return
+        try:
+            pynvml.nvmlInit()
+            self._open = True
+            self._gpus = find()
+        except pynvml.NVMLError as error:
+            self.error = error
+
+    def close(self) -> None:
+        """Leaves the driver; calling it again does nothing."""
+        if self._open:
+            self._open, self._gpus = False, []
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+
+
+class GpuReader(_Driver):
+    """Reads the GPU that a model is on; without a GPU or a driver, there is nothing to read.
+
+    If GPUs differ, CUDA puts the fastest first unless ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``; this order is
+    not reproduced here.
 
     Args:
         device: The device of the model, whose process has the GPU open.
     """
 
     def __init__(self, device: Device) -> None:
-        self._handle: Any = None
-        self._open = False
-        if device.is_gpu:
-            self._open = _told_by_driver(lambda: pynvml.nvmlInit() or True) or False
-            self._handle = _told_by_driver(lambda: _handle_of_index(device.index)) if self._open else None
+        super().__init__((lambda: [_gpu_of_index(device.index)]) if device.is_gpu else None)
 
     def read(self) -> GpuCounters | None:
         """Reads the counters; None without a GPU."""
-        handle = self._handle
-        if handle is None:
+        if not self._gpus:
             return None
-        reasons = _told_by_driver(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
+        [gpu] = self._gpus
+        reasons = _told_by_driver(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
         return GpuCounters(
-            clock_mhz=_told_by_driver(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+            clock_mhz=_told_by_driver(lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
             clock_limit_mhz=_told_by_driver(
-                lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
+                lambda: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)
             ),
             slowdown=None if reasons is None else bool(reasons & _SLOWDOWN),
-            heat_slowed_ns=_slowed_ns(handle, pynvml.NVML_PERF_POLICY_THERMAL),
-            power_slowed_ns=_slowed_ns(handle, pynvml.NVML_PERF_POLICY_POWER),
-            other_processes=_told_by_driver(lambda: _others(handle)),
+            heat_slowed_ns=_slowed_ns(gpu, pynvml.NVML_PERF_POLICY_THERMAL),
+            power_slowed_ns=_slowed_ns(gpu, pynvml.NVML_PERF_POLICY_POWER),
+            other_processes=_told_by_driver(lambda: _others(gpu)),
         )
 
-    def close(self) -> None:
-        """Leaves the driver; calling it again does nothing."""
-        if self._open:
-            self._open, self._handle = False, None
-            _told_by_driver(pynvml.nvmlShutdown)
+    def figures(self) -> dict[str, float]:
+        """Reads use, memory, power, clock and temperature as far as the driver tells them, as ``gpu_…``."""
+        return {f"gpu_{name}": found for gpu in self._gpus for name, found in _figures(gpu, _FIGURES).items()}
+
+
+class GpuUseReader(_Driver):
+    """Reads use, memory and power of every GPU of this machine; without a GPU or a driver, of none.
+
+    ``CUDA_VISIBLE_DEVICES`` does not matter: the order is that of the driver, and what another process does
+    on a GPU counts too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda: list(map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())))
+        )
+
+    def read(self) -> tuple[dict[str, float], ...]:
+        """Reads the figures of each GPU, as far as its driver tells them.
+
+        They are ``utilization_percent`` (the part of the driver's last period in which a kernel ran),
+        ``memory_bytes`` (of all processes) and ``power_watts``.
+        """
+        return tuple(
+            {name: float(found) for name, found in _figures(gpu, _USE).items()} for gpu in self._gpus
+        )
 
 
 def _told_by_driver(read: Callable[[], _Told]) -> _Told | None:
@@ -417,71 +456,30 @@ def _told_by_driver(read: Callable[[], _Told]) -> _Told | None:
         return None
 
 
-def _handle_of_index(index: int) -> Any:
+def _gpu_of_index(index: int) -> Any:
     """The GPU with a number as frameworks count them, which see those that ``CUDA_VISIBLE_DEVICES`` names."""
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    if visible and index >= len(visible):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
     name = visible[index] if visible else str(index)
-    if name.isdigit():
+    if name.isdecimal():
         return pynvml.nvmlDeviceGetHandleByIndex(int(name))
     return pynvml.nvmlDeviceGetHandleByUUID(name)
 
 
-def _slowed_ns(handle: Any, policy: int) -> int | None:
-    return _told_by_driver(lambda: int(pynvml.nvmlDeviceGetViolationStatus(handle, policy).violationTime))
+def _slowed_ns(gpu: Any, policy: int) -> int | None:
+    return _told_by_driver(lambda: int(pynvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime))
 
 
-def _others(handle: Any) -> int:
+def _others(gpu: Any) -> int:
     """The processes that compute on the GPU, without this one, whose number in a container may be another."""
-    processes = {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    processes = {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
     return len(processes - {os.getpid()}) if os.getpid() in processes else max(len(processes) - 1, 0)
 
 
-_MILLIWATTS = 1000.0
-
-
-class GpuUseReader(Closeable):
-    """Reads use, memory and power of every GPU of this machine; without a GPU or a driver, of none.
-
-    ``CUDA_VISIBLE_DEVICES`` does not matter: the order is that of the driver, and what another process does
-    on a GPU counts too.
-    """
-
-    def __init__(self) -> None:
-        self._handles: list[Any] = []
-        self._open = False
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlInit()
-            self._open = True
-            count = pynvml.nvmlDeviceGetCount()
-            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-
-    def read(self) -> tuple[dict[str, float], ...]:
-        """Reads the figures of each GPU, as far as its driver tells them.
-
-        They are ``utilization_percent`` (the part of the driver's last period in which a kernel ran),
-        ``memory_bytes`` (of all processes) and ``power_watts``.
-        """
-        return tuple(_figures(handle) for handle in self._handles)
-
-    def close(self) -> None:
-        """Leaves the driver; calling it again does nothing."""
-        if self._open:
-            self._open, self._handles = False, []
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlShutdown()
-
-
-def _figures(handle: Any) -> dict[str, float]:
-    readers: dict[str, Callable[[], float]] = {
-        "utilization_percent": lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        "memory_bytes": lambda: float(pynvml.nvmlDeviceGetMemoryInfo(handle).used),
-        "power_watts": lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / _MILLIWATTS,
-    }
-    found = {}
-    for name, read in readers.items():
-        with suppress(pynvml.NVMLError):
-            found[name] = read()
-    return found
+def _figures(gpu: Any, names: Iterable[str]) -> dict[str, float]:
+    told = {name: _told_by_driver(partial(_FIGURES[name], gpu)) for name in names}
+    return {name: found for name, found in told.items() if found is not None}
 
 
 def process_tree(root: int) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
-"""The device that a model runs on, and its hardware and software, as an evaluation records them.
+"""The device that a model runs on, how it runs there, and the hardware and software around it.
 
-Owns the default number of threads of an operator, one rule for all frameworks, so that they compare; and
-the shared libraries that this process has loaded, with the versions that CUDA's libraries tell.
+Owns the default number of threads of an operator, one rule for all frameworks, so that they compare; the
+shared libraries that this process has loaded, with the versions that CUDA's libraries tell; and this process
+as a resource of OpenTelemetry's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import ctypes
 import os
 import platform
 import socket
+import sys
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +25,7 @@ import pynvml
 
 from inferometer.agent import __version__
 from inferometer.agent.hardware.allocator import SETTING, allocator_in_use
+from inferometer.manifests.errors import ConfigurationError
 
 
 class DeviceKind(str, Enum):
@@ -51,7 +55,61 @@ class Device:
 CPU = Device()
 
 
+class Weights(str, Enum):
+    """The source of a model's weights.
+
+    ``RANDOM`` weights are drawn from a seed, for models that are built in code. They serve measurements of
+    speed only.
+    """
+
+    PRETRAINED = "pretrained"
+    RANDOM = "random"
+
+
+class Precision(str, Enum):
+    """The type of the numbers that a model in code computes with; a model in a file has its own."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorOptions:
+    """The options of a predictor.
+
+    Attributes:
+        device: The device that runs the model.
+        threads: Threads that one operator may use on the CPU; None means the default.
+        weights: The source of the weights.
+        seed: The seed of random weights.
+        spare_cores: Cores that the default number of threads leaves free, for instance for the load
+            generator: between two operators the threads of a framework spin, and block their cores.
+        precision: The type of the numbers that a model in code computes with; see ``Predictor.casts_to``.
+        cudnn_benchmark: Whether cuDNN times its algorithms for each shape and takes the fastest; None leaves
+            the framework's default, and without a GPU it changes nothing.
+    """
+
+    device: Device = CPU
+    threads: int | None = None
+    weights: Weights = Weights.PRETRAINED
+    seed: int = 0
+    spare_cores: int = 0
+    precision: Precision = Precision.FLOAT32
+    cudnn_benchmark: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ConfigurationError(f"threads: found {self.threads}; allowed: 1 or more")
+
+    @property
+    def operator_threads(self) -> int:
+        """``threads``, or the default, which is the same for all frameworks."""
+        return self.threads or default_threads(self.spare_cores)
+
+
 _MAPS = Path("/proc/self/maps")
+_PROCESSORS = Path("/sys/devices/system/cpu")
 
 
 def loaded_library(prefix: str, folder: Path | None = None, maps: Path = _MAPS) -> Path | None:
@@ -293,31 +351,39 @@ def read_environment(
     )
 
 
-def container_architecture(machine: str) -> str:
-    """Returns the name of an architecture in container images; ``machine`` is the system's name.
+def container_architecture(machine: str | None = None) -> str:
+    """Returns the name of an architecture in container images.
 
-    It is empty if the system does not report one.
+    Args:
+        machine: The system's name of it; None for that of this machine.
+
+    Returns:
+        The name; empty if the system does not report one.
     """
-    name = machine.strip().casefold()
+    name = (platform.machine() if machine is None else machine).strip().casefold()
     return _CONTAINER_ARCHITECTURES.get(name, name)
+
+
+def usable_processors() -> set[int]:
+    """The numbers of the logical processors that this process may run on."""
+    try:
+        return os.sched_getaffinity(0)
+    except AttributeError:  # not every system has processor affinity
+        return set(range(os.cpu_count() or 1))
 
 
 def usable_cores() -> int:
     """The number of logical processors that this process may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not every system has processor affinity
-        return os.cpu_count() or 1
+    return len(usable_processors())
 
 
-def read_governor(processors: Path = Path("/sys/devices/system/cpu")) -> str:
+def read_governor(processors: Path = _PROCESSORS) -> str:
     """Reads the frequency governors of the processors that this process may run on; see ``Environment``."""
     found = set()
-    with suppress(AttributeError):  # not every system has processor affinity
-        for number in os.sched_getaffinity(0):
-            with suppress(OSError):
-                path = processors / f"cpu{number}/cpufreq/scaling_governor"
-                found.add(path.read_text(encoding="utf-8").strip())
+    for number in usable_processors():
+        with suppress(OSError):
+            path = processors / f"cpu{number}/cpufreq/scaling_governor"
+            found.add(path.read_text(encoding="utf-8").strip())
     return ", ".join(sorted(found))
 
 
@@ -357,33 +423,64 @@ def _read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
     return (), None
 
 
-_VARIABLE = "OMP_NUM_THREADS"
-_TOPOLOGY = Path("/sys/devices/system/cpu")
-
-
 def default_threads(spare_cores: int = 0) -> int:
     """Returns how many threads an operator may use on the CPU if no option says it.
 
     ``OMP_NUM_THREADS`` if it is set, also for frameworks that do not read it; else one thread for each core
     that this process may use. ``spare_cores`` are left free, and at least one thread remains.
     """
-    threads = _threads_of_variable() or usable_physical_cores()
+    outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # of nested levels
+    threads = (int(outermost) if outermost.isdecimal() else 0) or usable_physical_cores()
     if spare_cores:
         threads = min(threads, usable_cores() - spare_cores)
     return max(1, threads)
 
 
-def usable_physical_cores(topology: Path = _TOPOLOGY) -> int:
+def usable_physical_cores(topology: Path = _PROCESSORS) -> int:
     """Returns the number of cores that this process may use; its logical processors count once."""
+    siblings = (topology / f"cpu{number}/topology/thread_siblings_list" for number in usable_processors())
     try:
-        processors = os.sched_getaffinity(0)
-        siblings = (topology / f"cpu{number}/topology/thread_siblings_list" for number in processors)
         return len({path.read_text(encoding="utf-8").strip() for path in siblings})
-    except (AttributeError, OSError):  # the system has no processor affinity, or does not tell the siblings
+    except OSError:  # the system does not tell the siblings
         return min(psutil.cpu_count(logical=False) or usable_cores(), usable_cores())
 
 
-def _threads_of_variable() -> int | None:
-    """The number in ``OMP_NUM_THREADS``, of nested levels the outermost; None without a valid one."""
-    outermost = os.environ.get(_VARIABLE, "").partition(",")[0].strip()
-    return int(outermost) or None if outermost.isdecimal() else None
+CLIENT_SERVICE = "inferometer"
+"""The ``service.name`` of a process that evaluates."""
+AGENT_SERVICE = "inferometer-agent"
+"""The ``service.name`` of a served agent."""
+_NAMESPACE = uuid.UUID("4d63009a-8d0f-11ee-aad7-4c796ed8e320")  # OpenTelemetry's, for service.instance.id
+
+
+def process_resource(service: str = CLIENT_SERVICE, instance: str = "") -> tuple[tuple[str, str | int], ...]:
+    """Returns the attributes of this process by OpenTelemetry's conventions, sorted by name.
+
+    ``service.instance.id`` is the same at every call; ``instance`` tells several services of one process
+    apart. ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` take precedence. The command line is left
+    out, because it may have a secret.
+    """
+    host, process = socket.gethostname(), psutil.Process()
+    name = f"{host}/{process.pid}/{process.create_time()}/{service}/{instance}"
+    found: dict[str, str | int] = {
+        "host.arch": container_architecture(),
+        "host.name": host,
+        "os.type": sys.platform,
+        "process.executable.name": os.path.basename(sys.executable),  # noqa: PTH119 - it may be empty
+        "process.pid": process.pid,
+        "process.runtime.name": sys.implementation.name,
+        "process.runtime.version": platform.python_version(),
+        "service.instance.id": str(uuid.uuid5(_NAMESPACE, name)),
+        "service.name": service,
+        "service.version": __version__,
+    }
+    return tuple(sorted((found | _configured_resource()).items()))
+
+
+def _configured_resource() -> dict[str, str | int]:
+    """Returns the attributes that the environment sets."""
+    if not (os.environ.get("OTEL_RESOURCE_ATTRIBUTES") or os.environ.get("OTEL_SERVICE_NAME")):
+        return {}  # as nearly always: this loads no library
+    from opentelemetry.sdk.resources import OTELResourceDetector
+
+    given = OTELResourceDetector().detect().attributes
+    return {name: value for name, value in given.items() if isinstance(value, str)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from inferometer.manifests.errors import (
     printable,
     suggestion,
 )
-from inferometer.manifests.fields import DYNAMIC_AXIS
+from inferometer.manifests.inputs import DYNAMIC_AXIS, ElementType, TensorElementType
 from inferometer.manifests.loader import parse_manifest
-from inferometer.manifests.schema import ElementType, ModelManifest, TensorElementType
+from inferometer.manifests.schema import ModelManifest
 
 INFERRED = "manifest"
 """The attribute of a manifest that says where it was inferred from."""
@@ -139,7 +139,8 @@ def _given(
         raise ConfigurationError(f"{where}: has no inputs; accepted: a model with inputs")
     several = len(signature.inputs) > 1
     if several and wanted.shape is not None:
-        names = f"{len(signature.inputs)} inputs: {_listed(each.name for each in signature.inputs)}"
+        shown_names = [each.name for each in signature.inputs[:5]] + ["…"] * (len(signature.inputs) > 5)
+        names = f"{len(signature.inputs)} inputs: {', '.join(shown_names)}"
         raise ConfigurationError(f"{where}: has {names}; one shape describes a model with one input")
     inputs, shown, batches = [], [], set()
     for place, found in enumerate(signature.inputs):
@@ -235,7 +236,8 @@ def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int,
             f"{where}: input {found.name} has the shape {_shown(shape)}; accepted: a batch, and 1 to 8 sizes"
         )
     if given is None:
-        if shape is not None and not _may_be_image(shape):
+        # an input with the axes of images has open sizes where a size is to be chosen
+        if shape is not None and len(shape) != _IMAGE_AXES:
             return tuple(DYNAMIC_AXIS if size is None else size for size in shape[1:])
         if shape is None or None in shape[1:]:
             known = f"the shape {_shown(shape)}, in which not only the batch is open" if shape else "no shape"
@@ -253,11 +255,6 @@ def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int,
             f"{_shown((None, *given))}"
         )
     return given
-
-
-def _may_be_image(shape: Sequence[int | None]) -> bool:
-    """Returns whether an input has the axes of images, whose open sizes mean a size to choose."""
-    return len(shape) == _IMAGE_AXES
 
 
 def _element_type(where: str, found: InputSignature, wanted: Wanted) -> str:
@@ -297,8 +294,3 @@ def _described(image: Mapping[str, Any]) -> str:
 def _shown(shape: Sequence[int | None]) -> str:
     names = ["batch" if shape[:1] == (None,) else str(shape[0])] if shape else []
     return f"({', '.join([*names, *('?' if size is None else str(size) for size in shape[1:])])})"
-
-
-def _listed(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:5]) + (", …" if len(listed) > 5 else "")

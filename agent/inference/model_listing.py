@@ -7,7 +7,6 @@ index serves lists only: opening a model reads its manifest.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from packaging.version import Version
 
 from inferometer.agent import __version__
 from inferometer.agent.artifacts.locations import Availability, availability_of, model_files
+from inferometer.agent.files import replacing
 from inferometer.manifests.errors import ManifestError
 from inferometer.manifests.files import check_directories, manifest_files
 from inferometer.manifests.versions import Constraint
@@ -68,7 +68,7 @@ class ListedModel:
         return self.availability(cache_directory) is Availability.MISSING
 
     def availability(self, cache_directory: Path) -> Availability:
-        """Returns where the model's files are; see ``agent.artifacts.locations.availability``."""
+        """Returns where the model's files are; see ``agent.artifacts.locations.availability_of``."""
         return availability_of(
             ((tuple(map(Path, candidates)), url) for candidates, url in self.files), cache_directory
         )
@@ -127,15 +127,8 @@ def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
         if entry["model"] is not None:
             files = tuple((tuple(candidates), url) for candidates, url in entry["model"]["files"])
             model = ListedModel(**entry["model"] | {"files": files})
-            found.setdefault(
-                (
-                    model.name.casefold(),
-                    canonicalize_version(model.version),
-                    model.framework.casefold(),
-                    model.constraint,
-                ),
-                model,
-            )
+            name, framework = model.name.casefold(), model.framework.casefold()
+            found.setdefault((name, canonicalize_version(model.version), framework, model.constraint), model)
     ordered = sorted(found.values(), key=lambda model: model.framework.casefold())
     ordered.sort(key=lambda model: Version(model.version), reverse=True)
     ordered.sort(key=lambda model: model.name.casefold())
@@ -144,7 +137,7 @@ def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
 
 def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
     """Returns the entry of a file in the index, and whether the file could be read."""
-    from inferometer.agent.inference.selection import unsupported_here
+    from inferometer.agent.inference.requirements import unsupported_here
     from inferometer.manifests.loader import load_manifest
     from inferometer.manifests.schema import DatasetManifest, ModelManifest
 
@@ -207,16 +200,7 @@ def _write(index: Path, program: list[Any], entries: Mapping[str, Any]) -> None:
     """Replaces the index atomically, without files that no longer exist."""
     kept = {name: entry for name, entry in entries.items() if Path(name).exists()}
     content = json.dumps({"program": program, "files": kept})
-    import tempfile  # most lists change nothing
-
     with suppress(OSError):
         index.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=index.parent, prefix=".models-")
-        partial = Path(name)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(content)
-            partial.replace(index)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        with replacing(index, mode=0o600) as file:
+            file.write(content.encode())

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.predictor import Predictor, Tensors
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.preparation import (
     Clock,
-    Fetch,
     Gate,
     Preparation,
     PreparedInput,
@@ -31,15 +29,13 @@ from inferometer.agent.inference.results import (
     Infer,
     Inferred,
     InputFailure,
-    Outputs,
     Postprocessor,
     QueueTimes,
-    RawOutputs,
     Stage,
     StageTimes,
 )
 from inferometer.agent.inference.run_tracing import RunTracing
-from inferometer.agent.preprocessing.inputs import Input, Origin, batch_size
+from inferometer.agent.preprocessing.inputs import Fetch, Input, Origin, Tensors, batch_size
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import AttributeValue, Profiler, TraceLevel, TraceScope
 from inferometer.manifests.errors import HungError, PredictionError
@@ -108,29 +104,10 @@ class _PreparedBatch:
     ) -> BatchResult:
         """Returns the result of a batch without any prediction."""
         failures = self.failures + tuple(InputFailure(id_, stage, str(error)) for id_ in self.ids)
-        return BatchResult((), None, failures, self._times(predict_ns, 0), queue)
+        return BatchResult((), None, failures, self.times(predict_ns, 0), queue)
 
-    def answered(
-        self,
-        outputs: Outputs,
-        usable: NDArray[np.bool_],
-        predict_ns: int,
-        postprocess_ns: int,
-        queue: QueueTimes | None,
-        invalid_row: str,
-    ) -> BatchResult:
-        """Returns the result; ``outputs`` has the ``usable`` rows only; others failed as ``invalid_row``."""
-        ids, failures = self.ids, self.failures
-        if not usable.all():
-            rows = list(zip(ids, usable, strict=True))
-            ids = tuple(id_ for id_, fine in rows if fine)
-            failures += tuple(
-                InputFailure(id_, Stage.POSTPROCESS, invalid_row) for id_, fine in rows if not fine
-            )
-        times = self._times(predict_ns, postprocess_ns)
-        return BatchResult(ids, outputs if ids else None, failures, times, queue)
-
-    def _times(self, predict_ns: int, postprocess_ns: int) -> StageTimes:
+    def times(self, predict_ns: int, postprocess_ns: int) -> StageTimes:
+        """Returns the times of the whole batch."""
         return StageTimes(self.read_ns, self.preprocess_ns, predict_ns, postprocess_ns)
 
 
@@ -227,7 +204,7 @@ class Pipeline:
         attributes = {**self._attributes, "batch_requests": requests}
         tracing = RunTracing(trace, self._open_profiler(trace), attributes, name)
         with self._collecting(tracing):
-            tracing.begin_prepared(size)
+            tracing.begin(size)
             begun = self._clock()
             try:
                 yield tracing
@@ -366,7 +343,7 @@ class Pipeline:
                 for batch in batches:
                     inputs = list(itertools.islice(prepared, len(batch)))
                     result = self._finish(inputs, tracing)
-                    if not _shares_memory(result.outputs, inputs[0].batch):
+                    if not result.shares_memory(inputs[0].batch):
                         self._preparation.take_back(inputs[0].batch, len(batch))
                     yield result
         finally:
@@ -446,14 +423,19 @@ class Pipeline:
         """Returns the result of a batch, from the outputs of the model."""
         started = self._clock()
         try:
-            predictions, usable = self._postprocessor(inferred.outputs, len(batch.ids), batch.origins)
+            outputs, usable = self._postprocessor(inferred.outputs, len(batch.ids), batch.origins)
         except PredictionError as error:
             return batch.failed(Stage.POSTPROCESS, error, inferred.predict_ns, inferred.queue)
         ended = self._clock()
         if tracing is not None:
             tracing.after_postprocess(started, ended)
-        times, reason = (inferred.predict_ns, ended - started), self._postprocessor.invalid_row
-        return batch.answered(predictions, usable, *times, inferred.queue, reason)
+        ids, failures = batch.ids, batch.failures
+        if not usable.all():  # the outputs have the other rows only
+            reason, rows = self._postprocessor.invalid_row, list(zip(ids, usable, strict=True))
+            ids = tuple(id_ for id_, fine in rows if fine)
+            failures += tuple(InputFailure(id_, Stage.POSTPROCESS, reason) for id_, fine in rows if not fine)
+        times = batch.times(inferred.predict_ns, ended - started)
+        return BatchResult(ids, outputs if ids else None, failures, times, inferred.queue)
 
     def _traced_predict(self, inputs: Tensors, tracing: RunTracing) -> Inferred:
         tracing.before_predict()
@@ -466,10 +448,3 @@ class Pipeline:
         ended = self._clock()
         tracing.after_predict(started, ended)
         return Inferred(outputs, ended - started)
-
-
-def _shares_memory(outputs: Outputs | None, batch: Tensors) -> bool:
-    """Returns whether outputs may share the memory of the batch, as when a model returns its input."""
-    return isinstance(outputs, RawOutputs) and any(
-        np.may_share_memory(tensor, array) for tensor in outputs.tensors.values() for array in batch.values()
-    )

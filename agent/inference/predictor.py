@@ -10,8 +10,6 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -22,9 +20,8 @@ from typing_extensions import Self
 
 from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.hardware.environment import CPU, Device, FrameworkDetails, default_threads
-from inferometer.agent.preprocessing.inputs import Tensors as Tensors
-from inferometer.agent.preprocessing.inputs import dtype_of
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions
+from inferometer.agent.preprocessing.inputs import Tensors, dtype_of, quoted
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,
@@ -35,8 +32,8 @@ from inferometer.manifests.errors import (
     PredictionError,
     suggestion,
 )
-from inferometer.manifests.fields import FIRST_INPUT, is_numbered_layer
-from inferometer.manifests.schema import AxisSizes, ModelManifest, TensorSpec
+from inferometer.manifests.inputs import FIRST_INPUT, AxisSizes, TensorSpec, is_numbered_layer
+from inferometer.manifests.schema import ModelManifest
 
 
 def number_of(name: str) -> int | None:
@@ -91,57 +88,35 @@ def found_names(where: object, tensors: Sequence[TensorSpec], found: Sequence[st
 _NO_TURN = nullcontext()
 
 
-class Weights(str, Enum):
-    """The source of a model's weights.
+def inputs_of_examples(
+    model: str,
+    examples: Sequence[InputSignature],
+    float_type: str = "float32",
+    arguments: Sequence[str] = (),
+) -> tuple[InputSignature, ...]:
+    """Returns the inputs of a model in memory that does not state them, from examples.
 
-    ``RANDOM`` weights are drawn from a seed, for models that are built in code. They serve measurements of
-    speed only.
+    Args:
+        model: The name of the model in messages.
+        examples: The tensors of a batch.
+        float_type: The dtype of the tensors that are floats.
+        arguments: The names of the model's arguments, for several examples without names.
+
+    Raises:
+        ConfigurationError: There are no examples.
     """
-
-    PRETRAINED = "pretrained"
-    RANDOM = "random"
-
-
-class Precision(str, Enum):
-    """The type of the numbers that a model in code computes with; a model in a file has its own."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-
-
-@dataclass(frozen=True, slots=True)
-class PredictorOptions:
-    """The options of a predictor.
-
-    Attributes:
-        device: The device that runs the model.
-        threads: Threads that one operator may use on the CPU; None means the default.
-        weights: The source of the weights.
-        seed: The seed of random weights.
-        spare_cores: Cores that the default number of threads leaves free, for instance for the load
-            generator: between two operators the threads of a framework spin, and block their cores.
-        precision: The type of the numbers that a model in code computes with; see ``Predictor.casts_to``.
-        cudnn_benchmark: Whether cuDNN times its algorithms for each shape and takes the fastest; None leaves
-            the framework's default, and without a GPU it changes nothing.
-    """
-
-    device: Device = CPU
-    threads: int | None = None
-    weights: Weights = Weights.PRETRAINED
-    seed: int = 0
-    spare_cores: int = 0
-    precision: Precision = Precision.FLOAT32
-    cudnn_benchmark: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise ConfigurationError(f"threads: found {self.threads}; allowed: 1 or more")
-
-    @property
-    def operator_threads(self) -> int:
-        """``threads``, or the default, which is the same for all frameworks."""
-        return self.threads or default_threads(self.spare_cores)
+    if not examples:
+        raise ConfigurationError(f"{model} does not tell its input; give inputs, an array of samples")
+    inputs = []
+    for place, example in enumerate(examples):
+        element_type = example.element_type or float_type
+        if element_type.startswith("float"):
+            element_type = float_type
+        name = FIRST_INPUT
+        if len(examples) > 1:
+            name = arguments[place] if len(arguments) >= len(examples) else f"input{place}"
+        inputs.append(InputSignature(example.name or name, element_type, example.shape))
+    return tuple(inputs)
 
 
 class Predictor(Closeable):
@@ -347,10 +322,8 @@ class Predictor(Closeable):
         model, tensors = str(self), self.tensors
         names = [each.name for each in tensors]
         if len(inputs) != len(names) or any(name not in inputs for name in names):
-            found = ", ".join(f'"{name}"' for name in inputs) or "none"
-            takes = ", ".join(f'"{name}"' for name in names)
-            takes = f"one, {takes}" if len(names) == 1 else takes
-            raise PredictionError(f"{model}: found the inputs {found}; it takes {takes}")
+            takes = f"one, {quoted(names)}" if len(names) == 1 else quoted(names)
+            raise PredictionError(f"{model}: found the inputs {quoted(inputs) or 'none'}; it takes {takes}")
         checked = {
             each.name: checked_array(model, each, inputs[each.name], PredictionError) for each in tensors
         }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from inferometer.agent.inference.results import InputFailure, Stage
-from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Origin, Tensors, Url
+from inferometer.agent.preprocessing.inputs import EncodedImage, Fetch, Input, Origin, Tensors, Url
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.manifests.errors import InputError, SessionError
 
@@ -45,7 +45,6 @@ class Gate:
         self._predicting = 0
         self._waiting_to_prepare = 0
         self._ended_predictions = 0
-        self._prediction = _Prediction(self)
 
     @property
     def is_free(self) -> bool:
@@ -70,10 +69,10 @@ class Gate:
 
     def predict(self) -> AbstractContextManager[object]:
         """Holds the gate while one batch is predicted."""
-        return _OPEN if self.overlap else self._prediction
+        return _OPEN if self.overlap else self  # a generator would be several times slower
 
-    def begin_prediction(self) -> None:
-        """Waits until no preparation is in progress, and blocks preparations until ``end_prediction``."""
+    def __enter__(self) -> None:
+        """Waits until no preparation is in progress, and blocks preparations until ``__exit__``."""
         with self._lock:
             self._predicting += 1
             try:
@@ -84,7 +83,7 @@ class Gate:
                 raise
             self._running_since_s = self._clock()
 
-    def end_prediction(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Releases the preparations that wait for the prediction."""
         with self._lock:
             self._end_prediction()
@@ -134,19 +133,6 @@ class Gate:
             self._condition.notify_all()
 
 
-class _Prediction:
-    """The context manager of ``Gate.predict``. Thread-safe; a generator would be several times slower."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-
-    def __enter__(self) -> None:
-        self._gate.begin_prediction()
-
-    def __exit__(self, *_: object) -> None:
-        self._gate.end_prediction()
-
-
 BATCHES_AHEAD = 2
 """The least number of batches that are prepared together."""
 INPUTS_AHEAD = 256
@@ -163,8 +149,6 @@ def round_size(tensor_bytes: int, batch_size: int) -> int:
 
 Clock: TypeAlias = Callable[[], int]
 """A monotonic clock in nanoseconds."""
-Fetch: TypeAlias = Callable[[str], bytes]
-"""Returns the content at a URL, or raises InputError."""
 _SHARES = 8
 """Tasks for each thread: with one, a thread with small images would wait for one with large images."""
 

@@ -42,7 +42,7 @@ class FrameworkEntry:
             ``Predictor.signature_of_object``.
         trainer: Its trainer as ``"module:Class"``, imported when a model is trained; empty for none.
         companions: The function that returns the processes beside its ranks, as ``"module:function"``; it
-            does not import the framework. ``agent.training.companion`` defines its interface. Empty for none.
+            does not import the framework. ``agent.training.trainer`` defines its interface. Empty for none.
         operators: The class that runs its single operators, as ``"module:Class"``; empty for none.
     """
 
@@ -82,29 +82,10 @@ class FrameworkEntry:
         """
         from inferometer.agent.inference.predictor import Predictor
 
-        predictor = self._import(self.predictor)
+        predictor = self.import_part(self.predictor)
         if not (isinstance(predictor, type) and issubclass(predictor, Predictor)):
             raise FrameworkUnavailableError(f"framework {self.name}: {self.predictor} is no Predictor")
         return predictor
-
-    def load_trainer(self) -> object:
-        """Imports the trainer, a class; ``agent.training`` defines its interface.
-
-        Raises:
-            ConfigurationError: The framework trains no models.
-            FrameworkUnavailableError: The framework is not installed, or fails to import.
-        """
-        if not self.trainer:
-            raise ConfigurationError(f"framework {self.name} trains no models")
-        return self._import(self.trainer)
-
-    def load_companions(self) -> object:
-        """Imports the function that returns the companions of the framework's ranks; None if there is none.
-
-        Raises:
-            FrameworkUnavailableError: The framework is not installed.
-        """
-        return self._import(self.companions) if self.companions else None
 
     def load_operators(self) -> object:
         """Imports the class that runs the framework's operators; ``agent.operators`` defines its interface.
@@ -115,10 +96,14 @@ class FrameworkEntry:
         """
         if not self.operators:
             raise ConfigurationError(f"framework {self.name} runs no single operators")
-        return self._import(self.operators)
+        return self.import_part(self.operators)
 
-    def _import(self, place: str) -> object:
-        """Imports a class of an installed framework."""
+    def import_part(self, place: str) -> object:
+        """Imports a part of the framework, such as its ``trainer``, from ``"module:Class"``.
+
+        Raises:
+            FrameworkUnavailableError: The framework is not installed, or fails to import.
+        """
         self.require_installed()
         module, _, attribute = place.partition(":")
         try:

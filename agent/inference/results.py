@@ -11,27 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.artifacts.files import get_file
+from inferometer.agent.artifacts.files import ArtifactCache, get_file
 from inferometer.agent.artifacts.locations import labels_file
-from inferometer.agent.hardware.environment import Device, Environment
-from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.hardware.environment import Device, Environment, Precision, Weights
 from inferometer.agent.preprocessing.inputs import Origin, Tensors
-from inferometer.agent.tasks.predictions import Classifications as Classifications
-from inferometer.agent.tasks.predictions import Outputs as Outputs
-from inferometer.agent.tasks.predictions import PredictedInputs
-from inferometer.agent.tasks.predictions import Predictions as Predictions
-from inferometer.agent.tasks.predictions import RawOutputs as RawOutputs
+from inferometer.agent.tasks.predictions import Outputs, PredictedInputs, RawOutputs
 from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError, PredictionError
 from inferometer.manifests.schema import ModelManifest, ModelOutput
-
-if TYPE_CHECKING:
-    from inferometer.agent.artifacts.files import ArtifactCache
 
 
 class Stage(str, Enum):
@@ -117,6 +109,13 @@ class BatchResult:
     failures: tuple[InputFailure, ...]
     times: StageTimes
     queue: QueueTimes | None = None
+
+    def shares_memory(self, batch: Tensors) -> bool:
+        """Returns whether outputs may share the memory of the batch, as when a model returns its input."""
+        tensors = self.outputs.tensors if isinstance(self.outputs, RawOutputs) else {}
+        return any(
+            np.may_share_memory(tensor, array) for tensor in tensors.values() for array in batch.values()
+        )
 
 
 LOCAL_AGENT = "local"

@@ -1,10 +1,16 @@
-"""The spans of a run of batches through the pipeline."""
+"""The spans of a run of batches through the pipeline, and samples of the hardware meanwhile."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
+import psutil
+
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.conditions import GpuReader
+from inferometer.agent.hardware.environment import Device
 from inferometer.agent.inference.preparation import PreparedInput
 from inferometer.agent.tracing.recorder import (
     AttributeValue,
@@ -20,6 +26,8 @@ from inferometer.manifests.errors import InferometerError, one_line
 _READ = SpanKind("read", TraceLevel.APPLICATION_TRACE)
 _PREPROCESS = SpanKind("preprocess", TraceLevel.APPLICATION_TRACE)
 _POSTPROCESS = SpanKind("postprocess", TraceLevel.APPLICATION_TRACE)
+SAMPLE_INTERVAL_S = 0.1
+"""The time between two samples of the hardware. A sample takes about 0.1 ms, on a thread of its own."""
 
 
 class RunTracing:
@@ -53,7 +61,7 @@ class RunTracing:
 
     def begin_batch(self, inputs: Sequence[PreparedInput]) -> None:
         """Records the preparation of the next batch's inputs."""
-        self._begin(len(inputs))
+        self.begin(len(inputs))
         for each in inputs:
             end_ns = each.read_at_ns + each.read_ns
             self._add(_READ, each.read_at_ns, end_ns, thread=each.thread)
@@ -61,13 +69,15 @@ class RunTracing:
                 end_ns = each.preprocess_at_ns + each.preprocess_ns
                 self._add(_PREPROCESS, each.preprocess_at_ns, end_ns, thread=each.thread)
 
-    def begin_prepared(self, size: int) -> None:
-        """Begins the next batch, of ``size`` inputs that were prepared elsewhere."""
-        self._begin(size)
+    def begin(self, size: int) -> None:
+        """Begins the next batch, of ``size`` inputs."""
+        self._batch += 1
+        self._step_id = self._recorder.new_id()
+        self._size = size
 
     def begin_tensor(self, size: int, start_ns: int, end_ns: int) -> None:
         """Records the check of the next batch, which is one tensor of ``size`` inputs."""
-        self._begin(size)
+        self.begin(size)
         self._add(_PREPROCESS, start_ns, end_ns, thread=threading.get_native_id())
 
     def before_predict(self) -> None:
@@ -118,11 +128,6 @@ class RunTracing:
                 self._recorder.note(f"no layers of {lost} batches: {one_line(error)}")
                 self._profiler.close()
 
-    def _begin(self, size: int) -> None:
-        self._batch += 1
-        self._step_id = self._recorder.new_id()
-        self._size = size
-
     def _kind_of_batch(self) -> tuple[SpanKind, SpanKind]:
         """Returns the kinds of ``predict_step`` and ``predict`` for a batch of this size."""
         kinds = self._kinds.get(self._size)
@@ -149,3 +154,70 @@ class RunTracing:
         self._recorder.add(
             kind, start_ns, end_ns, parent_id, span_id=span_id, batch=self._batch, thread=thread
         )
+
+
+class HardwareSampler(Closeable):
+    """Adds a span for each interval between two samples, from ``start`` to ``close``.
+
+    Its attributes, each behind ``inferometer.``: ``process_cpu_percent`` (of one core, over the interval; 200
+    means two whole cores), ``process_memory_bytes`` (resident, at its end), ``system_cpu_percent`` (of all
+    cores), and for a GPU ``gpu_utilization_percent``, ``gpu_memory_bytes`` (of all processes),
+    ``gpu_power_watts``, ``gpu_sm_clock_mhz`` and ``gpu_temperature_celsius``, as far as the driver reports
+    them.
+
+    ``gpu_reader`` reads the figures of a GPU in place of NVML.
+    """
+
+    def __init__(
+        self,
+        scope: TraceScope,
+        device: Device,
+        interval_s: float = SAMPLE_INTERVAL_S,
+        gpu_reader: Callable[[], dict[str, float]] | None = None,
+    ) -> None:
+        self._scope = scope
+        self._interval_s = interval_s
+        self._process = psutil.Process()
+        self._gpu: GpuReader | None = None
+        self._read_gpu = gpu_reader
+        if device.is_gpu and gpu_reader is None:
+            self._gpu = GpuReader(device)
+            self._read_gpu = self._gpu.figures
+            if self._gpu.error is not None:
+                scope.recorder.note(f"no figures of {device}: NVML cannot read it: {self._gpu.error}")
+        elif not device.is_gpu:
+            scope.recorder.note("no figures of a GPU: the model runs on the CPU")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="hardware-sampler", daemon=True)
+
+    def start(self) -> None:
+        """Starts the sampling thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Takes a last sample and stops; calling it again does nothing."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._gpu is not None:
+            self._gpu.close()
+
+    def _sample(self) -> None:
+        clock = self._scope.recorder.clock
+        self._process.cpu_percent()  # the first call begins the interval of the next one
+        psutil.cpu_percent()
+        started_ns = clock()
+        stopped = False
+        while not stopped:
+            stopped = self._stopping.wait(self._interval_s)
+            figures: dict[str, float] = {}
+            with suppress(psutil.Error):
+                figures["process_cpu_percent"] = self._process.cpu_percent()
+                figures["process_memory_bytes"] = self._process.memory_info().rss
+                figures["system_cpu_percent"] = psutil.cpu_percent()
+            if self._read_gpu is not None:
+                figures |= self._read_gpu()
+            ended_ns = clock()
+            kind = SpanKind.of("hardware_sample", TraceLevel.HARDWARE_TRACE, **figures)
+            self._scope.add(kind, started_ns, ended_ns, thread=threading.get_native_id())
+            started_ns = ended_ns

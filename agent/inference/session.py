@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,27 +11,29 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
-from inferometer.agent.artifacts.files import Artifacts, InputSignature, get_file, resolve_model
+from inferometer.agent.artifacts.files import (
+    ArtifactCache,
+    Artifacts,
+    InputSignature,
+    get_file,
+    resolve_model,
+)
 from inferometer.agent.artifacts.locations import shown, tokenizer_files
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import (
     CPU,
     Device,
+    Precision,
+    PredictorOptions,
+    Weights,
     container_architecture,
     read_environment,
     usable_cores,
 )
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import (
-    Precision,
-    Predictor,
-    PredictorOptions,
-    PredictorWatch,
-    Weights,
-    has_own_precision,
-)
-from inferometer.agent.inference.preparation import Clock, Fetch
+from inferometer.agent.inference.predictor import Predictor, PredictorWatch, has_own_precision
 from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import (
     BatchResult,
     Infer,
@@ -41,17 +42,14 @@ from inferometer.agent.inference.results import (
     SystemDescription,
     with_labels,
 )
-from inferometer.agent.inference.run_tracing import RunTracing
-from inferometer.agent.inference.selection import require_supported
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
-from inferometer.agent.preprocessing.inputs import Input, Tensors
+from inferometer.agent.inference.run_tracing import HardwareSampler, RunTracing
+from inferometer.agent.preprocessing.inputs import MAX_PIXELS, Fetch, Input, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor, model_preprocessor_of
 from inferometer.agent.tracing.recorder import AttributeValue, SpanKind, TraceLevel, TraceScope, traced
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, InputError
 from inferometer.manifests.schema import ModelManifest
 
 if TYPE_CHECKING:
-    from inferometer.agent.artifacts.files import ArtifactCache
     from inferometer.agent.inference.given_models import GivenModel
 
 MAX_THREADS = 1024
@@ -131,7 +129,7 @@ def open_session(
     fetch: Fetch = no_fetch,
     max_pixels: int = MAX_PIXELS,
     watch: PredictorWatch | None = None,
-    clock: Clock = time.perf_counter_ns,
+    clock: Callable[[], int] = time.perf_counter_ns,
     machine: str | None = None,
     trace: TraceScope | None = None,
     given: GivenModel | None = None,
@@ -213,7 +211,7 @@ def check_model(
 
     Raises what ``open_session`` raises for the framework, the device, the precision and the manifest.
     """
-    require_supported(manifest, container_architecture(machine or platform.machine()))
+    require_supported(manifest, container_architecture(machine or None))
     predictor = registry.find(manifest.framework.name).load()
     if (wanted := options.precision) is not None:  # also for a plug-in that casts nothing
         predictor.cast_of(manifest, wanted, in_memory=in_memory, asked=True)
@@ -276,7 +274,7 @@ def _span_attributes(manifest: ModelManifest, options: SessionOptions) -> dict[s
 
 
 class Session(Closeable):
-    """One open model. Thread-safe; satisfies ``evaluators.system.SystemUnderTest``.
+    """One open model. Thread-safe; satisfies ``evaluators.evaluation.SystemUnderTest``.
 
     Made by ``open_session``.
 
@@ -352,8 +350,6 @@ class Session(Closeable):
         if not trace.recorder.wants(TraceLevel.HARDWARE_TRACE):
             yield
             return
-        from inferometer.agent.tracing.hardware_sampler import HardwareSampler  # few runs need it
-
         with HardwareSampler(trace, self.description.device) as sampler:
             sampler.start()
             yield

@@ -32,7 +32,7 @@ from inferometer.agent.protocol.tensors import (
     strings,
 )
 from inferometer.manifests.errors import InputError, PredictionError, one_line, suggestion
-from inferometer.manifests.fields import DYNAMIC_AXIS
+from inferometer.manifests.inputs import DYNAMIC_AXIS
 from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2 as config
@@ -112,6 +112,11 @@ DATATYPES = {row[0]: Datatype(row[0], np.dtype(row[1]), row[2], row[3]) for row 
 """Every numeric datatype by its name."""
 
 
+_WIDE: Mapping[str | None, np.dtype[Any]] = {
+    "int_contents": np.dtype(np.int32),
+    "uint_contents": np.dtype(np.uint32),
+}
+"""The dtypes of the fields of several datatypes, which hold the elements of all of them."""
 STRINGS = Datatype(BYTES, np.dtype(object), config.TYPE_STRING, "bytes_contents")
 """UTF-8 here; Python's own strings in arrays of objects."""
 _OF_DTYPE = {datatype.dtype: datatype for datatype in (*DATATYPES.values(), STRINGS)}
@@ -200,8 +205,8 @@ def inputs_of(manifest: ModelManifest) -> dict[str, TensorSignature]:
     }
 
 
-_RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
-_RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
+RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 _INFER_RESPONSE = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 _SMALL_REQUEST_BYTES = 16 * 1024
@@ -234,7 +239,7 @@ def decode_request(content: bytes) -> InferCall:
         raw = [memoryview(each) for each in message.raw_input_contents]
         message.ClearField("raw_input_contents")
         return InferCall(message, raw)
-    rest, spans = cut_out(content, _RAW_INPUTS)
+    rest, spans = cut_out(content, RAW_INPUTS)
     view = memoryview(content)
     return InferCall(pb.ModelInferRequest.FromString(rest), [view[start:end] for start, end in spans])
 
@@ -254,12 +259,11 @@ def encode_stream_answer(answer: InferAnswer | pb.ModelStreamInferResponse) -> b
 def _parts(answer: InferAnswer) -> Parts:
     parts: Parts = [answer.message.SerializeToString()]
     for content in answer.raw:
-        parts += length_delimited(_RAW_OUTPUTS, [content])
+        parts += length_delimited(RAW_OUTPUTS, [content])
     return parts
 
 
 InputTensor: TypeAlias = pb.ModelInferRequest.InferInputTensor
-_SHARED_MEMORY = "shared_memory_region"
 
 
 def read_inputs(
@@ -326,19 +330,29 @@ def _check_batch(found: Tensors, what: str) -> None:
 
 def check_parameters(parameters: Any, where: str) -> None:
     """Raises InputError if the elements of a tensor are in shared memory."""
-    if _SHARED_MEMORY in parameters:
+    if REGION in parameters:
         raise InputError(f"{where}: shared memory is not offered here; send the elements in the request")
 
 
-def shown(text: str) -> str:
-    """Returns a name that a client sent as far as it fits into a message."""
-    return one_line(text, 80)
+def whole_number(parameters: Mapping[str, pb.InferParameter], name: str, default: int = 0) -> int:
+    """Returns a parameter that is a whole number from 0 on; -1 for another value, ``default`` for none."""
+    if name not in parameters:
+        return default
+    parameter = parameters[name]
+    chosen = parameter.WhichOneof("parameter_choice")
+    number = int(getattr(parameter, chosen)) if chosen in {"int64_param", "uint64_param"} else -1
+    return max(number, -1)
+
+
+def titled(kind: str, name: str) -> str:
+    """Returns how messages call what a client has named, such as ``input "data"``."""
+    return f'{kind} "{one_line(name, 80)}"'
 
 
 def _wrong_names(names: Sequence[str], wanted: Mapping[str, TensorSignature], what: str) -> InputError:
     for name in names:
         if name not in wanted:
-            return InputError(f'{what}: has no input "{shown(name)}"; {suggestion(name, list(wanted))}')
+            return InputError(f"{what}: has no {titled('input', name)}; {suggestion(name, wanted)}")
     takes = "one" if len(wanted) == 1 else f"one of each: {', '.join(wanted)}"
     for name in wanted:
         if (count := names.count(name)) != 1:
@@ -356,7 +370,7 @@ def _other(name: str, wanted: TensorSignature, where: str) -> Datatype:
         takes += f", and what that holds exactly: {', '.join(others)}"
     if name in DATATYPES or name in OTHER_DATATYPES:
         raise InputError(f"{where}: found datatype {name}; {takes}")
-    raise InputError(f'{where}: datatype "{shown(name)}" is not known; {takes}')
+    raise InputError(f"{where}: {titled('datatype', name)} is not known; {takes}")
 
 
 def _wrong_shape(
@@ -386,17 +400,15 @@ def _read_contents(item: InputTensor, datatype: Datatype, where: str) -> NDArray
             f"{where}: {len(elements)} elements in {datatype.contents} for shape {list(item.shape)}, "
             f"which takes {expected}"
         )
-    array: NDArray[Any] = np.array(elements, _wide(datatype))
+    return typed_elements(elements, datatype, where).reshape(tuple(item.shape))
+
+
+def typed_elements(elements: Sequence[Any], datatype: Datatype, where: str) -> NDArray[Any]:
+    """Returns numbers of typed contents; raises InputError for one that the datatype does not have."""
+    array: NDArray[Any] = np.array(elements, _WIDE.get(datatype.contents, datatype.dtype))
     if array.dtype != datatype.dtype:
         limits = np.iinfo(datatype.dtype)
-        if array.min() < limits.min or array.max() > limits.max:
+        if array.size and (array.min() < limits.min or array.max() > limits.max):
             raise InputError(f"{where}: has an element outside {limits.min}…{limits.max} of {datatype.name}")
         array = array.astype(datatype.dtype)
-    return array.reshape(tuple(item.shape))
-
-
-def _wide(datatype: Datatype) -> np.dtype[Any]:
-    """The dtype of the field's own elements, which holds all of them."""
-    return {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}.get(
-        datatype.contents or "", datatype.dtype
-    )
+    return array

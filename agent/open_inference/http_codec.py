@@ -11,10 +11,9 @@ from __future__ import annotations
 import base64
 import json
 import math
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
@@ -31,10 +30,11 @@ from inferometer.agent.open_inference.codec import (
     InferAnswer,
     InferCall,
     TensorSignature,
+    titled,
 )
-from inferometer.agent.protocol.tensors import MAX_DIMENSIONS, array_bytes
+from inferometer.agent.protocol.tensors import MAX_DIMENSIONS, array_bytes, pack, unpack
 from inferometer.manifests.errors import InputError, PredictionError, one_line
-from inferometer.manifests.fields import DYNAMIC_AXIS
+from inferometer.manifests.inputs import DYNAMIC_AXIS
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 LONG_BYTES = 64 * 1024
@@ -42,23 +42,30 @@ LONG_BYTES = 64 * 1024
 _ELEMENTS = 4096
 
 
+def json_object(
+    content: bytes | memoryview,
+    no_json: str = "is no JSON",
+    no_object: str = "is no object of JSON",
+    **options: Any,
+) -> dict[str, Any]:
+    """Parses a JSON object with ``options`` of Python's parser; raises InputError with either text."""
+    try:
+        found = json.loads(str(content, "utf-8"), **options)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{no_json}: {one_line(error, 100)}") from error
+    if not isinstance(found, dict):
+        raise InputError(no_object)
+    return found
+
+
 def read_object(content: memoryview) -> dict[str, Any]:
-    """Parses a JSON object; raises InputError if the text is not one.
+    """Parses the JSON object of a request; raises InputError if the text is not one.
 
     Python's parser blocks all other threads until it finishes, which takes seconds for tens of megabytes. In
     a long text, a Python function therefore parses each number, so that other threads can run in between.
     """
-    try:
-        text = str(content, "utf-8")
-        if len(content) > LONG_BYTES:
-            found = json.loads(text, parse_float=_read_float, parse_int=_read_int)
-        else:
-            found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the request is no JSON: {one_line(error, 100)}") from error
-    if not isinstance(found, dict):
-        raise InputError("the request's JSON is no object")
-    return found
+    options = {"parse_float": _read_float, "parse_int": _read_int} if len(content) > LONG_BYTES else {}
+    return json_object(content, "the request is no JSON", "the request's JSON is no object", **options)
 
 
 def text_of(value: Any) -> str:
@@ -109,10 +116,6 @@ def _field_value(field: FieldDescriptor, value: Any) -> Any:
     return base64.b64encode(value).decode("ascii") if field.type == FieldDescriptor.TYPE_BYTES else value
 
 
-_STRING_LENGTH = struct.Struct("<I")
-_MOST_AXES = 32
-
-
 def content_of(data: Any, datatype: str, count: int, where: str) -> memoryview:
     """Returns the elements of a tensor in JSON as the bytes of a binary tensor.
 
@@ -127,7 +130,12 @@ def content_of(data: Any, datatype: str, count: int, where: str) -> memoryview:
     if datatype == BYTES:
         texts = list(_flat(data, where))
         _check_count(len(texts), count, where)
-        return memoryview(b"".join(_text_content(text, where) for text in texts))
+        if not all(isinstance(text, str) for text in texts):
+            raise InputError(f"{where}: has an element that is no text, which {BYTES} takes in JSON")
+        try:
+            return memoryview(pack(text.encode() for text in texts))
+        except UnicodeEncodeError as error:
+            raise InputError(f"{where}: has a text that is no Unicode; send it as binary data") from error
     known = DATATYPES.get(datatype)
     if known is None:
         raise InputError(f"{where}: {datatype[:40]} has no form in JSON; send its elements as binary data")
@@ -148,20 +156,10 @@ def _flat(data: Sequence[Any], where: str, depth: int = 1) -> Iterator[Any]:
     for item in data:
         if not isinstance(item, list):
             yield item
-        elif depth == _MOST_AXES:
-            raise InputError(f"{where}: data is nested more than {_MOST_AXES} times")
+        elif depth == MAX_DIMENSIONS:
+            raise InputError(f"{where}: data is nested more than {MAX_DIMENSIONS} times")
         else:
             yield from _flat(item, where, depth + 1)
-
-
-def _text_content(text: Any, where: str) -> bytes:
-    if not isinstance(text, str):
-        raise InputError(f"{where}: has an element that is no text, which {BYTES} takes in JSON")
-    try:
-        content = text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{where}: has a text that is no Unicode; send it as binary data") from error
-    return _STRING_LENGTH.pack(len(content)) + content
 
 
 def _converted(found: NDArray[Any], data: Any, datatype: Datatype, where: str) -> NDArray[Any]:
@@ -202,7 +200,11 @@ def data_of(content: bytes | memoryview, datatype: str, name: str) -> list[Any]:
     no JSON form.
     """
     if datatype == BYTES:
-        return list(_unpacked_texts(bytes(content), name))
+        where = f'output "{name}"'
+        try:
+            return [text.decode() for text in unpack(memoryview(content), where)]
+        except UnicodeDecodeError as error:
+            raise InputError(f"{where}: has bytes that are no text; ask for binary_data") from error
     known = DATATYPES.get(datatype)
     if known is None:
         raise PredictionError(f'output "{name}": {datatype} has no form in JSON; ask for binary_data')
@@ -210,22 +212,15 @@ def data_of(content: bytes | memoryview, datatype: str, name: str) -> list[Any]:
     return elements
 
 
-def _unpacked_texts(content: bytes, name: str) -> Iterator[str]:
-    position = 0
-    while position < len(content):
-        (length,) = _STRING_LENGTH.unpack_from(content, position)
-        start, position = position + _STRING_LENGTH.size, position + _STRING_LENGTH.size + length
-        try:
-            yield content[start:position].decode()
-        except UnicodeDecodeError as error:
-            raise InputError(f'output "{name}": has bytes that are no text; ask for binary_data') from error
-
-
 BINARY_SIZE = "binary_data_size"
-_BINARY = "binary_data"
-_BINARY_OUTPUT = "binary_data_output"
-_MAX_INT64, _MAX_UINT64 = 2**63 - 1, 2**64 - 1
+BINARY = "binary_data"
+BINARY_OUTPUT = "binary_data_output"
+MAX_INT64, _MAX_UINT64 = 2**63 - 1, 2**64 - 1
 _EMPTY = memoryview(b"")
+
+
+Signatures: TypeAlias = Callable[[str, str], Sequence[TensorSignature]]
+"""Returns the inputs of a model by its name and version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,26 +245,26 @@ def read_infer_request(model: str, version: str, body: memoryview, head_bytes: i
         InputError: The body is not a valid request, or the sizes of its parts are inconsistent.
     """
     head = read_object(body[:head_bytes])
-    parameters = _object(head, "parameters", "the request")
-    by_default = _flag(parameters, _BINARY_OUTPUT, "parameters", default=False)
+    parameters = object_of(head, "parameters", "the request")
+    by_default = flag_of(parameters, BINARY_OUTPUT, "parameters", default=False)
     message = pb.ModelInferRequest()
     raw: list[memoryview] = []
     binary: dict[str, bool] = {}
     try:
         message.model_name, message.model_version = model, version
         message.id = _text(head, "id", "the request", required=False)
-        _fill(message.parameters, parameters, "parameters", {_BINARY_OUTPUT})
+        _fill(message.parameters, parameters, "parameters", {BINARY_OUTPUT})
         position = head_bytes
         for item in _objects(head, "inputs"):
             content, position = _read_input(message.inputs.add(), item, body, position)
             raw += [] if content is None else [content]
         for item in _objects(head, "outputs"):
             output = message.outputs.add(name=_text(item, "name", "an output"))
-            where = _titled("output", output.name)
-            of_output = _object(item, "parameters", where)
-            if _BINARY in of_output:
-                binary[output.name] = _flag(of_output, _BINARY, where, default=by_default)
-            _fill(output.parameters, of_output, where, {_BINARY})
+            where = titled("output", output.name)
+            of_output = object_of(item, "parameters", where)
+            if BINARY in of_output:
+                binary[output.name] = flag_of(of_output, BINARY, where, default=by_default)
+            _fill(output.parameters, of_output, where, {BINARY})
     except UnicodeEncodeError as error:
         raise InputError("the request has a text that is no Unicode") from error
     if position != len(body):
@@ -292,16 +287,14 @@ def read_raw_request(
     """
     if len(signatures) > 1:
         names = ", ".join(each.name for each in signatures)
-        raise InputError(
-            f"{_titled('model', model)} takes the inputs {names}; send them in JSON, or after it"
-        )
+        raise InputError(f"{titled('model', model)} takes the inputs {names}; send them in JSON, or after it")
     [signature] = signatures
     dimensions = signature.dimensions
     if signature.datatype is STRINGS:
-        raise InputError(f"{_titled('model', model)} takes {STRINGS.name}; send them in JSON, or after it")
+        raise InputError(f"{titled('model', model)} takes {STRINGS.name}; send them in JSON, or after it")
     if (dynamic := dimensions.count(DYNAMIC_AXIS)) > 1:
         raise InputError(
-            f"{_titled('model', model)} takes {list(signature.shape)}, whose sizes no body tells; "
+            f"{titled('model', model)} takes {list(signature.shape)}, whose sizes no body tells; "
             "send its elements in JSON, or after it"
         )
     size = signature.datatype.dtype.itemsize * math.prod(side for side in dimensions if side != DYNAMIC_AXIS)
@@ -309,7 +302,7 @@ def read_raw_request(
     if rest or not count:
         what = "a step of the dynamic axis" if dynamic else "an input"
         raise InputError(
-            f"the body has {len(body)} bytes, and {what} of {_titled('model', model)} has {size}; "
+            f"the body has {len(body)} bytes, and {what} of {titled('model', model)} has {size}; "
             "send a multiple of that"
         )
     shape = (count, *dimensions)
@@ -330,10 +323,10 @@ def _read_input(
     An input in shared memory has no elements.
     """
     tensor.name = _text(item, "name", "an input")
-    where = _titled("input", tensor.name)
+    where = titled("input", tensor.name)
     tensor.datatype = _text(item, "datatype", where)
     tensor.shape.extend(_shape(item, where))
-    parameters = _object(item, "parameters", where)
+    parameters = object_of(item, "parameters", where)
     _fill(tensor.parameters, parameters, where, {BINARY_SIZE})
     data, size = item.get("data"), parameters.get(BINARY_SIZE)
     if REGION in parameters:
@@ -348,7 +341,7 @@ def _read_input(
         if tensor.datatype not in DATATYPES and tensor.datatype not in OTHER_DATATYPES:
             return _EMPTY, position  # the service reports unknown parameters
         return content_of(data, tensor.datatype, math.prod(tensor.shape), where), position
-    if not _is_whole(size, 0, _MAX_INT64):
+    if not is_whole(size):
         raise InputError(f"{where}: {BINARY_SIZE} is no number of bytes")
     if size > len(body) - position:
         raise InputError(
@@ -359,7 +352,7 @@ def _read_input(
 
 def _shape(item: Mapping[str, Any], where: str) -> list[int]:
     shape = item.get("shape")
-    if not isinstance(shape, list) or not all(_is_whole(side, -_MAX_INT64, _MAX_INT64) for side in shape):
+    if not isinstance(shape, list) or not all(is_whole(side, -MAX_INT64, MAX_INT64) for side in shape):
         raise InputError(f"{where}: shape is no list of whole numbers")
     if len(shape) > MAX_DIMENSIONS:
         raise InputError(f"{where}: shape has {len(shape)} axes; at most {MAX_DIMENSIONS} are possible")
@@ -373,9 +366,9 @@ def _fill(parameters: Any, found: Mapping[str, Any], where: str, leave_out: set[
             continue
         if isinstance(value, bool):
             parameters[key].bool_param = value
-        elif _is_whole(value, -_MAX_INT64 - 1, _MAX_INT64):
+        elif is_whole(value, -MAX_INT64 - 1, MAX_INT64):
             parameters[key].int64_param = value
-        elif _is_whole(value, 0, _MAX_UINT64):
+        elif is_whole(value, 0, _MAX_UINT64):
             parameters[key].uint64_param = value
         elif isinstance(value, float):
             parameters[key].double_param = value
@@ -387,12 +380,9 @@ def _fill(parameters: Any, found: Mapping[str, Any], where: str, leave_out: set[
             )
 
 
-def _is_whole(value: Any, least: int, most: int) -> bool:
+def is_whole(value: Any, least: int = 0, most: int = MAX_INT64) -> bool:
+    """Returns whether a value in JSON is a whole number within bounds."""
     return type(value) is int and least <= value <= most
-
-
-def _titled(kind: str, name: str) -> str:
-    return f'{kind} "{one_line(name, 80)}"'
 
 
 def _text(item: Mapping[str, Any], key: str, where: str, *, required: bool = True) -> str:
@@ -402,14 +392,16 @@ def _text(item: Mapping[str, Any], key: str, where: str, *, required: bool = Tru
     return value
 
 
-def _flag(parameters: Mapping[str, Any], key: str, where: str, *, default: bool) -> bool:
+def flag_of(parameters: Mapping[str, Any], key: str, where: str, *, default: bool) -> bool:
+    """Returns a truth value of an object; raises InputError for any other."""
     value = parameters.get(key, default)
     if not isinstance(value, bool):
         raise InputError(f"{where}: {key} is neither true nor false")
     return value
 
 
-def _object(item: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+def object_of(item: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    """Returns an object within another, by default an empty one; raises InputError for any other value."""
     value = item.get(key, {})
     if not isinstance(value, dict):
         raise InputError(f"{where}: {key} is no object")
@@ -426,7 +418,7 @@ def _objects(item: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 HEADER_LENGTH = "inference-header-content-length"
 """The header with the number of JSON bytes in a body; the binary tensors follow them."""
 JSON = "application/json"
-_BINARY_CONTENT = "application/octet-stream"
+BINARY_CONTENT = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,23 +462,17 @@ def infer_reply(answer: InferAnswer, request: InferRequest) -> Reply:
     head: dict[str, Any] = {"model_name": message.model_name, "model_version": message.model_version}
     if message.id:
         head["id"] = message.id
-    head["parameters"] = _parameter_values(message.parameters)
+    head["parameters"] = {
+        key: getattr(parameter, chosen) if (chosen := parameter.WhichOneof("parameter_choice")) else None
+        for key, parameter in message.parameters.items()
+    }
     text = f'{text_of(head)[:-1]},"outputs":[{",".join(outputs)}]}}'.encode()
     if not binary:
         return Reply((text,))
-    return Reply((text, *binary), 200, _BINARY_CONTENT, ((HEADER_LENGTH, str(len(text))),))
+    return Reply((text, *binary), 200, BINARY_CONTENT, ((HEADER_LENGTH, str(len(text))),))
 
 
 def json_bytes(answer: InferAnswer, request: InferRequest) -> int:
     """Returns how many bytes of an answer become JSON, which has several times as many."""
     pairs = zip(answer.message.outputs, answer.raw, strict=True)
     return sum(len(content) for output, content in pairs if not request.wants_binary(output.name))
-
-
-def _parameter_values(parameters: Any) -> dict[str, Any]:
-    return {key: _parameter_value(parameter) for key, parameter in parameters.items()}
-
-
-def _parameter_value(parameter: pb.InferParameter) -> Any:
-    chosen = parameter.WhichOneof("parameter_choice")
-    return None if chosen is None else getattr(parameter, chosen)

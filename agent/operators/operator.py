@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cache
 from math import prod
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,8 @@ from inferometer.manifests.errors import ConfigurationError, suggestion
 
 Shape: TypeAlias = tuple[int, ...]
 ParameterValue: TypeAlias = bool | int | float | str | tuple[int, ...]
-Parameters: TypeAlias = Mapping[str, ParameterValue]
+Parameters: TypeAlias = Mapping[str, Any]
+"""Each is a ``ParameterValue``, of the type that its name has in the table."""
 Arrays: TypeAlias = Sequence[NDArray[Any]]
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -72,7 +73,7 @@ class Preset(str, Enum):
 
 
 class Values(str, Enum):
-    """The distributions of an input's values; ``agent.operators.inputs`` draws them."""
+    """The distributions of an input's values; ``draw_inputs`` draws them."""
 
     NORMAL = "normal"
     POSITIVE = "positive"
@@ -150,6 +151,7 @@ class Case:
 
 Sizes: TypeAlias = tuple[Mapping[str, Shape], Mapping[str, ParameterValue]]
 """The shapes of a preset, and the parameters that differ from the defaults."""
+Presets: TypeAlias = Mapping[Preset, tuple[Sizes, ...]]
 
 
 def no_flops(case: Case, outputs: Sequence[Shape]) -> int:
@@ -191,9 +193,9 @@ class Operator:
     name: str
     category: Category
     summary: str
-    given: tuple[str, ...]
+    given: tuple[str, ...] = ("data",)
     tensors: Callable[[Case], tuple[TensorSpec, ...]]
-    presets: Mapping[Preset, tuple[Sizes, ...]]
+    presets: Presets
     parameters: Parameters = field(default_factory=dict)
     reference: Callable[[Arrays, Parameters], Arrays] | None
     check: Callable[[Arrays, Case], None] | None = None
@@ -219,17 +221,8 @@ class Operator:
         Raises:
             ConfigurationError: A name is unknown, or the sizes do not fit each other.
         """
-        for name in shapes:
-            if name not in self.given:
-                raise ConfigurationError(
-                    f'operator {self.name}: unknown input "{name}"; {suggestion(name, self.given)}'
-                )
-        for name in parameters:
-            if name not in self.parameters:
-                raise ConfigurationError(
-                    f'operator {self.name}: unknown parameter "{name}"; '
-                    f"{suggestion(name, tuple(self.parameters))}"
-                )
+        _require_known(f"operator {self.name}: unknown input", shapes, self.given)
+        _require_known(f"operator {self.name}: unknown parameter", parameters, tuple(self.parameters))
         normal = self.cases(Preset.NORMAL)[0]
         case = Case({**normal.shapes, **shapes}, {**normal.parameters, **parameters}, "own")
         try:
@@ -243,6 +236,17 @@ class Operator:
         return case
 
 
+def by_preset(small: Sizes, normal: Sizes, large: Sizes, *skewed: Sizes) -> Presets:
+    """Returns the sizes of an operator that has one case of each preset but the skewed one."""
+    return {Preset.SMALL: (small,), Preset.NORMAL: (normal,), Preset.LARGE: (large,), Preset.SKEWED: skewed}
+
+
+def _require_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(f'{what} "{name}"; {suggestion(name, known)}')
+
+
 def same_shape(*names: str, values: Values = Values.NORMAL) -> Callable[[Case], tuple[TensorSpec, ...]]:
     """Returns the ``tensors`` of an element-wise operator: each input has the shape given for it."""
 
@@ -252,16 +256,13 @@ def same_shape(*names: str, values: Values = Values.NORMAL) -> Callable[[Case], 
     return tensors
 
 
-def tensor_bytes(shapes: Sequence[Shape], dtype: np.dtype[Any]) -> int:
-    """Returns the size of tensors in bytes."""
-    return sum(prod(shape) for shape in shapes) * dtype.itemsize
+def sized(*shape: int, **parameters: Any) -> Sizes:
+    """Returns the shape of ``data`` in a preset, with the parameters that differ from the defaults."""
+    return {"data": shape}, parameters
 
 
-_HERE = "inferometer.agent.operators.table."
 FILES = (
     "arithmetic",
-    "unary",
-    "comparison",
     "creation",
     "gemm",
     "reduction",
@@ -270,14 +271,11 @@ FILES = (
     "convolution",
     "pooling",
     "normalization",
-    "recurrent",
-    "activation",
-    "basic",
-    "loss",
-    "optimizer",
+    "layers",
+    "training",
     "fused",
 )
-"""The modules of this folder that have operators, in the table's order."""
+"""The modules of ``agent.operators.table`` that have operators, in the table's order."""
 
 
 @cache
@@ -285,29 +283,11 @@ def operators() -> Mapping[str, Operator]:
     """Returns the operators by name."""
     found: dict[str, Operator] = {}
     for name in FILES:
-        for operator in importlib.import_module(_HERE + name).OPERATORS:
+        for operator in importlib.import_module(f"inferometer.agent.operators.table.{name}").OPERATORS:
             if operator.name in found:
                 raise ValueError(f"two operators have the name {operator.name}")
             found[operator.name] = operator
     return MappingProxyType(found)
-
-
-def joined(modules: Iterable[str], variable: str) -> Mapping[str, Any]:
-    """Returns what the modules of a framework have by operator.
-
-    Args:
-        modules: Their full names.
-        variable: The name of the mapping in each.
-    """
-    found: dict[str, Any] = {}
-    for name in modules:
-        found |= getattr(importlib.import_module(name), variable)
-    return MappingProxyType(found)
-
-
-def has_parts(name: str) -> bool:
-    """Returns whether the operator of a name is a fused one."""
-    return name in operators() and bool(operators()[name].parts)
 
 
 def chosen_operators(names: Iterable[str], categories: Iterable[str] = ()) -> Sequence[Operator]:
@@ -316,18 +296,19 @@ def chosen_operators(names: Iterable[str], categories: Iterable[str] = ()) -> Se
     Raises:
         ConfigurationError: A name or a category is unknown.
     """
-    known = operators()
-    wanted = set()
-    for name in names:
-        if name not in known:
-            raise ConfigurationError(f'unknown operator "{name}"; {suggestion(name, tuple(known))}')
-        wanted.add(name)
-    allowed = tuple(each.value for each in Category)
-    for name in categories:
-        if name not in allowed:
-            raise ConfigurationError(f'unknown category "{name}"; {suggestion(name, allowed)}')
-        wanted.update(each.name for each in known.values() if each.category.value == name)
-    return [each for each in known.values() if each.name in wanted]
+    known, wanted, groups = operators(), tuple(names), tuple(categories)
+    _require_known("unknown operator", wanted, tuple(known))
+    _require_known("unknown category", groups, [each.value for each in Category])
+    return [each for each in known.values() if each.name in wanted or each.category.value in groups]
+
+
+def cotangents(shape: Shape) -> NDArray[np.float32]:
+    """Returns the gradients that a backward pass starts from: normal values that depend only on the shape.
+
+    A tensor without axes has the value of one with a single element, as MXNet 1 has none without axes.
+    """
+    shape_or_one = shape or (1,)
+    return np.random.default_rng([*shape_or_one]).standard_normal(shape_or_one, np.float32).reshape(shape)
 
 
 PARTS = "parts"
@@ -393,16 +374,37 @@ class NotSupportedHereError(Exception):
     """An operator, or a form of it, that a framework lacks on this device; the message is the reason."""
 
 
+_FORM_FILES = ("arithmetic", "arrays", "layers", "training", "fused")
+
+
+@cache
+def _joined(package: str | None, variable: str) -> Mapping[str, Any]:
+    """Returns what the modules of a framework have by operator, in the mapping of a name in each."""
+    found: dict[str, Any] = {}
+    for name in _FORM_FILES:
+        found |= getattr(importlib.import_module(f"{package}.{name}"), variable)
+    return MappingProxyType(found)
+
+
 class OperatorRunner(Closeable):
     """One framework's operators in this process. Not thread-safe.
 
     Args:
         options: The device, threads and element type.
 
+    Attributes:
+        framework: The framework, as reasons name it.
+        package: Its modules, as ``_FORM_FILES`` names them, have ``FORMS``, how the framework runs operators,
+            and ``MISSING``, why it lacks others, by the table's names. Without one, ``forms`` and ``missing``
+            are overridden.
+
     Raises:
         ConfigurationError: The framework does not support the threads or the element type.
         DeviceError: The device is not available.
     """
+
+    framework: ClassVar[str] = ""
+    package: ClassVar[str | None] = None
 
     def __init__(self, options: RunnerOptions) -> None:
         self.options = options
@@ -437,17 +439,29 @@ class OperatorRunner(Closeable):
             PredictionError: The framework failed.
         """
 
-    @abstractmethod
+    @classmethod
+    def table(cls) -> Mapping[str, Any]:
+        """Returns how the framework runs operators, by their names."""
+        return _joined(cls.package, "FORMS")
+
+    def found(self, name: str) -> Any:
+        """Returns how the framework runs the named operator; raises NotSupportedHereError if it lacks it."""
+        if name not in self.table():
+            raise NotSupportedHereError(self.missing(name))
+        return self.table()[name]
+
     def forms(self, name: str) -> tuple[str, ...]:
         """Returns the forms in which the framework runs the named operator; empty if it lacks the operator.
 
         In MXNet ``nd``, ``sym`` and ``gluon``, in PyTorch ``eager`` and ``compile``, in ONNX Runtime
         ``graph``. An operator of several parts also has ``parts``, which runs them one after the other.
         """
+        found = self.table().get(name)
+        return () if found is None else tuple(found.forms(fused=bool(operators()[name].parts)))
 
-    @abstractmethod
     def missing(self, name: str) -> str:
         """Returns why the framework lacks the named operator."""
+        return str(_joined(self.package, "MISSING").get(name, f"{self.framework} has no such operator"))
 
     @abstractmethod
     def uncovered(self) -> tuple[str, ...]:

@@ -19,11 +19,12 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError, features
 
+from inferometer.agent.preprocessing.inputs import MAX_PIXELS
 from inferometer.manifests.errors import InputError, one_line
-from inferometer.manifests.schema import ColorMode, CropMethod, ImageParameters, Interpolation
+from inferometer.manifests.inputs import ColorMode, CropMethod, ImageParameters, Interpolation
 
-MAX_PIXELS = 100_000_000
-"""The default limit of decoded and resized images: a small file can claim to hold a huge image."""
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000")
+"""The supported formats; for some others, Pillow would start another program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,19 @@ def open_image(content: bytes, formats: tuple[str, ...], max_pixels: int = MAX_P
     return image
 
 
+def decoded_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Returns the image of a file, unchanged, in the mode of the file.
+
+    Raises InputError as ``open_image`` does, for any of the supported ``FORMATS``.
+    """
+    image = open_image(content, FORMATS, max_pixels)
+    try:
+        image.load()
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning, *PILLOW_ERRORS) as error:
+        raise undecodable(content, str(error)) from error
+    return image
+
+
 def undecodable(content: bytes, reason: str) -> InputError:
     """Returns the error of an incomplete or damaged file."""
     return InputError(f"image of {len(content)} bytes cannot be decoded: {' '.join(reason.split())}")
@@ -191,9 +205,6 @@ def check_pixels(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
         )
     return np.ascontiguousarray(array)
 
-
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000")
-"""The supported formats; for some others, Pillow would start another program."""
 
 _RESAMPLING = {
     Interpolation.NEAREST: Image.Resampling.NEAREST,
@@ -222,12 +233,7 @@ class PillowDecoder(ImageDecoder):
 
     def decode(self, content: bytes) -> NDArray[np.uint8]:
         """Returns the fitted pixels of an image file."""
-        image = open_image(content, FORMATS, self._max_pixels)
-        try:
-            image.load()
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning, *PILLOW_ERRORS) as error:
-            raise undecodable(content, str(error)) from error
-        return self._fit(image)
+        return self._fit(decoded_image(content, self._max_pixels))
 
     def fit(self, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Returns the fitted pixels of an image that is decoded already."""
@@ -242,20 +248,6 @@ class PillowDecoder(ImageDecoder):
         if (fit.width, fit.height) != (fit.crop_width, fit.crop_height):
             image = image.crop((fit.left, fit.top, fit.left + fit.crop_width, fit.top + fit.crop_height))
         return np.asarray(image).reshape(fit.crop_height, fit.crop_width, -1)
-
-
-def decoded_image(content: bytes) -> Image.Image:
-    """Returns the image of a file, unchanged, in the mode of the file.
-
-    Raises:
-        InputError: It has no supported format, is damaged, or is too large.
-    """
-    image = open_image(content, FORMATS)
-    try:
-        image.load()
-    except (OSError, Image.DecompressionBombError, *PILLOW_ERRORS) as error:
-        raise undecodable(content, str(error)) from error
-    return image
 
 
 def in_mode(image: Image.Image, mode: str) -> Image.Image:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.manifests.errors import InputError
-from inferometer.manifests.schema import InputParameters, TensorElementType, TensorSpec
+from inferometer.manifests.inputs import InputParameters, TensorElementType, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An image file's bytes: PNG, JPEG or another of ``agent.preprocessing.pillow_decoder.FORMATS``."""
+    """An image file's bytes: PNG, JPEG or another of ``agent.preprocessing.image_decoder.FORMATS``."""
 
     content: bytes
 
@@ -110,6 +110,10 @@ class Url:
     """The URL of an encoded image, which the agent that runs the model fetches."""
 
     address: str
+
+
+Fetch: TypeAlias = Callable[[str], bytes]
+"""Returns the content at a URL, or raises InputError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +155,25 @@ class Input:
             raise InputError(f"input {self.id}: cannot be read: {error.strerror or error}") from error
 
 
+MAX_PIXELS = 100_000_000
+"""The default limit of decoded and resized images: a small file can claim to hold a huge image."""
 STRING_CHARACTERS = 128
 """The length of a synthetic string, as in perf_analyzer; what a string counts for before it is known."""
+
+
+def size_of(payload: Payload) -> int:
+    """Returns the bytes of a payload; 0 for one that is not read here."""
+    match payload:
+        case EncodedImage():
+            return len(payload.content)
+        case Pixels() | Tensor():
+            return payload.array.nbytes
+        case Text():
+            return payload.nbytes
+        case NamedTensors():
+            return sum(array.nbytes for array in payload.arrays.values())
+        case Url():
+            return 0
 
 
 def dtype_of(parameters: InputParameters | TensorSpec) -> np.dtype[Any]:
@@ -167,6 +188,11 @@ def element_bytes(tensor: TensorSpec) -> int:
     """Returns the size of an element in bytes; of a string, that of a synthetic one."""
     dtype = dtype_of(tensor)
     return STRING_CHARACTERS if dtype.hasobject else dtype.itemsize
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Returns the names of tensors for a message."""
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def batch_size(batch: Tensors) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
 from inferometer.agent.preprocessing.inputs import (
+    MAX_PIXELS,
     NamedTensors,
     Origin,
     Payload,
@@ -18,6 +18,7 @@ from inferometer.agent.preprocessing.inputs import (
     Text,
     dtype_of,
     padded,
+    quoted,
 )
 from inferometer.agent.preprocessing.preprocessor import (
     Preprocessor,
@@ -27,7 +28,8 @@ from inferometer.agent.preprocessing.preprocessor import (
     preprocessor_of,
 )
 from inferometer.manifests.errors import InputError
-from inferometer.manifests.schema import InputParameters, ModelManifest, TensorSpec, TextParameters
+from inferometer.manifests.inputs import InputParameters, TensorSpec, TextParameters
+from inferometer.manifests.schema import ModelManifest
 
 
 class ModelPreprocessor:
@@ -78,7 +80,7 @@ class ModelPreprocessor:
         if isinstance(payload, Text) and self._takes_pairs:
             return self._written(self._pair(payload), batch, place)
         if len(self._preprocessors) > 1:
-            raise InputError(f"the model takes the tensors {_listed(self._names)}; give all of them by name")
+            raise InputError(f"the model takes the tensors {quoted(self._names)}; give all of them by name")
         return self._preprocessors[0].prepare(payload, batch, place)
 
     def origin(self, payload: Payload) -> Origin | None:
@@ -134,11 +136,11 @@ class ModelPreprocessor:
         names = self._names
         if isinstance(batch, np.ndarray):
             if len(names) > 1:
-                raise InputError(f"found one tensor; the model takes {len(names)}: {_listed(names)}")
+                raise InputError(f"found one tensor; the model takes {len(names)}: {quoted(names)}")
             return {names[0]: batch}
         if tuple(batch) != names and set(batch) != set(names):
-            takes = f"one tensor, {_listed(names)}" if len(names) == 1 else f"the tensors {_listed(names)}"
-            raise InputError(f"found {_listed(tuple(batch)) or 'no tensor'}; the model takes {takes}")
+            takes = f"one tensor, {quoted(names)}" if len(names) == 1 else f"the tensors {quoted(names)}"
+            raise InputError(f"found {quoted(batch) or 'no tensor'}; the model takes {takes}")
         return batch
 
     def checked(self, batch: Tensors | NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -159,7 +161,7 @@ class ModelPreprocessor:
     def _pair(self, payload: Text) -> Tensors:
         """Returns a pair of texts as the two strings that the model takes."""
         if payload.pair is None:
-            raise InputError(f"found one text; the model takes a pair, {_listed(self._names)}")
+            raise InputError(f"found one text; the model takes a pair, {quoted(self._names)}")
         pair = payload.text, payload.pair
         return {name: check_text(text) for name, text in zip(self._names, pair, strict=True)}
 
@@ -202,7 +204,3 @@ def _named_check(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...]
         return check_tensor(array, tensor, batch)
     except InputError as error:
         raise InputError(f'input "{tensor.name}": {error}') from error
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS, ImageDecoder, check_pixels
+from inferometer.agent.preprocessing.image_decoder import ImageDecoder, PillowDecoder, check_pixels
 from inferometer.agent.preprocessing.inputs import (
+    MAX_PIXELS,
     EncodedImage,
     ImageGeometry,
     NamedTensors,
@@ -34,7 +35,7 @@ from inferometer.agent.preprocessing.inputs import (
     element_bytes,
 )
 from inferometer.manifests.errors import ConfigurationError, FrameworkUnavailableError, InputError
-from inferometer.manifests.schema import (
+from inferometer.manifests.inputs import (
     ColorMode,
     Decoder,
     ElementType,
@@ -61,7 +62,7 @@ class Preprocessor(ABC):
         self.tensors: tuple[TensorSpec, ...] = parameters.tensors
         self.dimensions: tuple[int, ...] = self.tensors[0].written
         self.dtype: np.dtype[Any] = dtype_of(parameters)
-        self.tensor_bytes = tensor_bytes(parameters)
+        self.tensor_bytes = input_bytes(self.tensors)
 
     @property
     def libraries(self) -> Mapping[str, str]:
@@ -124,7 +125,8 @@ def check_tensor(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...]
     """
     axes = len(batch)
     if array.shape[:axes] != batch or not tensor.takes(array.shape[axes:]):
-        raise _wrong_shape(array, (*batch, *tensor.written))
+        wanted = [*batch, *tensor.written]
+        raise InputError(f"tensor has shape {list(array.shape)}; the model takes {wanted}")
     return check_elements(array, dtype_of(tensor))
 
 
@@ -164,15 +166,6 @@ def check_text(text: str) -> NDArray[Any]:
     return check_strings(np.array([text], object))
 
 
-def _wrong_shape(array: NDArray[Any], shape: tuple[int, ...]) -> InputError:
-    return InputError(f"tensor has shape {list(array.shape)}; the model takes {list(shape)}")
-
-
-def tensor_bytes(parameters: InputParameters) -> int:
-    """Returns the size of an input's tensors in bytes; see ``input_bytes``."""
-    return input_bytes(parameters.tensors)
-
-
 def input_bytes(tensors: Iterable[TensorSpec]) -> int:
     """Returns the size of a model's tensors for one input in bytes, without importing a decoder.
 
@@ -206,8 +199,6 @@ def open_decoder(parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> I
         FrameworkUnavailableError: Its library is not installed; the message has the command to install it.
     """
     if parameters.decoder is Decoder.PILLOW:
-        from inferometer.agent.preprocessing.image_decoder import PillowDecoder
-
         return PillowDecoder(parameters, max_pixels)
     # OpenCV reads its limit on import; the default is 2 ** 30 pixels
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from inferometer.agent.preprocessing.inputs import Payload, Tensors, Text, TokenizedText
 from inferometer.agent.preprocessing.preprocessor import Preprocessor
 from inferometer.manifests.errors import ArtifactError, FrameworkUnavailableError, InputError, one_line
-from inferometer.manifests.tensor_specs import TextParameters, Truncation
+from inferometer.manifests.inputs import TextParameters, Truncation
 
 try:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -30,7 +30,6 @@ except ImportError as error:
 
 _UNKNOWN, _FIRST, _SEPARATOR = "[UNK]", "[CLS]", "[SEP]"
 _PADDING = ("[PAD]", "<pad>")
-_JSON = b"{"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +120,7 @@ def _opened(parameters: TextParameters, path: Path) -> Tokenizer:
         text = content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ArtifactError(f"{path}: the tokenizer cannot be read: {one_line(error)}") from error
-    if not content.lstrip().startswith(_JSON):
+    if not content.lstrip().startswith(b"{"):
         return _word_pieces(path, text, lower_case=parameters.lower_case is not False)
     if parameters.lower_case is not None:
         raise ArtifactError(

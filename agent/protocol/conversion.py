@@ -7,10 +7,9 @@ carry tensors.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ from google.protobuf.message import Message
 from pydantic import ValidationError
 
 from inferometer.agent.hardware.conditions import ConditionCounters, GpuCounters, ProcessorTimes
-from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu
-from inferometer.agent.inference.predictor import Precision, Weights, has_own_precision
+from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu, Precision, Weights
+from inferometer.agent.inference.predictor import has_own_precision
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.preprocessing.inputs import (
@@ -43,8 +42,8 @@ from inferometer.agent.tracing.recorder import (
     TraceLevel,
 )
 from inferometer.manifests.errors import AgentError, ConfigurationError, InputError
+from inferometer.manifests.inputs import AxisSizes
 from inferometer.manifests.schema import ModelManifest
-from inferometer.manifests.tensor_specs import AxisSizes
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 _INT64 = np.dtype("<i8")
@@ -301,7 +300,7 @@ def open_response(
         threads=description.threads or 0,
         preprocess_threads=description.preprocess_threads,
         overlap=description.overlap,
-        environment_json=json.dumps(dataclasses.asdict(description.environment)),
+        environment_json=json.dumps(asdict(description.environment)),
         weights=_WEIGHTS[description.weights],
         seed=description.seed,
         trace=trace_part_message(trace) if trace else None,
@@ -389,7 +388,7 @@ def _check_obeyed(response: predict_pb2.OpenResponse, agent: str, asked: Session
 
 def _read_environment(document: dict[str, Any]) -> Environment:
     # fields that only a newer agent knows are ignored
-    known = {field.name for field in dataclasses.fields(Environment)}
+    known = {field.name for field in fields(Environment)}
     values = {name: value for name, value in document.items() if name in known}
     values["gpus"] = tuple(Gpu(gpu["name"], gpu["memory_bytes"], gpu["uuid"]) for gpu in values["gpus"])
     return Environment(**values)

@@ -3,7 +3,7 @@
 Those of PredictStream have every field of those of Predict under the same number, so that one function reads
 either.
 
-See ``agent.protocol.wire`` for the reason why the library does not encode them alone.
+See ``agent.protocol.tensors`` for the reason why the library does not encode them alone.
 """
 
 from __future__ import annotations
@@ -17,16 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import (
-    BatchResult,
-    Classifications,
-    InputFailure,
-    Outputs,
-    QueueTimes,
-    RawOutputs,
-    Stage,
-    StageTimes,
-)
+from inferometer.agent.inference.results import BatchResult, InputFailure, QueueTimes, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import (
     EncodedImage,
     NamedTensors,
@@ -51,6 +42,7 @@ from inferometer.agent.protocol.tensors import (
     read_named,
     read_tensor,
 )
+from inferometer.agent.tasks.predictions import Classifications, Outputs, RawOutputs
 from inferometer.agent.tasks.registry import PREDICTIONS
 from inferometer.manifests.errors import ConfigurationError, InputError, PredictionError
 from inferometer.protos.inferometer.v1 import predict_pb2, tensor_pb2

@@ -24,6 +24,8 @@ LEVEL_KEY = "inferometer-trace-level"
 """The trace level, from a client that takes the spans itself."""
 LAYERS_KEY = "inferometer-trace-layers"
 """``0`` if the client wants no spans of layers, as in a warm-up."""
+RETRY_KEY = "grpc-retry-pushback-ms"
+"""The trailing metadata that gRPC has for "not before so many milliseconds"."""
 
 
 def bearer(secret: str) -> str:
@@ -39,42 +41,67 @@ def bearer(secret: str) -> str:
 ERROR_CLASS_KEY = "inferometer-error"
 """The trailing metadata that names the error's class."""
 
-STATUS_CODES: dict[type[errors.InferometerError], grpc.StatusCode] = {
-    errors.InferometerError: grpc.StatusCode.INTERNAL,
-    errors.ManifestError: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.NotFoundError: grpc.StatusCode.NOT_FOUND,
-    errors.UnknownModelError: grpc.StatusCode.NOT_FOUND,
-    errors.UnknownFrameworkError: grpc.StatusCode.NOT_FOUND,
-    errors.UnknownEvaluationError: grpc.StatusCode.NOT_FOUND,
-    errors.UnknownDatasetError: grpc.StatusCode.NOT_FOUND,
-    errors.FrameworkUnavailableError: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.ConfigurationError: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.ArtifactError: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.ArtifactUnavailableError: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.DeviceError: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.DeviceLostError: grpc.StatusCode.UNAVAILABLE,
-    errors.DatasetError: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.InputError: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.RegionExistsError: grpc.StatusCode.ALREADY_EXISTS,
-    errors.PredictionError: grpc.StatusCode.INTERNAL,
-    errors.OutOfMemoryError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.TrainingError: grpc.StatusCode.INTERNAL,
-    errors.RankLostError: grpc.StatusCode.INTERNAL,
-    errors.HungError: grpc.StatusCode.UNAVAILABLE,
-    errors.StoreError: grpc.StatusCode.UNAVAILABLE,
-    errors.OutputError: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.AgentError: grpc.StatusCode.UNAVAILABLE,
-    errors.SessionError: grpc.StatusCode.NOT_FOUND,
-    errors.SessionLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.RateLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.MemoryLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    errors.RequestCancelledError: grpc.StatusCode.CANCELLED,
-    errors.EvaluationFailed: grpc.StatusCode.ABORTED,
-    errors.EvaluationInterrupted: grpc.StatusCode.CANCELLED,
+_Code = grpc.StatusCode
+_STATUSES: dict[type[errors.InferometerError], tuple[grpc.StatusCode, int]] = {
+    errors.InferometerError: (_Code.INTERNAL, 500),
+    errors.ManifestError: (_Code.FAILED_PRECONDITION, 500),
+    errors.NotFoundError: (_Code.NOT_FOUND, 404),
+    errors.UnknownModelError: (_Code.NOT_FOUND, 404),
+    errors.UnknownFrameworkError: (_Code.NOT_FOUND, 404),
+    errors.UnknownEvaluationError: (_Code.NOT_FOUND, 404),
+    errors.UnknownDatasetError: (_Code.NOT_FOUND, 404),
+    errors.FrameworkUnavailableError: (_Code.FAILED_PRECONDITION, 400),
+    errors.ConfigurationError: (_Code.INVALID_ARGUMENT, 400),
+    errors.ArtifactError: (_Code.FAILED_PRECONDITION, 400),
+    errors.ArtifactUnavailableError: (_Code.FAILED_PRECONDITION, 400),
+    errors.DeviceError: (_Code.FAILED_PRECONDITION, 400),
+    errors.DeviceLostError: (_Code.UNAVAILABLE, 503),
+    errors.DatasetError: (_Code.FAILED_PRECONDITION, 400),
+    errors.InputError: (_Code.INVALID_ARGUMENT, 400),
+    errors.RegionExistsError: (_Code.ALREADY_EXISTS, 400),
+    errors.PredictionError: (_Code.INTERNAL, 500),
+    errors.OutOfMemoryError: (_Code.RESOURCE_EXHAUSTED, 503),
+    errors.TrainingError: (_Code.INTERNAL, 500),
+    errors.RankLostError: (_Code.INTERNAL, 500),
+    errors.HungError: (_Code.UNAVAILABLE, 503),
+    errors.StoreError: (_Code.UNAVAILABLE, 503),
+    errors.OutputError: (_Code.FAILED_PRECONDITION, 500),
+    errors.AgentError: (_Code.UNAVAILABLE, 503),
+    errors.SessionError: (_Code.NOT_FOUND, 404),
+    errors.SessionLimitError: (_Code.RESOURCE_EXHAUSTED, 503),
+    errors.QueueFullError: (_Code.RESOURCE_EXHAUSTED, 503),
+    errors.RateLimitError: (_Code.RESOURCE_EXHAUSTED, 429),
+    errors.MemoryLimitError: (_Code.RESOURCE_EXHAUSTED, 503),
+    errors.DeadlineError: (_Code.DEADLINE_EXCEEDED, 504),
+    errors.RequestCancelledError: (_Code.CANCELLED, 499),
+    errors.EvaluationFailed: (_Code.ABORTED, 500),
+    errors.EvaluationInterrupted: (_Code.CANCELLED, 499),
 }
-"""The status of each class; a class that is not here has that of its nearest ancestor."""
+STATUS_CODES = {kind: code for kind, (code, _) in _STATUSES.items()}
+"""The gRPC status of each class; a class that is not here has that of its nearest ancestor."""
+HTTP_STATUSES = {kind: status for kind, (_, status) in _STATUSES.items()}
+"""The HTTP status of each class, in the same way."""
+CLASSES = {kind.__name__: kind for kind in _STATUSES}
+"""The classes by the names that travel."""
+_CODES = {
+    400: _Code.INVALID_ARGUMENT,
+    401: _Code.UNAUTHENTICATED,
+    403: _Code.PERMISSION_DENIED,
+    404: _Code.NOT_FOUND,
+    405: _Code.UNIMPLEMENTED,
+    408: _Code.DEADLINE_EXCEEDED,
+    409: _Code.ALREADY_EXISTS,
+    413: _Code.INVALID_ARGUMENT,
+    415: _Code.INVALID_ARGUMENT,
+    422: _Code.INVALID_ARGUMENT,
+    429: _Code.RESOURCE_EXHAUSTED,
+    499: _Code.CANCELLED,
+    500: _Code.INTERNAL,
+    501: _Code.UNIMPLEMENTED,
+    502: _Code.UNAVAILABLE,
+    503: _Code.UNAVAILABLE,
+    504: _Code.DEADLINE_EXCEEDED,
+}
 
 # A status travels in HTTP headers, whose size is limited to 8 KiB by default.
 _MAX_MESSAGE_CHARACTERS = 1500
@@ -85,9 +112,19 @@ class NotOfferedError(Exception):
     """This agent does not have a method of the protocol."""
 
 
-def status_code(error: errors.InferometerError) -> grpc.StatusCode:
-    """Returns the status of an error."""
-    return next(STATUS_CODES[kind] for kind in type(error).__mro__ if kind in STATUS_CODES)
+def status_code(error: BaseException) -> grpc.StatusCode:
+    """Returns the gRPC status of an error; that of what is no ``Exception`` is CANCELLED."""
+    if isinstance(error, NotOfferedError):
+        return _Code.UNIMPLEMENTED
+    unknown = _Code.INTERNAL if isinstance(error, Exception) else _Code.CANCELLED
+    return next((STATUS_CODES[kind] for kind in type(error).__mro__ if kind in STATUS_CODES), unknown)
+
+
+def code_of(http_status: int, error_class: str = "") -> grpc.StatusCode:
+    """Returns the gRPC status of an unsuccessful response over HTTP: of its error class, if it names one."""
+    if error_class in CLASSES:
+        return STATUS_CODES[CLASSES[error_class]]
+    return _CODES.get(http_status, _Code.INTERNAL if http_status >= 500 else _Code.UNKNOWN)
 
 
 def class_name(error: errors.InferometerError) -> str:
@@ -111,11 +148,8 @@ class Status:
 
 def status_of(error: Exception, method: str) -> Status:
     """Returns the status that an error becomes; see ``described``."""
-    message = described(error, method)
-    if isinstance(error, errors.InferometerError):
-        return Status(status_code(error), message, class_name(error))
-    is_offered = not isinstance(error, NotOfferedError)
-    return Status(grpc.StatusCode.INTERNAL if is_offered else grpc.StatusCode.UNIMPLEMENTED, message)
+    named = class_name(error) if isinstance(error, errors.InferometerError) else None
+    return Status(status_code(error), described(error, method), named)
 
 
 def described(error: Exception, method: str) -> str:
@@ -126,42 +160,6 @@ def described(error: Exception, method: str) -> str:
     return f"{method} failed in the agent ({type(error).__name__}); the agent's log says more"
 
 
-HTTP_STATUSES: dict[type[errors.InferometerError], int] = {
-    errors.InferometerError: 500,
-    errors.ManifestError: 500,
-    errors.NotFoundError: 404,
-    errors.UnknownModelError: 404,
-    errors.UnknownFrameworkError: 404,
-    errors.UnknownEvaluationError: 404,
-    errors.UnknownDatasetError: 404,
-    errors.FrameworkUnavailableError: 400,
-    errors.ConfigurationError: 400,
-    errors.ArtifactError: 400,
-    errors.ArtifactUnavailableError: 400,
-    errors.DeviceError: 400,
-    errors.DeviceLostError: 503,
-    errors.DatasetError: 400,
-    errors.InputError: 400,
-    errors.RegionExistsError: 400,
-    errors.PredictionError: 500,
-    errors.OutOfMemoryError: 503,
-    errors.TrainingError: 500,
-    errors.RankLostError: 500,
-    errors.HungError: 503,
-    errors.StoreError: 503,
-    errors.OutputError: 500,
-    errors.AgentError: 503,
-    errors.SessionError: 404,
-    errors.SessionLimitError: 503,
-    errors.QueueFullError: 503,
-    errors.RateLimitError: 429,
-    errors.MemoryLimitError: 503,
-    errors.DeadlineError: 504,
-    errors.RequestCancelledError: 499,
-    errors.EvaluationFailed: 500,
-    errors.EvaluationInterrupted: 499,
-}
-"""The status of each error class; other classes have that of their nearest ancestor."""
 NOT_ADMITTED = 401
 """The status of a request without the correct secret."""
 

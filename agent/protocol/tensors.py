@@ -53,11 +53,11 @@ def pack_strings(array: NDArray[Any]) -> bytes:
         raise PredictionError("a tensor of strings has an element that is no string") from error
 
 
-def unpack_strings(content: memoryview, shape: Sequence[int], what: str) -> NDArray[Any]:
-    """Returns an array of the strings in raw contents; raises InputError if they do not match the shape."""
-    count, place = math.prod(shape), 0
+def unpack(content: memoryview, what: str, most: int = sys.maxsize) -> list[bytes]:
+    """Returns the elements in raw contents; raises InputError if one is cut off, or for too many."""
+    place = 0
     elements: list[bytes] = []
-    while place + _STRING_LENGTH.size <= len(content) and len(elements) <= count:
+    while place + _STRING_LENGTH.size <= len(content) and len(elements) <= most:
         (length,) = _STRING_LENGTH.unpack_from(content, place)
         place += _STRING_LENGTH.size
         if place + length > len(content):
@@ -68,7 +68,7 @@ def unpack_strings(content: memoryview, shape: Sequence[int], what: str) -> NDAr
         place += length
     if place != len(content):
         raise InputError(f"{what}: {len(content) - place} bytes come after {len(elements)} elements")
-    return strings(elements, shape, what)
+    return elements
 
 
 def strings(elements: Sequence[bytes], shape: Sequence[int], what: str) -> NDArray[Any]:
@@ -131,7 +131,7 @@ def read_elements(
     if shape and min(shape) < 0:
         raise InputError(f"{what}: shape {list(shape)} has a negative side")
     if element.hasobject:
-        return unpack_strings(memoryview(content), shape, what)
+        return strings(unpack(memoryview(content), what, math.prod(shape)), shape, what)
     expected = math.prod(shape) * element.itemsize
     if len(content) != expected:
         raise InputError(

@@ -22,8 +22,8 @@ from urllib.parse import unquote
 
 import grpc
 
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
-from inferometer.agent.protocol.status import AUTHORIZATION_KEY, bearer
+from inferometer.agent.preprocessing.inputs import MAX_PIXELS
+from inferometer.agent.protocol.status import AUTHORIZATION_KEY, RETRY_KEY, bearer
 from inferometer.manifests.errors import ConfigurationError, InputError, RateLimitError, SessionLimitError
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -242,8 +242,6 @@ class TokenBuckets:
         return bucket
 
 
-RETRY_KEY = "grpc-retry-pushback-ms"
-"""The trailing metadata that gRPC has for "not before so many milliseconds"."""
 _CHECK = f"{HEALTH_SERVICE}/Check"
 
 

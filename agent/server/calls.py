@@ -1,4 +1,9 @@
-"""Calls over gRPC and HTTP: the context that a method receives, and the processing that all calls share.
+"""The agent's methods, and their calls over gRPC and HTTP: their context, and the processing that all share.
+
+A method takes a request and its ``CallContext``, and returns a response or raises an error of the
+program. An ``async def`` method runs on the event loop and must not block it, a plain ``def`` runs in a
+thread, and an async generator yields the responses of a stream. A method that takes a stream is given an
+async iterator.
 
 The call of an HTTP client has a deadline from a header, and is cancelled when the client disconnects.
 """
@@ -10,12 +15,16 @@ import contextvars
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
 from inferometer.agent.protocol.status import ERROR_CLASS_KEY, TRACEPARENT_KEY, Status, http_status, status_of
 from inferometer.agent.server.admission import ClientLimits, SecretCheck
@@ -24,6 +33,8 @@ from inferometer.agent.tracing.calls import http_server_call, server_call
 from inferometer.agent.tracing.recorder import Attributes, SpanKind, TraceContext
 from inferometer.manifests.errors import AgentError, ConfigurationError, DeadlineError, InputError
 
+UNKNOWN = "unknown"
+"""The name in metrics and logs of every method that the agent does not have: clients can make names up."""
 NS_PER_S = 1_000_000_000
 _CHECKS = 10  # polls within the quiet period
 NOT_ADMITTED = Status(grpc.StatusCode.UNAUTHENTICATED, "the agent requires a secret, and this is not it")
@@ -116,6 +127,64 @@ def _run(work: Callable[..., _Result], *arguments: Any) -> _Result:
         return work(*arguments)
     except StopIteration as error:  # a future cannot hold a StopIteration
         raise RuntimeError("the work raised StopIteration") from error
+
+
+Codec: TypeAlias = "tuple[Callable[[bytes], Any], Callable[[Any], bytes]]"
+"""What reads a method's request, and what writes its response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method that the agent offers, at a path ``package.Service/Method``.
+
+    ``behaviour`` is what it does; see the module. ``decode`` raises DecodeError for what is no request. The
+    thread of a method ``aside`` is apart from those that predict: it answers however busy they are, and while
+    the agent stops.
+    """
+
+    path: str
+    behaviour: Callable[[Any, CallContext], Any]
+    decode: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
+    streams_requests: bool = False
+    aside: bool = False
+
+    def read(self, content: bytes) -> Any:
+        """Reads a request.
+
+        Raises:
+            InputError: It is malformed. A deserializer of gRPC would answer INTERNAL, and in a stream would
+                leave the call open for ever (seen in grpcio 1.85).
+        """
+        try:
+            return self.decode(content)
+        except DecodeError as error:
+            raise InputError(f"the request of {self.path} is no message of its type") from error
+
+
+def methods_of(
+    service: ServiceDescriptor,
+    servicer: object,
+    codecs: Mapping[str, Codec] | None = None,
+    aside: Collection[str] = (),
+) -> list[Method]:
+    """Returns the methods of a service that a servicer has, each under its name in snake case.
+
+    ``codecs``, by a method's name, read and write messages in place of the protobuf library. The methods
+    ``aside`` answer however busy the agent is, and while it stops.
+    """
+    found = []
+    for method in service.methods:
+        behaviour = getattr(servicer, re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower(), None)
+        if behaviour is None:
+            continue
+        decode, encode = (codecs or {}).get(method.name) or (
+            GetMessageClass(method.input_type).FromString,
+            GetMessageClass(method.output_type).SerializeToString,
+        )
+        path = f"{service.full_name}/{method.name}"
+        found.append(Method(path, behaviour, decode, encode, method.client_streaming, method.name in aside))
+    return found
 
 
 class CallObserver(Protocol):
@@ -303,7 +372,7 @@ _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 class HttpCall(CallContext):
     """A call of an HTTP client, in the task that answers it. For use on the event loop."""
 
-    __slots__ = ("_deadline_s", "_loop", "_task", "_timer", "_why", "error", "path", "port", "scheme")
+    __slots__ = ("_deadline_s", "_loop", "_task", "_timer", "error", "path", "port", "scheme", "why")
 
     def __init__(self, record: Call, metadata: Metadata, threads: Executor) -> None:
         super().__init__(record, metadata, threads)
@@ -311,7 +380,8 @@ class HttpCall(CallContext):
         self._task = asyncio.current_task()
         self._deadline_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._why: Exception | None = None
+        self.why: Exception | None = None
+        """The error with which the call was cancelled."""
         self.error: Exception | None = None
         """The error that the call failed with."""
         self.scheme, self.path, self.port = "http", "", 0
@@ -327,8 +397,8 @@ class HttpCall(CallContext):
 
         Returns None if the client receives no response.
         """
-        if isinstance(error, asyncio.CancelledError) and self._why is not None:
-            error = self._why
+        if isinstance(error, asyncio.CancelledError) and self.why is not None:
+            error = self.why
         return http_status(error) if isinstance(error, Exception) else None
 
     def limit_time(self, header: str) -> None:
@@ -354,13 +424,8 @@ class HttpCall(CallContext):
         """Cancels the call's task with an error; has no effect after the call has ended."""
         if self._active and self._task is not None:
             self._active = False
-            self._why = why
+            self.why = why
             self._task.cancel()
-
-    @property
-    def why_cancelled(self) -> Exception | None:
-        """The error with which the call was cancelled."""
-        return self._why
 
     def fail(self, status: Status, error: Exception | None = None) -> None:
         """Sets the status of a failed call, and the error that caused it."""

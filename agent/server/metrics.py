@@ -28,7 +28,6 @@ from prometheus_client.exposition import MetricsHandler
 from prometheus_client.registry import Collector
 
 from inferometer.agent import __version__
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.serving.observers import Call
 from inferometer.agent.serving.prediction_watch import AgentLoad
 from inferometer.manifests.errors import (
@@ -408,7 +407,7 @@ _POLL_S = 0.05
 """How often it looks whether it is to stop."""
 
 
-class MetricsServer(Closeable):
+class MetricsServer:
     """Answers scrapes from ``start`` to ``close``; port 0 takes a free one.
 
     Raises ConfigurationError if the address cannot be bound.

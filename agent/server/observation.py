@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.server.binding import metrics_warning
-from inferometer.agent.server.rpc import CallObserver
+from inferometer.agent.server.calls import CallObserver
 from inferometer.agent.serving.observers import Call, PredictionObserver, QueueObserver, current_call
 from inferometer.agent.serving.prediction_watch import AgentLoad, PredictionWatch
 
@@ -129,7 +128,7 @@ def _level_of(call: Call, code: grpc.StatusCode) -> int:
     return logging.DEBUG if call.method.startswith(_FREQUENT) else logging.INFO
 
 
-class Observation(Closeable):
+class Observation:
     """Observes a server from ``start`` to ``close``: its calls, its predictions and its ``load``.
 
     ``on_fitness`` is that of ``PredictionWatch``. Without a ``metrics_port`` nothing is counted or served; 0

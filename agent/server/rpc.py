@@ -1,127 +1,38 @@
-"""The gRPC server, and the agent's methods: how a call reaches one, what it sees of it, what surrounds it.
+"""The gRPC server, and how its calls reach the agent's methods.
 
-A method takes a request and its ``CallContext``, and returns a response or raises an error of the
-program. An ``async def`` method runs on the event loop and must not block it, a plain ``def`` runs in a
-thread, and an async generator yields the responses of a stream. A method that takes a stream is given an
-async iterator. The server is grpc.aio on an event loop in a thread of its own.
+The server is grpc.aio on an event loop in a thread of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 import threading
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # another class in Python 3.10
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, cast
 
 import grpc
-from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.server.admission import client_of
 from inferometer.agent.server.calls import (
     NOT_ADMITTED,
     NS_PER_S,
+    UNKNOWN,
     CallContext,
-    CallObserver,
     Calls,
     Metadata,
-    finished,
+    Method,
 )
 from inferometer.agent.serving.observers import Call
-from inferometer.manifests.errors import InputError
-
-__all__ = [
-    "UNKNOWN",
-    "CallContext",
-    "CallObserver",
-    "Codec",
-    "Dispatcher",
-    "GrpcCall",
-    "Method",
-    "finished",
-    "methods_of",
-]
-
-UNKNOWN = "unknown"
-"""The name in metrics and logs of every method that the agent does not have: clients can make names up."""
 
 _NO_DEADLINE_S = 10 * 365 * 24 * 3600.0
 """gRPC gives a call without a deadline one that is farther away."""
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-Codec: TypeAlias = "tuple[Callable[[bytes], Any], Callable[[Any], bytes]]"
-"""What reads a method's request, and what writes its response."""
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A method that the agent offers, at a path ``package.Service/Method``.
-
-    ``behaviour`` is what it does; see the module. ``decode`` raises DecodeError for what is no request. The
-    thread of a method ``aside`` is apart from those that predict: it answers however busy they are, and while
-    the agent stops.
-    """
-
-    path: str
-    behaviour: Callable[[Any, CallContext], Any]
-    decode: Callable[[bytes], Any]
-    encode: Callable[[Any], bytes]
-    streams_requests: bool = False
-    aside: bool = False
-
-    def read(self, content: bytes) -> Any:
-        """Reads a request.
-
-        Raises:
-            InputError: It is malformed. A deserializer of gRPC would answer INTERNAL, and in a stream would
-                leave the call open for ever (seen in grpcio 1.85).
-        """
-        try:
-            return self.decode(content)
-        except DecodeError as error:
-            raise InputError(f"the request of {self.path} is no message of its type") from error
-
-
-def methods_of(
-    service: ServiceDescriptor,
-    servicer: object,
-    codecs: Mapping[str, Codec] | None = None,
-    aside: Collection[str] = (),
-) -> list[Method]:
-    """Returns the methods of a service that a servicer has, each under its name in snake case.
-
-    ``codecs``, by a method's name, read and write messages in place of the protobuf library. The methods
-    ``aside`` answer however busy the agent is, and while it stops.
-    """
-    found = []
-    for method in service.methods:
-        behaviour = getattr(servicer, re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower(), None)
-        if behaviour is None:
-            continue
-        decode, encode = (codecs or {}).get(method.name) or (
-            GetMessageClass(method.input_type).FromString,
-            GetMessageClass(method.output_type).SerializeToString,
-        )
-        path = f"{service.full_name}/{method.name}"
-        found.append(Method(path, behaviour, decode, encode, method.client_streaming, method.name in aside))
-    return found
 
 
 class GrpcCall(CallContext):

@@ -19,8 +19,9 @@ from typing_extensions import Self
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.artifacts.web import fetch_image
-from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.session import open_session
+from inferometer.agent.preprocessing.inputs import Fetch
 from inferometer.agent.server import standard_services
 from inferometer.agent.server.admission import ClientLimits, Limits, SecretCheck, StreamLimit
 from inferometer.agent.server.binding import (
@@ -30,14 +31,14 @@ from inferometer.agent.server.binding import (
     join_address,
     server_options,
 )
-from inferometer.agent.server.calls import Calls
+from inferometer.agent.server.calls import Calls, Method
 from inferometer.agent.server.native import predict_service, registry_service
 from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.native.predict_service import DatasetRunner, PredictService
 from inferometer.agent.server.native.registry_service import RegistryService
-from inferometer.agent.server.native.sessions import ModelOpener, Sessions
+from inferometer.agent.server.native.sessions import ModelFinder, Sessions
 from inferometer.agent.server.observation import Observation
-from inferometer.agent.server.rpc import Dispatcher, GrpcServer, Method
+from inferometer.agent.server.rpc import Dispatcher, GrpcServer
 from inferometer.agent.server.standard_services import Health, Reflection
 from inferometer.agent.server.tls import ServerTls
 from inferometer.agent.server.v2 import service as v2_service
@@ -153,19 +154,19 @@ class AgentServer:
         self._workers = futures.ThreadPoolExecutor(options.workers, thread_name_prefix="grpc-worker")
         self.registry_service = RegistryService(catalog, registry, lambda: self.load)
         """Describes this agent, also for its publication."""
-        opener = ModelOpener(
-            catalog,
-            registry,
-            architectures,
-            cache,
-            fetch,
-            options.limits.max_pixels,
-            self._observation.watch,
-            options.serving.session.threads,
-        )
         self.models = ServedModels(
             registry,
-            opener.open,
+            lambda manifest, chosen, trace: open_session(
+                manifest,
+                chosen,
+                registry,
+                architectures=architectures,
+                cache=cache,
+                fetch=fetch,
+                max_pixels=options.limits.max_pixels,
+                watch=self._observation.watch,
+                trace=trace,
+            ),
             options.serving,
             limit=options.max_sessions,
             idle_s=options.session_idle_s,
@@ -174,7 +175,7 @@ class AgentServer:
         )
         """The models that are loaded."""
         native = PredictService(
-            opener,
+            ModelFinder(catalog, registry, options.serving.session.threads),
             self.models,
             self._sessions,
             dataset_runner,

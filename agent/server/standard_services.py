@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from inferometer.agent.server.admission import StreamLimit
-from inferometer.agent.server.rpc import CallContext, Method, methods_of
+from inferometer.agent.server.calls import CallContext, Method, methods_of
 from inferometer.manifests.errors import NotFoundError, SessionLimitError
 from inferometer.protos.inference.v2 import grpc_service_pb2
 from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2

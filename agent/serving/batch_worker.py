@@ -19,10 +19,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.inference.session import Session
-from inferometer.agent.preprocessing.inputs import aligned, batch_size
+from inferometer.agent.preprocessing.inputs import Tensors, aligned, batch_size
 from inferometer.agent.serving.batching import Batcher, BatchingOptions
 from inferometer.agent.serving.observers import ModelStatistics, QueueObserver
 from inferometer.agent.serving.request_queue import PredictedBatch, QueuedRequest, Request, RequestQueue
@@ -31,7 +30,6 @@ from inferometer.agent.tracing.recorder import (
     NO_PARENT,
     SpanChunk,
     SpanKind,
-    SpanLink,
     SpanRecorder,
     TraceContext,
     TraceLevel,
@@ -70,7 +68,7 @@ def traced_batch(
         with session.traced_batch(TraceScope.top(recorder), BATCH, size, len(requests)) as tracing:
             yield tracing
     finally:
-        links = [SpanLink(trace.recorder.context.trace_id, trace.parent_id) for _, trace in traced]
+        links = [trace.context for _, trace in traced]
         chunks = recorder.chunks()
         for request, trace in traced:
             record_wait(trace, request.came_ns, begun_ns)
@@ -78,7 +76,9 @@ def traced_batch(
                 trace.recorder.add_chunk(copied)
 
 
-def _copies(chunks: Sequence[SpanChunk], trace: TraceScope, links: Sequence[SpanLink]) -> Iterator[SpanChunk]:
+def _copies(
+    chunks: Sequence[SpanChunk], trace: TraceScope, links: Sequence[TraceContext]
+) -> Iterator[SpanChunk]:
     """The spans of a batch below a request, with new ids; they have no number of a batch."""
     upper = (secrets.randbits(31) or 1) << _UPPER
     lower = (1 << _UPPER) - 1
@@ -292,12 +292,11 @@ class BatchMemory:
         if not self._memory:
             return outputs
         return {
-            name: output.copy() if self._may_overwrite(output) else output for name, output in outputs.items()
+            name: output.copy()
+            if any(np.may_share_memory(output, memory) for memory in self._memory.values())
+            else output
+            for name, output in outputs.items()
         }
-
-    def _may_overwrite(self, output: NDArray[Any]) -> bool:
-        """Returns whether an output may be in this memory."""
-        return any(np.may_share_memory(output, memory) for memory in self._memory.values())
 
 
 class SessionPredictor:

@@ -18,11 +18,17 @@ from enum import Enum
 from queue import Empty
 from typing import Any, Generic, TypeVar
 
-from inferometer.agent.serving.request_queue import MAX_WAITING_BYTES, QueuedRequest, Request, RequestQueue
+from inferometer.agent.serving.request_queue import (
+    MAX_WAITING_BYTES,
+    NS_PER_S,
+    QueuedRequest,
+    Request,
+    RequestQueue,
+)
 from inferometer.manifests.errors import ConfigurationError, QueueFullError, one_line, suggestion
 
 MAX_LEVELS = 1000
-_NS_PER_US = 1000
+NS_PER_US = 1000
 _MAX_US = 10 * 365 * 24 * 3600 * 1_000_000
 _MAX_SIZE = 2**32 - 1
 _TRUTHS = {"true": True, "false": False}
@@ -69,9 +75,14 @@ class QueuePolicy:
             found[name] = _value(name, value, option)
         return cls(**found)
 
+    @property
+    def delays(self) -> bool:
+        """Whether a request that has waited for its timeout waits on, behind the others."""
+        return self.timeout_action is TimeoutAction.DELAY
+
     def timeout_ns(self, asked_ns: int | None) -> int | None:
         """Returns how long a request may wait in the queue that asks for a timeout itself; None for ever."""
-        default_ns = self.default_timeout_microseconds * _NS_PER_US or None
+        default_ns = self.default_timeout_microseconds * NS_PER_US or None
         if asked_ns is None or not self.allow_timeout_override:
             return default_ns
         return asked_ns if default_ns is None else min(asked_ns, default_ns)
@@ -110,7 +121,6 @@ def _value(name: str, text: str, option: str) -> object:
 
 
 MAX_INLINE_US = 10_000.0
-_NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
 _Request = TypeVar("_Request", bound=QueuedRequest)
 
@@ -279,7 +289,7 @@ class Batcher(Generic[_Request]):
         if timeout_ns is None:
             waiting = self._queue.get()
         else:
-            waiting = self._queue.get(timeout_ns > 0, timeout_ns / _NS_PER_S)
+            waiting = self._queue.get(timeout_ns > 0, timeout_ns / NS_PER_S)
         self._ended = waiting is None
         return waiting
 
@@ -311,7 +321,7 @@ class PriorityQueue(RequestQueue[Request]):
         request.priority = level
         policy = self._options.policy_of(level)
         timeout_ns = policy.timeout_ns(request.timeout_ns)
-        if timeout_ns is not None and policy.timeout_action is TimeoutAction.DELAY:
+        if timeout_ns is not None and policy.delays:
             request.delayed_ns = request.came_ns + timeout_ns
         elif timeout_ns is not None:
             request.rejected_ns = request.came_ns + timeout_ns

@@ -263,8 +263,10 @@ class LoadedModels:
                 if leaving is not None:
                     self._remove(leaving)
             if is_full:
-                if not self._is_given_up(others):
+                model = self._least_recently_used(others)
+                if model is None or self._borrowers is None:
                     raise refusal
+                self._borrowers.give_up(model)
                 continue
             if leaving is None or leaving.model is None:
                 if not self._wait_for_one_more_than(left):
@@ -313,14 +315,6 @@ class LoadedModels:
             and other.model is not None
             and (over_limit or other.loading.device == slot.loading.device)
         ]
-
-    def _is_given_up(self, slots: Sequence[Slot]) -> bool:
-        """Makes borrowers give up one of some models that are all in use; says whether they did."""
-        model = self._least_recently_used(slots)
-        if model is None or self._borrowers is None:
-            return False
-        self._borrowers.give_up(model)
-        return True
 
     def _least_recently_used(self, slots: Sequence[Slot]) -> ServedModel | None:
         """The model that borrowers would give up first, of some that are in use."""

@@ -11,7 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 REQUEST_ID_KEY = "x-request-id"
@@ -127,16 +127,20 @@ class Totals:
 
 @dataclass(slots=True, eq=False)
 class _Sums:
-    """The batches of one size, in nanoseconds; ``of_requests`` count each batch once for each request."""
+    """The batches of one size: how many, and how long they took in all, in nanoseconds."""
 
     batches: int = 0
-    requests: int = 0
     assemble: int = 0
     predict: int = 0
     split: int = 0
-    assemble_of_requests: int = 0
-    predict_of_requests: int = 0
-    split_of_requests: int = 0
+
+    @property
+    def totals(self) -> BatchTotals:
+        return BatchTotals(
+            Total(self.batches, self.assemble),
+            Total(self.batches, self.predict),
+            Total(self.batches, self.split),
+        )
 
 
 class ModelStatistics:
@@ -149,7 +153,10 @@ class ModelStatistics:
         self._unix_ns = unix_ns
         self._lock = threading.Lock()
         self._by_size: dict[int, _Sums] = {}
+        self._requests = 0
         self._queue_ns = 0
+        # each batch once for each of its requests
+        self._assemble_ns = self._predict_ns = self._split_ns = 0
         self._last_unix_ns = 0
         self._failures = 0
         self._failures_ns = 0
@@ -158,34 +165,20 @@ class ModelStatistics:
     def totals(self) -> Totals:
         """What it has done until now."""
         with self._lock:
-            by_size = {size: replace(sums) for size, sums in self._by_size.items()}
-            queue_ns, last_unix_ns = self._queue_ns, self._last_unix_ns
-            failure = Total(self._failures, self._failures_ns)
-        sums = by_size.values()
-        requests = sum(each.requests for each in sums)
-        assemble = Total(requests, sum(each.assemble_of_requests for each in sums))
-        predict = Total(requests, sum(each.predict_of_requests for each in sums))
-        split = Total(requests, sum(each.split_of_requests for each in sums))
-        batches_ns = assemble.total_ns + predict.total_ns + split.total_ns
-        return Totals(
-            inputs=sum(size * each.batches for size, each in by_size.items()),
-            batches=sum(each.batches for each in sums),
-            last_unix_ms=last_unix_ns // 1_000_000,
-            success=Total(requests, queue_ns + batches_ns),
-            failure=failure,
-            queue=Total(requests, queue_ns),
-            assemble=assemble,
-            predict=predict,
-            split=split,
-            by_size={
-                size: BatchTotals(
-                    Total(each.batches, each.assemble),
-                    Total(each.batches, each.predict),
-                    Total(each.batches, each.split),
-                )
-                for size, each in by_size.items()
-            },
-        )
+            requests, batches = self._requests, sum(each.batches for each in self._by_size.values())
+            assemble, predict, split = self._assemble_ns, self._predict_ns, self._split_ns
+            return Totals(
+                inputs=sum(size * each.batches for size, each in self._by_size.items()),
+                batches=batches,
+                last_unix_ms=self._last_unix_ns // 1_000_000,
+                success=Total(requests, self._queue_ns + assemble + predict + split),
+                failure=Total(self._failures, self._failures_ns),
+                queue=Total(requests, self._queue_ns),
+                assemble=Total(requests, assemble),
+                predict=Total(requests, predict),
+                split=Total(requests, split),
+                by_size={size: each.totals for size, each in self._by_size.items()},
+            )
 
     def answered(
         self, requests: int, inputs: int, *, queue_ns: int, assemble_ns: int, predict_ns: int, split_ns: int
@@ -196,14 +189,14 @@ class ModelStatistics:
             if sums is None:
                 sums = self._by_size[inputs] = _Sums()
             sums.batches += 1
-            sums.requests += requests
             sums.assemble += assemble_ns
             sums.predict += predict_ns
             sums.split += split_ns
-            sums.assemble_of_requests += requests * assemble_ns
-            sums.predict_of_requests += requests * predict_ns
-            sums.split_of_requests += requests * split_ns
+            self._requests += requests
             self._queue_ns += queue_ns
+            self._assemble_ns += requests * assemble_ns
+            self._predict_ns += requests * predict_ns
+            self._split_ns += requests * split_ns
             self._last_unix_ns = self._unix_ns()
 
     def failed(self, time_ns: int) -> None:

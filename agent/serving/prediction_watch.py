@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from inferometer.agent.artifacts.files import InputSignature
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import Predictor, Tensors
+from inferometer.agent.inference.predictor import Predictor
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.serving.observers import PredictionObserver
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import DeviceLostError, OutOfMemoryError, PredictionError
-from inferometer.manifests.tensor_specs import AxisSizes
+from inferometer.manifests.inputs import AxisSizes
 
 _NS_PER_S = 1_000_000_000
 _CHECKS = 4  # in the time after which a prediction hangs
@@ -46,7 +46,7 @@ class Trouble:
         return bool(self.lost_devices or self.hanging)
 
 
-class PredictionWatch(Closeable):
+class PredictionWatch:
     """Knows the predictions under way. Thread-safe.
 
     A thread looks several times in ``timeout_s`` whether one of them takes longer than that. Such a

@@ -10,8 +10,8 @@ from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
-from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.results import Inferred, QueueTimes
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import (
     DeadlineError,
@@ -22,7 +22,7 @@ from inferometer.manifests.errors import (
 )
 
 MAX_WAITING_BYTES = 1024 * 1024 * 1024
-_NS_PER_S = 1_000_000_000
+NS_PER_S = 1_000_000_000
 _BYTES_PER_MIB = 1024 * 1024
 
 
@@ -150,7 +150,7 @@ class Request:
             self._answered = answered
         if self._outcome is not None:
             return True
-        return self._answered.acquire(timeout=-1 if timeout_ns is None else max(0, timeout_ns) / _NS_PER_S)
+        return self._answered.acquire(timeout=-1 if timeout_ns is None else max(0, timeout_ns) / NS_PER_S)
 
     def on_answer(self, listener: Callable[[], None]) -> None:
         """Calls a listener once there is an answer, in whatever thread; it may be called twice."""

@@ -14,15 +14,13 @@ from inferometer.agent.inference.results import Inferred, SystemDescription
 from inferometer.agent.inference.session import Session
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.serving.batch_worker import BatchWorker, SessionPredictor, record_wait
-from inferometer.agent.serving.batching import BatchingOptions, PriorityQueue
+from inferometer.agent.serving.batching import NS_PER_US, BatchingOptions, PriorityQueue
 from inferometer.agent.serving.observers import ModelStatistics, QueueObserver, is_about
-from inferometer.agent.serving.request_queue import WAITING, Request, RequestQueue
+from inferometer.agent.serving.request_queue import NS_PER_S, WAITING, Request, RequestQueue
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import HungError, InputError
 from inferometer.manifests.schema import ModelManifest
 
-_NS_PER_S = 1_000_000_000
-_NS_PER_US = 1000
 _SHORTEST_LOOK_NS = 1_000_000
 
 
@@ -49,7 +47,7 @@ class Waker:
         request.on_answer(partial(self._wake, future))
         if timeout_ns is None:
             return await future
-        timer = self._loop.call_later(max(0, timeout_ns) / _NS_PER_S, _settle, future, False)
+        timer = self._loop.call_later(max(0, timeout_ns) / NS_PER_S, _settle, future, False)
         try:
             return await future
         finally:
@@ -112,7 +110,7 @@ class ServedModel:
         dynamic = any(each.is_dynamic for each in manifest.tensors)
         # how long a prediction takes depends on the size of a dynamic axis, which no mean tells
         inline = session.any_thread and not dynamic and not options.max_queue_delay_ms
-        self._inline_ns = options.inline_predict_us * _NS_PER_US if inline else 0.0
+        self._inline_ns = options.inline_predict_us * NS_PER_US if inline else 0.0
         self._wakers: dict[asyncio.AbstractEventLoop, Waker] = {}
         self._queue: RequestQueue[Request] = (
             PriorityQueue(options, self._name, clock)

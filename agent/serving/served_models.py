@@ -21,8 +21,8 @@ from packaging.utils import canonicalize_version
 from packaging.version import InvalidVersion, Version
 
 from inferometer.agent.artifacts.locations import model_files
-from inferometer.agent.hardware.environment import Device
-from inferometer.agent.inference.predictor import Precision, Weights, has_own_precision
+from inferometer.agent.hardware.environment import Device, Precision, Weights
+from inferometer.agent.inference.predictor import has_own_precision
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions

@@ -21,6 +21,7 @@ from inferometer.agent.tasks.predictions import (
 from inferometer.manifests.errors import ManifestError, PredictionError
 from inferometer.manifests.schema import (
     BoxFormat,
+    BoxNotation,
     BoxUnits,
     MaskFrame,
     ModelOutput,
@@ -28,92 +29,47 @@ from inferometer.manifests.schema import (
     Transform,
 )
 
-_CORNERS = {BoxFormat.XYXY: (0, 1, 2, 3), BoxFormat.YXYX: (1, 0, 3, 2)}
-_TENSORFLOW_BOXES = "detection_boxes"
 _NOT_RELATIVE = 2.0
 _NOT_PIXELS = 1.5
+_SECOND_OUTPUT = 1
+_BOXES = "boxes are N × k × 4"
 
 
-@dataclass(frozen=True, slots=True)
-class BoxNotation:
-    """How a model writes boxes.
+def corners_of(notation: BoxNotation, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns left, top, right and bottom of boxes, n × 4, in their own units."""
+    if notation.format in (BoxFormat.XYXY, BoxFormat.YXYX):
+        return boxes[:, notation.corners]
+    begin, size = boxes[:, :2], boxes[:, 2:]
+    if notation.format is BoxFormat.CXCYWH:
+        begin = begin - size / 2
+    return np.concatenate([begin, begin + size], axis=1)
 
-    Attributes:
-        format: The order of the four numbers.
-        corners: For boxes of two corners, the places of left, top, right and bottom.
-        units: The units of the coordinates.
-        stated: Whether the manifest says so; if not, boxes that contradict it are refused.
-        frame: The width and height that pixels refer to; None means those of the model's input.
+
+def in_input(
+    notation: BoxNotation, corners: NDArray[np.float64], geometry: ImageGeometry
+) -> NDArray[np.float64]:
+    """Returns boxes, n × 4, in pixels of the model's input.
+
+    Raises:
+        PredictionError: The manifest does not state the units, and the boxes contradict those assumed.
     """
-
-    format: BoxFormat
-    corners: tuple[int, int, int, int]
-    units: BoxUnits
-    stated: bool
-    frame: tuple[int, int] | None
-
-    @classmethod
-    def of(cls, parameters: OutputParameters) -> BoxNotation:
-        """Returns the notation that a manifest describes.
-
-        What a manifest omits follows from MLModelScope's notation. Its ``xmin_index`` to ``ymax_index`` give
-        the order, and ``scale_width`` and ``scale_height`` the size that pixels refer to; with an order but
-        no size, boxes are relative. TensorFlow's ``detection_boxes`` are relative and begin with y. Otherwise
-        boxes are xyxy: in pixels beside a ``classes_layer`` of their own, as in GluonCV's models, and else
-        relative, as in its SSD models for PyTorch and ONNX Runtime.
-        """
-        places = [
-            getattr(parameters, f"{name}_index") for name in ("xmin", "ymin", "xmax", "ymax")
-        ]  # where MLModelScope omits one, it is that of yxyx
-        ordered = any(place is not None for place in places)
-        tensorflow = str(parameters.boxes_layer).startswith(_TENSORFLOW_BOXES)
-        style = parameters.box_format or (BoxFormat.YXYX if tensorflow else BoxFormat.XYXY)
-        corners = _CORNERS.get(style, (0, 1, 2, 3))
-        if ordered and parameters.box_format is None:
-            style, default = BoxFormat.XYXY, _CORNERS[BoxFormat.YXYX]
-            chosen = [d if p is None else p for p, d in zip(places, default, strict=True)]
-            corners = (chosen[0], chosen[1], chosen[2], chosen[3])
-        frame = None
-        if parameters.scale_width and parameters.scale_height:
-            frame = (parameters.scale_width, parameters.scale_height)
-        units = BoxUnits.PIXELS
-        if frame is None and (ordered or tensorflow or scores_per_class(parameters)):
-            units = BoxUnits.RELATIVE
-        stated = parameters.box_units is not None or frame is not None
-        return cls(style, corners, parameters.box_units or units, stated, frame)
-
-    def corners_of(self, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns left, top, right and bottom of boxes, n × 4, in their own units."""
-        if self.format in _CORNERS:
-            return boxes[:, self.corners]
-        begin, size = boxes[:, :2], boxes[:, 2:]
-        if self.format is BoxFormat.CXCYWH:
-            begin = begin - size / 2
-        return np.concatenate([begin, begin + size], axis=1)
-
-    def in_input(self, corners: NDArray[np.float64], geometry: ImageGeometry) -> NDArray[np.float64]:
-        """Returns boxes, n × 4, in pixels of the model's input.
-
-        Raises:
-            ValueError: The manifest does not state the units, and the boxes contradict those assumed.
-        """
-        size = (geometry.input_width, geometry.input_height)
-        if not self.stated and len(corners):
-            largest = np.abs(corners).max(axis=1)
-            if self.units is BoxUnits.RELATIVE and (largest > _NOT_RELATIVE).all():
-                raise ValueError("are not relative to the input; add box_units: pixels to output.parameters")
-            if self.units is BoxUnits.PIXELS and (largest <= _NOT_PIXELS).all() and min(size) > _NOT_RELATIVE:
-                raise ValueError("are not in pixels; add box_units: relative to output.parameters")
-        if self.units is BoxUnits.RELATIVE:
-            return corners * np.array(size * 2, np.float64)
-        if self.frame is not None:
-            return corners * (np.array(size * 2, np.float64) / np.array(self.frame * 2, np.float64))
-        return corners
-
-
-def scores_per_class(parameters: OutputParameters) -> bool:
-    """Returns whether a model gives a score for each class, and no class of each box."""
-    return parameters.classes_layer is None or parameters.classes_layer == parameters.probabilities_layer
+    size = (geometry.input_width, geometry.input_height)
+    relative = notation.units is BoxUnits.RELATIVE
+    if not notation.stated and len(corners):
+        largest = np.abs(corners).max(axis=1)
+        if relative and (largest > _NOT_RELATIVE).all():
+            raise PredictionError(
+                "the model's boxes are not relative to the input; add box_units: pixels to output.parameters"
+            )
+        if not relative and (largest <= _NOT_PIXELS).all() and min(size) > _NOT_RELATIVE:
+            raise PredictionError(
+                "the model's boxes are not in pixels; add box_units: relative to output.parameters"
+            )
+    if relative:
+        return corners * np.array(size * 2, np.float64)
+    if notation.frame is not None:
+        return corners * (np.array(size * 2, np.float64) / np.array(notation.frame * 2, np.float64))
+    return corners
 
 
 def overlaps(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -147,10 +103,6 @@ def without_duplicates(
         apart = overlaps(boxes[best], boxes[left]) <= iou_threshold
         left = left[apart | (classes[left] != classes[best])]
     return kept
-
-
-_SECOND_OUTPUT = 1
-_BOXES = "boxes are N × k × 4"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,7 +146,7 @@ class ObjectFinder:
     def __init__(self, parameters: OutputParameters) -> None:
         self._parameters = parameters
         self._notation = BoxNotation.of(parameters)
-        self._per_class = scores_per_class(parameters)
+        self._per_class = parameters.scores_per_class
         self._softmax = parameters.probabilities_transform is Transform.SOFTMAX
         self._boxes_layer = _SECOND_OUTPUT if parameters.boxes_layer is None else parameters.boxes_layer
         if self._boxes_layer == parameters.probabilities_layer:
@@ -254,21 +206,20 @@ class ObjectFinder:
         candidates = (scores > 0) & (scores >= self._parameters.score_threshold)
         places, columns = np.nonzero(candidates if classes is None else candidates[:, np.newaxis])
         values = scores[places, columns] if classes is None else scores[places]
-        chosen = (
-            columns if classes is None else self._whole(classes[places])
-        ) - self._parameters.class_offset
-        wanted = (chosen >= 0) & (chosen != self._background)
+        chosen = columns if classes is None else self._whole(classes[places])
+        chosen = chosen - self._parameters.class_offset
+        background = self._parameters.background_index
+        wanted = (chosen >= 0) & (chosen != (-1 if background is None else background))
         places, values, chosen = places[wanted], values[wanted], chosen[wanted]
         self._check(chosen)
         if not np.isfinite(boxes[places]).all():
             return None
         order = np.argsort(-values, kind="stable")
-        return self._distinct(self._placed(places[order], boxes, values[order], chosen[order], geometry))
-
-    @property
-    def _background(self) -> int:
-        index = self._parameters.background_index
-        return -1 if index is None else index
+        found = self._placed(places[order], boxes, values[order], chosen[order], geometry)
+        most, threshold = self._parameters.max_detections, self._parameters.iou_threshold
+        if threshold is None:
+            return found[:most]
+        return found[without_duplicates(found.boxes, found.classes, threshold, most)]
 
     def _whole(self, classes: NDArray[np.float64]) -> NDArray[np.int64]:
         rounded = np.rint(classes)
@@ -295,24 +246,15 @@ class ObjectFinder:
         geometry: ImageGeometry | None,
     ) -> FoundObjects:
         """Returns candidates with an area in the image; without a geometry, boxes keep the model's units."""
-        whole = clipped = self._notation.corners_of(boxes[places])
+        whole = clipped = corners_of(self._notation, boxes[places])
         if geometry is not None:
-            try:
-                inside = self._notation.in_input(whole, geometry)
-            except ValueError as error:
-                raise PredictionError(f"the model's boxes {error}") from error
+            inside = in_input(self._notation, whole, geometry)
             whole, clipped = geometry.to_image(inside, clipped=False), geometry.to_image(inside)
         # as they are kept, so that none loses its area by rounding
         with np.errstate(over="ignore"):  # without an image, a box may be beyond float32, and is infinite
             clipped = clipped.astype(np.float32).astype(np.float64)
         area = (clipped[:, 2] > clipped[:, 0]) & (clipped[:, 3] > clipped[:, 1])
         return FoundObjects(places, whole, clipped, scores, classes)[area]
-
-    def _distinct(self, found: FoundObjects) -> FoundObjects:
-        most, threshold = self._parameters.max_detections, self._parameters.iou_threshold
-        if threshold is None:
-            return found[:most]
-        return found[without_duplicates(found.boxes, found.classes, threshold, most)]
 
 
 class _Layers:
@@ -378,26 +320,22 @@ class _Layers:
         )
 
 
-class DetectionPostprocessor(TaskPostprocessor):
-    """Turns the outputs of a detector into objects. Thread-safe.
-
-    ``max_detections`` bounds how many are kept of an image; the feature limit, which is about ranked classes,
-    does not.
-
-    Args:
-        output: The output of the manifest.
-        feature_limit: Not used.
-
-    Raises:
-        ManifestError: The manifest contradicts itself.
-    """
+class _ObjectPostprocessor(TaskPostprocessor):
+    """Finds objects; ``max_detections`` and not the feature limit, of ranked classes, bounds their number."""
 
     wants_inputs = True
     takes_unbatched = True
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
-        del feature_limit
         self._find = ObjectFinder(output.parameters)
+
+
+class DetectionPostprocessor(_ObjectPostprocessor):
+    """Turns the outputs of a detector into objects. Thread-safe.
+
+    Raises:
+        ManifestError: The manifest contradicts itself.
+    """
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Detections, NDArray[np.bool_]]:
         """Returns the objects of the valid inputs; see ``TaskPostprocessor``."""
@@ -408,19 +346,16 @@ class DetectionPostprocessor(TaskPostprocessor):
 
 def detections_of(objects: list[FoundObjects]) -> Detections:
     """Returns the objects of several images in columns."""
-    boxes = [each.boxes for each in objects] or [np.zeros((0, 4))]
-    scores = [each.scores for each in objects] or [np.zeros(0)]
-    classes = [each.classes for each in objects] or [np.zeros(0, np.int64)]
     with np.errstate(over="ignore"):  # a score beyond float32 is infinite, which stays the largest
         return Detections(
             np.array([len(each.scores) for each in objects], np.int64),
-            np.concatenate(boxes).astype(np.float32),
-            np.concatenate(scores).astype(np.float32),
-            np.concatenate(classes).astype(np.int64),
+            np.concatenate([np.zeros((0, 4)), *(each.boxes for each in objects)]).astype(np.float32),
+            np.concatenate([np.zeros(0), *(each.scores for each in objects)]).astype(np.float32),
+            np.concatenate([np.zeros(0, np.int64), *(each.classes for each in objects)]),
         )
 
 
-class InstancePostprocessor(TaskPostprocessor):
+class InstancePostprocessor(_ObjectPostprocessor):
     """Turns the outputs of a model into objects with masks. Thread-safe.
 
     A mask is resized with bilinear interpolation between the centres of its pixels, from the box or from the
@@ -428,28 +363,20 @@ class InstancePostprocessor(TaskPostprocessor):
     the box, or of what was cropped, none does; the mask of a box falls to 0 there, as in Mask R-CNN. Without
     a geometry, a mask stays in its own pixels.
 
-    Args:
-        output: The output of the manifest.
-        feature_limit: Not used; see ``DetectionPostprocessor``.
-
     Raises:
         ManifestError: The manifest has no ``masks_layer``, or contradicts itself.
     """
 
-    wants_inputs = True
-    takes_unbatched = True
-
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
-        del feature_limit
         if output.parameters.masks_layer is None:
             raise ManifestError(
                 "field output.parameters.masks_layer: is missing; instance_segmentation requires the output "
                 "with the masks"
             )
+        super().__init__(output, feature_limit)
         self._layer = output.parameters.masks_layer
         self._frame = output.parameters.mask_frame
         self._threshold = output.parameters.mask_threshold
-        self._find = ObjectFinder(output.parameters)
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Instances, NDArray[np.bool_]]:
         """Returns the objects of the valid inputs; see ``TaskPostprocessor``."""
@@ -508,12 +435,11 @@ class InstancePostprocessor(TaskPostprocessor):
         """Returns the pixels of an object in the image."""
         if geometry is None:
             return mask >= self._threshold
-        if self._frame is MaskFrame.BOX:
-            left, top, right, bottom = box
-        else:
-            frame = np.array([[0, 0, geometry.input_width, geometry.input_height]], np.float64)
-            left, top, right, bottom = geometry.to_image(frame, clipped=False)[0]
         of_box = self._frame is MaskFrame.BOX
+        if not of_box:
+            frame = np.array([[0, 0, geometry.input_width, geometry.input_height]], np.float64)
+            box = geometry.to_image(frame, clipped=False)[0]
+        left, top, right, bottom = box
         rows, down = _interpolation((top, bottom), mask.shape[0], geometry.height, falls=of_box)
         columns, across = _interpolation((left, right), mask.shape[1], geometry.width, falls=of_box)
         placed = np.zeros((geometry.height, geometry.width), np.bool_)

@@ -18,7 +18,8 @@ from inferometer.agent.tasks.predictions import (
     find_layer,
 )
 from inferometer.manifests.errors import ManifestError, PredictionError
-from inferometer.manifests.schema import ColorMode, Layout, ModelOutput
+from inferometer.manifests.inputs import ColorMode, Layout
+from inferometer.manifests.schema import ModelOutput
 
 _MOST_CLASSES = 65536
 _BLOCK_ELEMENTS = 2**22
@@ -65,7 +66,7 @@ class SemanticSegmentation(TaskPostprocessor):
         name, tensor = find_layer(tensors, self._layer)
         scores = self._scores(name, tensor)
         numbers = self._numbers(name, tensor) if scores is None else None
-        good = _finite(scores) if scores is not None else self._known(numbers)
+        good = self._known(numbers) if scores is None else np.isfinite(scores).all(axis=(1, 2, 3))
         geometries = inputs.geometries or (None,) * inputs.size
         found = []
         for row in np.flatnonzero(good).tolist():
@@ -127,11 +128,6 @@ class SemanticSegmentation(TaskPostprocessor):
             right = (numbers >= 0) & (numbers < limit) & (numbers == np.floor(numbers))
         known: NDArray[np.bool_] = right.all(axis=(1, 2))
         return known
-
-
-def _finite(scores: NDArray[Any]) -> NDArray[np.bool_]:
-    finite: NDArray[np.bool_] = np.isfinite(scores).all(axis=(1, 2, 3))
-    return finite
 
 
 class _Axis(NamedTuple):

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from inferometer.agent.preprocessing.inputs import ImageGeometry, Origin, Tensors
-from inferometer.agent.preprocessing.inputs import TokenizedText as TokenizedText
+from inferometer.agent.preprocessing.inputs import ImageGeometry, Origin, Tensors, TokenizedText
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelOutput
 
@@ -41,9 +40,9 @@ class Predictions(ABC):
 
     kind: ClassVar[str]
 
-    @abstractmethod
     def __len__(self) -> int:
-        """Returns the number of inputs."""
+        """Returns the number of inputs, which is the length of the first column."""
+        return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
 
     @abstractmethod
     def row(self, place: int) -> Self:
@@ -82,9 +81,6 @@ class Classifications(Predictions):
     indices: NDArray[np.int64]
     probabilities: NDArray[np.float32]
 
-    def __len__(self) -> int:
-        return len(self.indices)
-
     def row(self, place: int) -> Classifications:
         """Returns the classes of one input."""
         part = slice(place, place + 1)
@@ -120,9 +116,6 @@ class Detections(Predictions):
     scores: NDArray[np.float32]
     classes: NDArray[np.int64]
 
-    def __len__(self) -> int:
-        return len(self.counts)
-
     def row(self, place: int) -> Detections:
         """Returns the objects of one image."""
         end = int(self.counts[: place + 1].sum())
@@ -150,7 +143,7 @@ class Instances(Predictions):
         classes: int64, objects; positions in the model's list of labels.
         sizes: int64, inputs × 2; the height and width of the masks: those of the image as it was given.
         mask_lengths: int64, objects; the bytes of each mask.
-        masks: uint8, COCO's compressed run lengths of one mask after the other; see ``run_lengths``.
+        masks: uint8, COCO's compressed run lengths of one mask after the other; see ``encoded``.
     """
 
     kind: ClassVar[str] = "instances"
@@ -161,9 +154,6 @@ class Instances(Predictions):
     sizes: NDArray[np.int64]
     mask_lengths: NDArray[np.int64]
     masks: NDArray[np.uint8]
-
-    def __len__(self) -> int:
-        return len(self.counts)
 
     @property
     def detections(self) -> Detections:
@@ -216,9 +206,6 @@ class ClassMaps(Predictions):
     sizes: NDArray[np.int64]
     pixels: NDArray[np.int32]
 
-    def __len__(self) -> int:
-        return len(self.sizes)
-
     def row(self, place: int) -> ClassMaps:
         """Returns the map of one image."""
         areas = self.sizes.prod(axis=1)
@@ -250,9 +237,6 @@ class Images(Predictions):
     kind: ClassVar[str] = "images"
     pixels: NDArray[np.floating[Any]]
 
-    def __len__(self) -> int:
-        return len(self.pixels)
-
     def row(self, place: int) -> Images:
         """Returns the image of one input."""
         return Images(self.pixels[place : place + 1])
@@ -269,9 +253,6 @@ class Values(Predictions):
 
     kind: ClassVar[str] = "values"
     values: NDArray[np.floating[Any]]
-
-    def __len__(self) -> int:
-        return len(self.values)
 
     def row(self, place: int) -> Values:
         """Returns the numbers of one input."""
@@ -297,9 +278,6 @@ class Texts(Predictions):
         encoded = [text.encode("utf-8") for text in texts]
         counts = np.array([len(each) for each in encoded], np.int64)
         return cls(counts, np.frombuffer(b"".join(encoded), np.uint8))
-
-    def __len__(self) -> int:
-        return len(self.counts)
 
     def row(self, place: int) -> Texts:
         """Returns the text of one input."""
@@ -512,8 +490,3 @@ def find_layer(tensors: Tensors, layer: int | str, *, exactly: bool = False) -> 
     if tensor.dtype.kind not in "biuf":
         raise PredictionError(f"output {layer} has element type {tensor.dtype}; predictions are numbers")
     return layer, tensor
-
-
-def as_computed(tensor: NDArray[Any]) -> NDArray[np.floating[Any]]:
-    """Returns numbers as float32, or as float64 where float32 does not hold all of their type."""
-    return tensor.astype(np.promote_types(tensor.dtype, np.float32), copy=False)

@@ -77,14 +77,14 @@ class TaskRegistry(Generic[Part]):
 _BUILTIN = {
     "classification": "inferometer.agent.tasks.vectors:Classification",
     "embedding": "inferometer.agent.tasks.vectors:EmbeddingVectors",
-    "question_answering": "inferometer.agent.tasks.question_answering:AnswerSpans",
+    "question_answering": "inferometer.agent.tasks.vectors:AnswerSpans",
     "raw": "inferometer.agent.tasks.vectors:Raw",
     "object_detection": "inferometer.agent.tasks.objects:DetectionPostprocessor",
     "instance_segmentation": "inferometer.agent.tasks.objects:InstancePostprocessor",
     "semantic_segmentation": "inferometer.agent.tasks.pixels:SemanticSegmentation",
     "image_enhancement": "inferometer.agent.tasks.pixels:ImageEnhancement",
     "regression": "inferometer.agent.tasks.vectors:Regression",
-    "text_classification": "inferometer.agent.tasks.vectors:TextClassification",
+    "text_classification": "inferometer.agent.tasks.vectors:Classification",
 }
 POSTPROCESSORS: TaskRegistry[PostprocessorType] = TaskRegistry(
     "output.type", "postprocessing", "inferometer.postprocessors", _BUILTIN

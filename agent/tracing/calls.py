@@ -36,18 +36,13 @@ _HTTP_OK, _HTTP_CLIENT_ERRORS, _HTTP_SERVER_ERRORS = 200, 400, 500
 
 def client_call(path: str, host: str, port: int) -> SpanKind:
     """Returns the span of a call of the method at ``package.Service/Method``, to a server."""
-    return _call(SpanRole.CLIENT, path, {"server.address": host.strip("[]"), "server.port": port})
+    return _call(SpanRole.CLIENT, path, _rpc(path) | _at("server", host, port))
 
 
 def http_client_call(verb: str, template: str, host: str, port: int) -> SpanKind:
     """Returns the span of a request to a server; ``template`` is its path, with names in braces."""
-    attributes = {"http.request.method": verb, "url.template": template}
-    return _http(
-        SpanRole.CLIENT,
-        f"{verb} {template}",
-        attributes,
-        {"server.address": host.strip("[]"), "server.port": port},
-    )
+    attributes = {"http.request.method": verb, "url.template": template, **_at("server", host, port)}
+    return _call(SpanRole.CLIENT, f"{verb} {template}", attributes)
 
 
 def http_server_call(title: str, scheme: str, path: str, peer: str, listens_at: Attributes = ()) -> SpanKind:
@@ -56,13 +51,8 @@ def http_server_call(title: str, scheme: str, path: str, peer: str, listens_at: 
     ``title`` is the verb and the route, which is a path with names in braces.
     """
     verb, _, route = title.partition(" ")
-    attributes = {
-        "http.request.method": verb,
-        "http.route": route,
-        "url.path": path,
-        "url.scheme": scheme,
-    }
-    return _http(SpanRole.SERVER, title, attributes, {**dict(listens_at), **_client_at(peer)})
+    attributes = {"http.request.method": verb, "http.route": route, "url.path": path, "url.scheme": scheme}
+    return _call(SpanRole.SERVER, title, {**attributes, **dict(listens_at), **_client_at(peer)})
 
 
 def server_call(path: str, peer: str, listens_at: Attributes = ()) -> SpanKind:
@@ -70,7 +60,7 @@ def server_call(path: str, peer: str, listens_at: Attributes = ()) -> SpanKind:
 
     ``peer`` is the client's address, as gRPC writes it; ``listens_at`` the attributes of the server's.
     """
-    return _call(SpanRole.SERVER, path, {**dict(listens_at), **_client_at(peer)})
+    return _call(SpanRole.SERVER, path, _rpc(path) | dict(listens_at) | _client_at(peer))
 
 
 def _client_at(peer: str) -> dict[str, AttributeValue]:
@@ -78,7 +68,11 @@ def _client_at(peer: str) -> dict[str, AttributeValue]:
     host, _, port = address.rpartition(":")
     if kind not in {"ipv4", "ipv6"} or not port.isdecimal():
         return {}
-    return {"client.address": host.strip("[]"), "client.port": int(port)}
+    return _at("client", host, int(port))
+
+
+def _at(side: str, host: str, port: int) -> dict[str, AttributeValue]:
+    return {f"{side}.address": host.strip("[]"), f"{side}.port": port}
 
 
 def ended(call: SpanKind, code: str, http_status: int | None = None) -> SpanKind:
@@ -108,12 +102,10 @@ def _ended_http(
     return tuple(sorted(attributes.items()))
 
 
-def _http(role: SpanRole, name: str, attributes: dict[str, str], more: dict[str, AttributeValue]) -> SpanKind:
-    found = tuple(sorted({**attributes, **more}.items()))
-    return SpanKind(name, TraceLevel.APPLICATION_TRACE, found, role)
-
-
-def _call(role: SpanRole, path: str, more: dict[str, AttributeValue]) -> SpanKind:
+def _rpc(path: str) -> dict[str, AttributeValue]:
     service, _, method = path.rpartition("/")
-    attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method, **more}
-    return SpanKind(path, TraceLevel.APPLICATION_TRACE, tuple(sorted(attributes.items())), role)
+    return {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
+
+
+def _call(role: SpanRole, name: str, attributes: dict[str, AttributeValue]) -> SpanKind:
+    return SpanKind(name, TraceLevel.APPLICATION_TRACE, tuple(sorted(attributes.items())), role)

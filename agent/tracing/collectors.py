@@ -22,6 +22,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from requests import Response
 
 from inferometer.agent.tracing.exporting import (
+    AGAIN_STATUSES,
     ATTEMPT_TIMEOUT_S,
     Collector,
     DeliveryError,
@@ -32,9 +33,6 @@ from inferometer.agent.tracing.exporting import (
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
     from opentelemetry.sdk.trace.export import SpanExportResult
-
-
-_AGAIN_STATUSES = {429, 502, 503, 504}
 
 
 class CollectorSession(requests.Session):
@@ -57,7 +55,13 @@ class CollectorSession(requests.Session):
             raise DeliveryError(innermost(error), again=True) from error
         except requests.RequestException as error:
             raise DeliveryError(innermost(error)) from error
-        _check_accepted(answer)
+        status = status_of(answer)
+        if answer.is_redirect:
+            raise DeliveryError(f"{status}, to {answer.headers['Location']}")
+        if not 200 <= answer.status_code < 300:
+            raise DeliveryError(status, again=answer.status_code in AGAIN_STATUSES)
+        if kind_of(answer) == "text/html":
+            raise DeliveryError(f"{status} with a web page: what listens there is no collector")
         return answer
 
 
@@ -69,17 +73,6 @@ def status_of(answer: Response) -> str:
 def kind_of(answer: Response) -> str:
     """Returns the media type of an answer."""
     return answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-
-
-def _check_accepted(answer: Response) -> None:
-    """Raises DeliveryError unless a collector has accepted the request."""
-    status = status_of(answer)
-    if answer.is_redirect:
-        raise DeliveryError(f"{status}, to {answer.headers['Location']}")
-    if not 200 <= answer.status_code < 300:
-        raise DeliveryError(status, again=answer.status_code in _AGAIN_STATUSES)
-    if kind_of(answer) == "text/html":
-        raise DeliveryError(f"{status} with a web page: what listens there is no collector")
 
 
 # what may be sent again according to the specification of OTLP

@@ -1,21 +1,15 @@
 """Export of recorded spans to a collector at an address, in the background and within bounds.
 
-Owns the address of a collector (its protocol, host, port and path), the resource of a trace's spans (the
-process that recorded them, by OpenTelemetry's conventions), the interface of a collector, and the thread
-that delivers.
+Owns the address of a collector (its protocol, host, port and path), the interface of a collector, and the
+thread that delivers.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import os
-import platform
 import re
-import socket
-import sys
 import threading
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -26,11 +20,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
-import psutil
-
-from inferometer.agent import __version__
-from inferometer.agent.hardware.environment import container_architecture
-from inferometer.agent.tracing.recorder import MAX_SPANS, Attributes, AttributeValue, SpanChunk
+from inferometer.agent.hardware.environment import process_resource
+from inferometer.agent.tracing.recorder import MAX_SPANS, Attributes, SpanChunk
 from inferometer.manifests.errors import ConfigurationError, one_line
 
 if TYPE_CHECKING:
@@ -52,20 +43,30 @@ _SHOWN = 80
 
 
 class TraceProtocol(Enum):
-    """The protocol of a collector: its common name, and the scheme, default port and path of an address."""
+    """The protocol of a collector: its common name, and the scheme, default port and path of an address.
 
-    def __init__(self, title: str, scheme: str, port: int, path: str) -> None:
+    The last is the module and the class of its ``Collector``.
+    """
+
+    def __init__(self, title: str, scheme: str, port: int, path: str, collector: str) -> None:
         self.title = title
         self.scheme = scheme
         self.port = port
         self.path = path
+        self.collector = collector
 
-    OTLP_GRPC = ("OTLP/gRPC", "", 4317, "")
-    OTLP_HTTP = ("OTLP/HTTP", "http", 4318, "/v1/traces")
-    OTLP_HTTPS = ("OTLP/HTTPS", "https", 4318, "/v1/traces")
-    JAEGER_UDP = ("Jaeger Thrift over UDP", "jaeger", 6831, "")
-    JAEGER_HTTP = ("Jaeger Thrift over HTTP", "jaeger+http", 14268, "/api/traces?format=jaeger.thrift")
-    ZIPKIN = ("Zipkin's JSON over HTTP", "zipkin", 9411, "/api/v2/spans")
+    OTLP_GRPC = ("OTLP/gRPC", "", 4317, "", "collectors:OtlpGrpcCollector")
+    OTLP_HTTP = ("OTLP/HTTP", "http", 4318, "/v1/traces", "collectors:OtlpHttpCollector")
+    OTLP_HTTPS = ("OTLP/HTTPS", "https", 4318, "/v1/traces", "collectors:OtlpHttpCollector")
+    JAEGER_UDP = ("Jaeger Thrift over UDP", "jaeger", 6831, "", "jaeger:JaegerUdpCollector")
+    JAEGER_HTTP = (
+        "Jaeger Thrift over HTTP",
+        "jaeger+http",
+        14268,
+        "/api/traces?format=jaeger.thrift",
+        "jaeger:JaegerHttpCollector",
+    )
+    ZIPKIN = ("Zipkin's JSON over HTTP", "zipkin", 9411, "/api/v2/spans", "collectors:ZipkinCollector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +94,18 @@ class TraceAddress:
         scheme, separator, _ = given.rpartition("://")
         protocol = next((p for p in TraceProtocol if p.scheme == scheme.lower()), None)
         if protocol is None or bool(separator) != bool(protocol.scheme):
-            raise _refused(text, f"allowed: {_ALLOWED}")
+            raise _refused(text)
         if any(character.isspace() or not character.isprintable() for character in given):
-            raise _refused(text, f"allowed: {_ALLOWED}")  # urlsplit would remove some of them
+            raise _refused(text)  # urlsplit would remove some of them
         try:
             parts = urlsplit(given if separator else f"//{given}")
         except ValueError:  # its own message does not help, such as "Invalid IPv6 URL"
-            raise _refused(text, f"allowed: {_ALLOWED}") from None
+            raise _refused(text) from None
         host = _host(text, parts)
         port = _port(text, parts)
         asked = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
         if parts.fragment or (asked and not protocol.path):
-            raise _refused(text, f"allowed: {_ALLOWED}")
+            raise _refused(text)
         if port is None or (port == JAEGER_UI_PORT and not asked):
             port = protocol.port
         return cls(protocol, host, port, asked or protocol.path)
@@ -195,7 +196,7 @@ def _host(text: str, parts: SplitResult) -> str:
     elif parts.netloc.count(":") > 1:
         raise _refused(text, "an IPv6 address stands in brackets, such as [::1]:4317")
     elif not _HOST_NAME.fullmatch(host):
-        raise _refused(text, f"allowed: {_ALLOWED}")
+        raise _refused(text)
     return host
 
 
@@ -210,55 +211,15 @@ def _port(text: str, parts: SplitResult) -> int | None:
     return port
 
 
-def _refused(text: str, what: str) -> ConfigurationError:
+def _refused(text: str, what: str = f"allowed: {_ALLOWED}") -> ConfigurationError:
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     return ConfigurationError(f"tracer address {shown!r}: {what}")
 
 
-CLIENT_SERVICE = "inferometer"
-"""The ``service.name`` of a process that evaluates."""
-AGENT_SERVICE = "inferometer-agent"
-"""The ``service.name`` of a served agent."""
-_NAMESPACE = uuid.UUID("4d63009a-8d0f-11ee-aad7-4c796ed8e320")  # OpenTelemetry's, for service.instance.id
-_VARIABLES = ("OTEL_RESOURCE_ATTRIBUTES", "OTEL_SERVICE_NAME")
-
-
-def process_resource(service: str = CLIENT_SERVICE, instance: str = "") -> Attributes:
-    """Returns the attributes of this process, sorted by name.
-
-    ``service.instance.id`` is the same at every call; ``instance`` tells several services of one process
-    apart. ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` take precedence. The command line is left
-    out, because it may have a secret.
-    """
-    host, process = socket.gethostname(), psutil.Process()
-    name = f"{host}/{process.pid}/{process.create_time()}/{service}/{instance}"
-    found: dict[str, AttributeValue] = {
-        "host.arch": container_architecture(platform.machine()),
-        "host.name": host,
-        "os.type": sys.platform,
-        "process.executable.name": os.path.basename(sys.executable),  # noqa: PTH119 - it may be empty
-        "process.pid": process.pid,
-        "process.runtime.name": sys.implementation.name,
-        "process.runtime.version": platform.python_version(),
-        "service.instance.id": str(uuid.uuid5(_NAMESPACE, name)),
-        "service.name": service,
-        "service.version": __version__,
-    }
-    return tuple(sorted((found | _configured()).items()))
-
-
-def _configured() -> dict[str, AttributeValue]:
-    """Returns the attributes that the environment sets."""
-    if not any(os.environ.get(name) for name in _VARIABLES):  # as nearly always: this loads no library
-        return {}
-    from opentelemetry.sdk.resources import OTELResourceDetector
-
-    given = OTELResourceDetector().detect().attributes
-    return {name: value for name, value in given.items() if isinstance(value, str)}
-
-
 ATTEMPT_TIMEOUT_S = 10.0
 """The longest time of one delivery attempt."""
+AGAIN_STATUSES = {429, 502, 503, 504}
+"""The statuses of HTTP after which a later attempt may succeed."""
 _LONGEST_REASON = 240
 
 
@@ -312,14 +273,6 @@ GRACE_S = 1.0
 """The longest time without progress before ``close`` gives up."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
-_COLLECTORS = {
-    TraceProtocol.OTLP_GRPC: ("inferometer.agent.tracing.collectors", "OtlpGrpcCollector"),
-    TraceProtocol.OTLP_HTTP: ("inferometer.agent.tracing.collectors", "OtlpHttpCollector"),
-    TraceProtocol.OTLP_HTTPS: ("inferometer.agent.tracing.collectors", "OtlpHttpCollector"),
-    TraceProtocol.JAEGER_UDP: ("inferometer.agent.tracing.jaeger", "JaegerUdpCollector"),
-    TraceProtocol.JAEGER_HTTP: ("inferometer.agent.tracing.jaeger", "JaegerHttpCollector"),
-    TraceProtocol.ZIPKIN: ("inferometer.agent.tracing.collectors", "ZipkinCollector"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,10 +340,12 @@ class TraceExport:
         Raises ConfigurationError if a package that the protocol requires is not installed, or one of
         OpenTelemetry's environment variables is not valid.
         """
-        module, name = _COLLECTORS[address.protocol]
+        module, _, name = address.protocol.collector.partition(":")
         try:
-            opener = getattr(import_module(module), name)
-            collector = opener(address, _resource(process_resource() if resource is None else resource))
+            from inferometer.agent.tracing.readable import otel_resource
+
+            opener = getattr(import_module(f"inferometer.agent.tracing.{module}"), name)
+            collector = opener(address, otel_resource(process_resource() if resource is None else resource))
         except ImportError as error:
             extra = "[jaeger]" if address.protocol.scheme.startswith("jaeger") else ""
             raise ConfigurationError(
@@ -445,13 +400,8 @@ class TraceExport:
         try:
             with self._changed:
                 self._closing = True
-                self._progress_s = self._clock()
                 self._changed.notify_all()
-                while self._waiting:
-                    left_s = self._progress_s + grace_s - self._clock()
-                    if left_s <= 0:
-                        break
-                    self._changed.wait(left_s)
+            self.wait_below(1, grace_s)
         finally:  # also when the user interrupts
             report = self._give_up(grace_s)
         return report
@@ -475,11 +425,11 @@ class TraceExport:
 
     def _run(self) -> None:
         """Delivers until the export is closed and nothing waits, or it gives up."""
-        from inferometer.agent.tracing.readable import readable_spans
+        from inferometer.agent.tracing.readable import otel_resource, readable_spans
 
         own = self._collector.span_resource
         while taken := self._next():
-            resource = _resource(taken[0][1].resource) if taken[0][1].resource else own
+            resource = otel_resource(taken[0][1].resource) if taken[0][1].resource else own
             together: list[ReadableSpan] = []  # what several chunks have, which fits into one batch
             for trace_id, chunk in taken:
                 left = len(chunk)
@@ -546,13 +496,3 @@ class TraceExport:
                 self._progress_s = self._clock()
             self._trouble = reason
             self._changed.notify_all()
-
-
-def _resource(attributes: Attributes) -> Resource:
-    """Returns a resource in OpenTelemetry's form, with the library that sends it."""
-    from opentelemetry.sdk.resources import Resource
-
-    library = Resource.create().attributes.items()
-    return Resource(
-        {name: value for name, value in library if name.startswith("telemetry.sdk.")} | dict(attributes)
-    )

@@ -22,6 +22,7 @@ from thrift.protocol.TCompactProtocol import TCompactProtocol
 from thrift.transport.TTransport import TMemoryBuffer, TTransportException
 
 from inferometer.agent.tracing.exporting import (
+    AGAIN_STATUSES,
     ATTEMPT_TIMEOUT_S,
     Collector,
     DeliveryError,
@@ -33,7 +34,6 @@ MOST_PACKET_BYTES = 65_000
 """The most that a Jaeger agent reads from one packet; also nearly the limit of UDP."""
 _FIRST_PACKET_SPANS = 64
 _FILL = 0.9  # of a packet, going by the size of the spans before
-_AGAIN_STATUSES = {429, 502, 503, 504}
 
 
 class JaegerHttpCollector(Collector):
@@ -58,7 +58,7 @@ class JaegerHttpCollector(Collector):
             raise DeliveryError(innermost(error), again=True) from error
         if not 200 <= transport.code < 300:
             reason = f"HTTP {transport.code} {transport.message}"
-            raise DeliveryError(reason, again=transport.code in _AGAIN_STATUSES)
+            raise DeliveryError(reason, again=transport.code in AGAIN_STATUSES)
 
     def close(self) -> None:  # noqa: D102
         if self._sender.http_transport.isOpen():

@@ -14,10 +14,10 @@ from inferometer.agent import __version__
 from inferometer.agent.tracing.recorder import (
     ALL_BITS,
     NO_PARENT,
+    Attributes,
     AttributeValue,
     SpanChunk,
     SpanKind,
-    SpanLink,
     SpanRole,
 )
 
@@ -43,12 +43,11 @@ def readable_spans(
     list.
     """
     trace = int(trace_id, 16)
-
-    def context(span_id: int) -> SpanContext:
-        return SpanContext(trace, span_id & ALL_BITS, is_remote=False, trace_flags=_SAMPLED)
-
     kinds = [_ReadableKind(kind) for kind in chunk.kinds]
-    links = {span_id: [_link(link) for link in of_span] for span_id, of_span in chunk.links.items()}
+    links = {
+        span_id: [Link(_context(int(link.trace_id, 16), link.span_id)) for link in of_span]
+        for span_id, of_span in chunk.links.items()
+    }
     for first in range(0, len(chunk), most):
         part = slice(first, first + most)
         columns = (chunk.kind, chunk.span_id, chunk.parent_id, chunk.start_ns, chunk.duration_ns)
@@ -56,8 +55,8 @@ def readable_spans(
         yield [
             ReadableSpan(
                 name=kinds[place].name,
-                context=context(span_id),
-                parent=None if parent_id == NO_PARENT else context(parent_id),
+                context=_context(trace, span_id),
+                parent=None if parent_id == NO_PARENT else _context(trace, parent_id),
                 resource=resource,
                 attributes=kinds[place].attributes(batch, thread),
                 links=links.get(span_id, ()),
@@ -71,9 +70,16 @@ def readable_spans(
         ]
 
 
-def _link(link: SpanLink) -> Link:
-    trace, span = int(link.trace_id, 16), link.span_id & ALL_BITS
-    return Link(SpanContext(trace, span, is_remote=False, trace_flags=_SAMPLED))
+def otel_resource(attributes: Attributes) -> Resource:
+    """Returns a resource in OpenTelemetry's form, with the library that sends it."""
+    library = Resource.create().attributes.items()
+    return Resource(
+        {name: value for name, value in library if name.startswith("telemetry.sdk.")} | dict(attributes)
+    )
+
+
+def _context(trace_id: int, span_id: int) -> SpanContext:
+    return SpanContext(trace_id, span_id & ALL_BITS, is_remote=False, trace_flags=_SAMPLED)
 
 
 def plain(value: AttributeValue) -> AttributeValue:

@@ -1,12 +1,12 @@
 """Spans, the recorder that keeps them in columns, and the interface to a framework's own profiler.
 
-Trace levels, kinds of spans and their chunks come first, then the context of a trace and its scopes, then
-``Profiler``, which records layers during ``predict``. NumPy is loaded with the first chunk only: the
-options of commands use ``TraceLevel``.
+``Profiler`` records layers during ``predict``. NumPy is loaded with the first chunk only: the options of
+commands use ``TraceLevel``.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import secrets
 import threading
@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from pathlib import Path
@@ -75,17 +75,6 @@ class SpanRole(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SpanLink:
-    """A reference to a span that is not the parent, possibly of another trace.
-
-    ``trace_id`` has 32 hexadecimal digits; ``span_id`` is a signed 64-bit number.
-    """
-
-    trace_id: str
-    span_id: int
-
-
-@dataclass(frozen=True, slots=True)
 class SpanKind:
     """The common part of repeated spans: the same layer in every batch is one kind.
 
@@ -117,8 +106,7 @@ class SpanKind:
 
     def attribute(self, name: str) -> AttributeValue | None:
         """Returns the value of ``inferometer.NAME``; None if there is none."""
-        wanted = f"inferometer.{name}"
-        return next((value for key, value in self.attributes if key == wanted), None)
+        return dict(self.attributes).get(f"inferometer.{name}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,9 +123,9 @@ class SpanChunk:
         duration_ns: int64; not negative.
         batch: int64; the number of the batch within its run, from 0; ``NO_BATCH`` for others.
         thread: int64; the thread, or the stream of a device.
-        resource: The process that recorded the spans; empty for this one. See ``resource.process_resource``.
-        links: The links of those spans that have any, by their ids. The store and the agent's protocol keep
-            none: they are only exported.
+        resource: The process that recorded the spans; empty for this one. See ``process_resource``.
+        links: The spans that a span refers to beside its parent, possibly of other traces, by its id. The
+            store and the agent's protocol keep none: they are only exported.
     """
 
     kinds: tuple[SpanKind, ...]
@@ -149,7 +137,7 @@ class SpanChunk:
     batch: NDArray[np.int64]
     thread: NDArray[np.int64]
     resource: Attributes = field(default=(), kw_only=True)
-    links: Mapping[int, Sequence[SpanLink]] = field(default_factory=dict, kw_only=True)
+    links: Mapping[int, Sequence[TraceContext]] = field(default_factory=dict, kw_only=True)
 
     def __len__(self) -> int:
         """Returns the number of spans."""
@@ -162,10 +150,7 @@ class SpanChunk:
 
 COLUMNS: Sequence[str] = ("kind", "span_id", "parent_id", "start_ns", "duration_ns", "batch", "thread")
 """The columns of a chunk, in order."""
-
-
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_SAMPLED = 0x01
 ALL_BITS = 2**64 - 1
 """A mask that makes an id unsigned, as in messages."""
 
@@ -197,9 +182,8 @@ class TraceContext:
             raise ConfigurationError(f"traceparent: found {shown}; allowed: 00-TRACE_ID-PARENT_ID-FLAGS")
         if match[1] == "00" and match[5]:
             raise ConfigurationError("traceparent: version 00 has four fields; found more")
-        span_id = int(match[3], 16)
-        signed = span_id - (ALL_BITS + 1) if span_id > ALL_BITS >> 1 else span_id
-        return cls(match[2], signed, bool(int(match[4], 16) & _SAMPLED))
+        span_id = int.from_bytes(bytes.fromhex(match[3]), "big", signed=True)
+        return cls(match[2], span_id, bool(int(match[4], 16) & 0x01))
 
     @property
     def traceparent(self) -> str:
@@ -216,7 +200,6 @@ CHUNK_SPANS = 16_384
 """Spans in one chunk, at the most."""
 MAX_SPANS = 20_000_000
 """The most spans of one recorder, about 60 bytes each; further ones are dropped and counted."""
-_COUNTER_BITS = 32
 _KIND_CHARACTERS_PER_CHUNK = 2_000_000  # a chunk becomes a document, and MongoDB's hold 16 MB
 
 
@@ -245,13 +228,14 @@ class SpanRecorder:
         self._limit = limit
         self._lock = threading.Lock()
         # The upper half of an id distinguishes the recorders of a trace, and keeps ids positive in 64 bits.
-        self._next_id = (secrets.randbits(31) or 1) << _COUNTER_BITS
+        self._ids = itertools.count(((secrets.randbits(31) or 1) << 32) + 1)
         self._full: list[SpanChunk] = []
         self._kinds: dict[SpanKind, int] = {}
         self._kind_characters = 0
-        self._columns = _empty_columns()
+        self._columns = tuple(array("q") for _ in COLUMNS)
         self._count = 0
-        self._dropped = 0
+        self.dropped = 0
+        """The number of spans that were dropped because of the limit."""
         self._notes: dict[str, None] = {}
 
     def wants(self, level: TraceLevel) -> bool:
@@ -260,9 +244,7 @@ class SpanRecorder:
 
     def new_id(self) -> int:
         """Returns the id of a span that will be added later, for its children."""
-        with self._lock:
-            self._next_id += 1
-            return self._next_id
+        return next(self._ids)
 
     def add(
         self,
@@ -280,12 +262,10 @@ class SpanRecorder:
         Its times are on ``clock``, and it does not end before its start. The parent of a topmost span is
         ``context.span_id``.
         """
+        span_id = next(self._ids) if span_id is None else span_id
         with self._lock:
-            if span_id is None:
-                self._next_id += 1
-                span_id = self._next_id
             if self._count >= self._limit:
-                self._dropped += 1
+                self.dropped += 1
                 return span_id
             place = self._kinds.get(kind)
             if place is None:
@@ -303,7 +283,7 @@ class SpanRecorder:
         """Keeps spans of the same trace that another process has recorded."""
         with self._lock:
             if self._count + len(chunk) > self._limit:
-                self._dropped += len(chunk)
+                self.dropped += len(chunk)
                 return
             self._full.append(chunk)
             self._count += len(chunk)
@@ -311,7 +291,7 @@ class SpanRecorder:
     def add_dropped(self, count: int) -> None:
         """Counts spans that another process has dropped."""
         with self._lock:
-            self._dropped += count
+            self.dropped += count
 
     def note(self, text: str) -> None:
         """Keeps a note, in one line, about missing data of this trace; duplicates are ignored."""
@@ -324,16 +304,9 @@ class SpanRecorder:
         with self._lock:
             return tuple(self._notes)
 
-    @property
-    def dropped(self) -> int:
-        """The number of spans that were dropped because of the limit."""
-        with self._lock:
-            return self._dropped
-
     def __len__(self) -> int:
         """Returns the number of spans that are kept."""
-        with self._lock:
-            return self._count
+        return self._count
 
     def chunks(self) -> tuple[SpanChunk, ...]:
         """Returns the spans until now, and keeps them."""
@@ -354,13 +327,10 @@ class SpanRecorder:
             return
         import numpy as np  # not for the help of the command line, which shows the levels
 
-        columns = [np.frombuffer(column, np.int64) for column in self._columns]
+        columns = (np.frombuffer(column, np.int64) for column in self._columns)
         self._full.append(SpanChunk(tuple(self._kinds), *columns))
-        self._kinds, self._kind_characters, self._columns = {}, 0, _empty_columns()
-
-
-def _empty_columns() -> tuple[array[int], ...]:
-    return tuple(array("q") for _ in COLUMNS)
+        self._kinds, self._kind_characters = {}, 0
+        self._columns = tuple(array("q") for _ in COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,22 +381,16 @@ class TraceScope:
         return replace(self, layers=False)
 
 
-@contextmanager
-def traced(scope: TraceScope | None, kind: SpanKind) -> Iterator[TraceScope | None]:
+def traced(scope: TraceScope | None, kind: SpanKind) -> AbstractContextManager[TraceScope | None]:
     """``scope.span(kind)``; does nothing without a scope."""
-    if scope is None:
-        yield None
-    else:
-        with scope.span(kind) as inner:
-            yield inner
+    return nullcontext() if scope is None else scope.span(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class PredictWindow:
-    """One profiled call of ``Predictor.predict``, with its times on the recorder's clock.
+    """One profiled call of ``Predictor.predict`` for a numbered batch; its times are on the recorder's clock.
 
-    ``span_id`` is its span of level MODEL_TRACE, the parent of the layers; ``batch`` is the number of the
-    batch.
+    ``span_id`` is its span of level MODEL_TRACE, the parent of the layers.
     """
 
     span_id: int
@@ -501,8 +465,8 @@ class Profiler(ABC):
     def remove_folder(self) -> None:
         """Removes the temporary folder, if there is one."""
         if self._folder is not None:
-            folder, self._folder = self._folder, None
-            folder.cleanup()
+            self._folder.cleanup()
+            self._folder = None
 
     def note_missing_device_calls(self, recorder: SpanRecorder, framework: str) -> None:
         """Notes that a framework's profiler records no device calls, if the level includes them."""
@@ -511,12 +475,12 @@ class Profiler(ABC):
             recorder.note(f"no calls of a device's runtime, kernels or copies: {why}")
 
 
+@dataclass(frozen=True, slots=True)
 class LayerWriter:
     """Adds spans below a prediction, clipped to it where the clocks differ."""
 
-    def __init__(self, recorder: SpanRecorder, window: PredictWindow) -> None:
-        self._recorder = recorder
-        self._window = window
+    recorder: SpanRecorder
+    window: PredictWindow
 
     def add(
         self, kind: SpanKind, start_ns: int, end_ns: int, parent_id: int | None = None, thread: int = 0
@@ -525,11 +489,10 @@ class LayerWriter:
 
         The times are on the recorder's clock; ``thread`` is the thread or stream that it ran on.
         """
-        window = self._window
-        start_ns = min(max(start_ns, window.start_ns), window.end_ns)
-        end_ns = min(max(end_ns, start_ns), window.end_ns)
-        parent_id = window.span_id if parent_id is None else parent_id
-        return self._recorder.add(kind, start_ns, end_ns, parent_id, batch=window.batch, thread=thread)
+        start_ns = min(max(start_ns, self.window.start_ns), self.window.end_ns)
+        end_ns = min(max(end_ns, start_ns), self.window.end_ns)
+        parent_id = self.window.span_id if parent_id is None else parent_id
+        return self.recorder.add(kind, start_ns, end_ns, parent_id, batch=self.window.batch, thread=thread)
 
 
 def shape_texts(shapes: Iterable[Iterable[int]]) -> tuple[str, ...] | None:

@@ -158,14 +158,10 @@ def _of_slurm(variables: _Variables) -> Rank | None:
     step = variables.number("SLURM_STEP_ID", 0)
     place = (variables.number("SLURM_JOB_ID") + _STEP_STRIDE * step) % len(SLURM_PORTS)
     port = variables.port("MASTER_PORT", SLURM_PORTS[place])
-    host = variables.text("MASTER_ADDR", _first_host(variables, local_count == count))
-    return Rank(number, count, local, f"{host}:{port}", local_count)
-
-
-def _first_host(variables: _Variables, alone: bool) -> str:
-    """Returns the host of rank 0; ranks that are ``alone`` on one host meet on its loopback address."""
     hosts = expand_hosts(variables.text("SLURM_STEP_NODELIST"))
-    return LOOPBACK if alone else next(hosts)
+    # ranks that are alone on one host meet on its loopback address, others on that of rank 0
+    host = variables.text("MASTER_ADDR", LOOPBACK if local_count == count else next(hosts))
+    return Rank(number, count, local, f"{host}:{port}", local_count)
 
 
 def _tasks_here(variables: _Variables) -> int:

@@ -6,33 +6,34 @@ is a process that ranks require beside them, such as the servers of MXNet's kvst
 
 from __future__ import annotations
 
-import platform
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
-from inferometer.agent.artifacts.files import Artifacts, resolve_model
+from inferometer.agent.artifacts.files import ArtifactCache, Artifacts, resolve_model
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import (
     CPU,
     Device,
     FrameworkDetails,
+    PredictorOptions,
+    Weights,
     container_architecture,
     read_environment,
 )
-from inferometer.agent.inference.predictor import PredictorOptions, Weights, checked_array, title_of
+from inferometer.agent.inference.predictor import checked_array, title_of
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
+from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import SystemDescription, with_labels
-from inferometer.agent.inference.selection import require_supported
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
@@ -43,9 +44,6 @@ from inferometer.manifests.errors import (
     suggestion,
 )
 from inferometer.manifests.schema import Loss, ModelManifest
-
-if TYPE_CHECKING:
-    from inferometer.agent.artifacts.files import ArtifactCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,6 @@ class PlacedBatch(Protocol):
 
     def __len__(self) -> int:
         """Returns the number of samples."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,10 +334,8 @@ class Trainer(Closeable):
         for name, values in parameters.items():
             if name not in shapes:
                 raise TrainingError(f'{self}: unknown parameter "{name}"; {suggestion(name, shapes)}')
-            if np.shape(values) != shapes[name]:
-                raise TrainingError(
-                    f'{self}: parameter "{name}": found the shape {np.shape(values)}; allowed: {shapes[name]}'
-                )
+            if (found := np.shape(values)) != (wanted := shapes[name]):
+                raise TrainingError(f'{self}: parameter "{name}": found the shape {found}; allowed: {wanted}')
 
     @abstractmethod
     def parameters(self) -> dict[str, NDArray[Any]]:
@@ -468,9 +463,14 @@ def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Re
 
     Raises what ``open_trainer`` raises for the framework, the options, the devices and the manifest.
     """
-    require_supported(manifest, container_architecture(platform.machine()))
+    require_supported(manifest, container_architecture())
     entry = registry.find(manifest.framework.name)
-    trainer = _trainer_of(entry, registry)
+    if not entry.trainer:
+        able = ", ".join(each.name for each in registry.entries if each.trainer)
+        raise ConfigurationError(f"framework {entry.name} trains no models; allowed: {able or 'none'}")
+    trainer = entry.import_part(entry.trainer)
+    if not (isinstance(trainer, type) and issubclass(trainer, Trainer)):
+        raise FrameworkUnavailableError(f"framework {entry.name}: {entry.trainer} is no Trainer")
     if manifest.model.architecture is None:
         raise ArtifactError(
             f"model {manifest.name} {manifest.version} for {entry.name} is read from a file; only a model "
@@ -490,19 +490,9 @@ def find_companions(entry: FrameworkEntry, communication: str) -> CompanionsOf |
     Raises:
         FrameworkUnavailableError: The framework is not installed.
     """
-    companions = entry.load_companions()
-    if companions is None:
+    if not entry.companions:
         return None
+    companions = entry.import_part(entry.companions)
     if not callable(companions):
         raise FrameworkUnavailableError(f"framework {entry.name}: {entry.companions} is no function")
     return partial(companions, communication)
-
-
-def _trainer_of(entry: FrameworkEntry, registry: Registry) -> type[Trainer]:
-    if not entry.trainer:
-        able = ", ".join(each.name for each in registry.entries if each.trainer)
-        raise ConfigurationError(f"framework {entry.name} trains no models; allowed: {able or 'none'}")
-    trainer = entry.load_trainer()
-    if not (isinstance(trainer, type) and issubclass(trainer, Trainer)):
-        raise FrameworkUnavailableError(f"framework {entry.name}: {entry.trainer} is no Trainer")
-    return trainer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,27 +36,22 @@ def _line(value: Any) -> Any:
     return value
 
 
-def _time(value: Any) -> Any:
-    """Checks a time and rejects numbers: YAML reads an unquoted 1:00:00 as 3600, and Slurm counts minutes."""
-    if not isinstance(value, str) or not TIME.fullmatch(value):
-        raise PydanticCustomError("time", f"text in quotes: {TIME_HELP}")
-    return value
+def _fitting(pattern: re.Pattern[str], kind: str, told: str) -> BeforeValidator:
+    """Returns a check for a text that fits; its error says what is wanted."""
 
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise PydanticCustomError(kind, told)
+        return value
 
-def _memory(value: Any) -> Any:
-    if not isinstance(value, str) or not MEMORY.fullmatch(value):
-        raise PydanticCustomError("memory", f"{MEMORY_HELP}")
-    return value
-
-
-def _variable(value: Any) -> Any:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise PydanticCustomError("variable", "names of environment variables")
-    return value
+    return BeforeValidator(check)
 
 
 _Line = Annotated[str, BeforeValidator(_line)]
-_Variable = Annotated[str, BeforeValidator(_variable)]
+_Variable = Annotated[str, _fitting(_NAME, "variable", "names of environment variables")]
+# YAML reads an unquoted 1:00:00 as the number 3600, and Slurm counts minutes
+_Time = Annotated[str, _fitting(TIME, "time", f"text in quotes: {TIME_HELP}")]
+_Memory = Annotated[str, _fitting(MEMORY, "memory", MEMORY_HELP)]
 
 
 class ClusterProfile(BaseModel):
@@ -81,8 +76,8 @@ class ClusterProfile(BaseModel):
 
     account: _Line | None = None
     partition: _Line | None = None
-    time: Annotated[str, BeforeValidator(_time)] | None = None
-    memory: Annotated[str, BeforeValidator(_memory)] | None = None
+    time: _Time | None = None
+    memory: _Memory | None = None
     cpus_per_task: Annotated[int, Field(ge=1)] | None = None
     modules: tuple[_Line, ...] = ()
     virtualenv: Path | None = None
@@ -118,38 +113,20 @@ class Job:
     Attributes:
         name: Its name.
         command: The words after ``agent``.
-        account: The accounting group; None for the user's default, as for the partition.
-        partition: The partition.
-        time: The longest time of the job, as Slurm takes it.
-        memory: The memory on each node, as Slurm takes it.
-        cpus_per_task: The cores of a task, and the threads of its operators.
+        settings: Its time, memory, cores and wheels, and what else it has of the settings of its cluster.
         nodes: The number of nodes; None leaves nodes and tasks to Slurm, which is one of each.
         tasks_per_node: The tasks on each node.
         gpu: Whether each task gets a GPU.
         output: The pattern of the file with what the job prints; None for Slurm's.
-        modules: The environment modules to load.
-        virtualenv: An existing virtual environment; None for a new one on the node's own disk.
-        wheels: The folder of wheels that a new one is installed from.
-        packages: What is installed.
-        environment: Environment variables.
     """
 
     name: str
     command: Sequence[str]
-    account: str | None = None
-    partition: str | None = None
-    time: str
-    memory: str
-    cpus_per_task: int
+    settings: ClusterProfile
     nodes: int | None = None
     tasks_per_node: int | None = None
     gpu: bool = False
     output: str | None = None
-    modules: Sequence[str] = ()
-    virtualenv: Path | None = None
-    wheels: Path = Path("wheels")
-    packages: Sequence[str] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tasks(self) -> int:
@@ -167,9 +144,10 @@ def script_of(job: Job) -> str:
         ConfigurationError: A value has a line break, or is empty.
     """
     lines = ["#!/bin/bash", *_directives(job), "", _STRICT, ""]
-    if job.modules:
-        lines += [*_modules(job), ""]
-    return "\n".join([*lines, _THREADS, *_variables(job), "", *_environment(job), "", _last(job), ""])
+    if modules := _modules(job.settings):
+        lines += [*modules, ""]
+    lines += [_THREADS, *_variables(job.settings), "", *_environment(job), "", _last(job), ""]
+    return "\n".join(lines)
 
 
 def options_of(profile: ClusterProfile) -> list[str]:
@@ -191,11 +169,11 @@ def setup_of(profile: ClusterProfile) -> list[str]:
     return [_STRICT, *lines] if lines else []
 
 
-def _modules(of: Job | ClusterProfile) -> list[str]:
+def _modules(of: ClusterProfile) -> list[str]:
     return [f"module load {_words(of.modules, '--module')}"] if of.modules else []
 
 
-def _variables(of: Job | ClusterProfile) -> list[str]:
+def _variables(of: ClusterProfile) -> list[str]:
     return [f"export {name}={_quoted(value, name)}" for name, value in of.environment.items()]
 
 
@@ -203,7 +181,7 @@ def _activation(virtualenv: Path) -> str:
     return f"source {_quoted(str(virtualenv / 'bin' / 'activate'), '--virtualenv')}"
 
 
-def _resources(of: Job | ClusterProfile) -> dict[str, str | int | None]:
+def _resources(of: ClusterProfile) -> dict[str, str | int | None]:
     """Returns the resources that a job requests, by sbatch option."""
     return {
         "account": of.account,
@@ -217,7 +195,7 @@ def _resources(of: Job | ClusterProfile) -> dict[str, str | int | None]:
 def _directives(job: Job) -> Iterator[str]:
     values = {
         "job-name": job.name,
-        **_resources(job),
+        **_resources(job.settings),
         "nodes": job.nodes if job.nodes or job.tasks_per_node is None else 1,
         "tasks-per-node": job.tasks_per_node if job.tasks_per_node or job.nodes is None else 1,
         "gres": f"gpu:{job.tasks_per_node or 1}" if job.gpu else None,
@@ -231,8 +209,9 @@ def _directives(job: Job) -> Iterator[str]:
 
 def _environment(job: Job) -> Iterator[str]:
     """Yields the lines that activate a virtual environment on each node."""
-    if job.virtualenv is not None:
-        yield _activation(job.virtualenv)
+    settings = job.settings
+    if settings.virtualenv is not None:
+        yield _activation(settings.virtualenv)
         return
     steps = [
         '[ -n "${SLURM_TMPDIR:-}" ] || mkdir -m 700 "$place"',
@@ -242,7 +221,7 @@ def _environment(job: Job) -> Iterator[str]:
         '  python3 -m venv "$place/env"',
         "fi",
         '"$place/env/bin/pip" install --quiet --disable-pip-version-check --no-index '
-        f"--find-links {_quoted(str(job.wheels), '--wheels')} {_words(job.packages, '--package')}",
+        f"--find-links {_quoted(str(settings.wheels), '--wheels')} {_words(settings.packages, '--package')}",
     ]
     yield "# A new environment on the node's own disk. Without SLURM_TMPDIR, it stays there after the job."
     yield f'export place="{_PLACE}"'

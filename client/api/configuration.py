@@ -14,10 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from inferometer.client.api.clusters import ClusterProfile
 from inferometer.client.api.directories import expanded
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, shown_value
 
 ARCHITECTURES_VARIABLE = "AGENT_ARCHITECTURES"
-_SHOWN_CHARACTERS = 60
 _Count = Annotated[int, Field(ge=1)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -164,7 +163,8 @@ def load_configuration(path: Path | None) -> Configuration:
         return Configuration()
     if not isinstance(content, dict):
         raise ConfigurationError(
-            f"configuration file {path}: holds {_shown(content)}; allowed: a mapping of the fields {_FIELDS}"
+            f"configuration file {path}: holds {shown_value(content)}; allowed: a mapping of the fields "
+            f"{_FIELDS}"
         )
     try:
         # A field without a value, for example above commented-out lines, counts as unset.
@@ -212,9 +212,4 @@ def _explain(error: ValidationError) -> str:
         known = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else None
         return f"field {field}: is not known; fields: {', '.join(known) if known else _FIELDS}"
     allowed = _ALLOWED.get(first["type"], first["msg"])
-    return f"field {field}: found {_shown(first['input'])}; allowed: {allowed}"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+    return f"field {field}: found {shown_value(first['input'])}; allowed: {allowed}"

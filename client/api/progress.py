@@ -8,7 +8,6 @@ stale and is ignored. The process writes only when it reports progress, at most 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -20,8 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from inferometer.agent.files import is_locked, lock
 from inferometer.evaluators.jobs.job import Job, JobPart, JobStart, Shown
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.load.issuer import IssuerProgress
@@ -266,7 +266,7 @@ class RunningFile:
     def __init__(self, data_directory: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = None if data_directory is None else data_directory / FOLDER
         self._clock = clock
-        self._descriptor: int | None = None
+        self._file: IO[bytes] | None = None
         self._path: Path | None = None
         self._content: dict[str, Any] = {}
         self._next_s = 0.0
@@ -290,13 +290,13 @@ class RunningFile:
         if self._folder is None:
             return
         with suppress(OSError):
-            if self._descriptor is None:
+            if self._file is None:
                 self._create(self._folder)
             self._write()
 
     def __call__(self, progress: Progress | IssuerProgress) -> None:
         """Receives progress, and writes it if a second has passed since the last write."""
-        if self._descriptor is None or self._clock() < self._next_s:
+        if self._file is None or self._clock() < self._next_s:
             return
         if isinstance(progress, Progress):
             text = f"{progress.done:,} of {progress.total:,} {progress.counted}"
@@ -312,14 +312,14 @@ class RunningFile:
 
     def close(self) -> None:
         """Removes the file, and the folder if it is then empty."""
-        if self._descriptor is not None and self._path is not None:
+        if self._file is not None and self._path is not None:
             with suppress(OSError):
                 self._path.unlink()
             with suppress(OSError):
-                os.close(self._descriptor)
+                self._file.close()
             with suppress(OSError):
                 self._path.parent.rmdir()
-        self._descriptor = None
+        self._file = None
 
     def _create(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -327,27 +327,25 @@ class RunningFile:
             pass
         name = uuid.uuid4().hex
         partial, self._path = folder / f".{name}", folder / f"{name}{_ENDING}"
-        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
         try:
-            descriptor = os.open(partial, flags, 0o600)
+            file = lock(partial, mode=0o600)
         except FileNotFoundError:  # another process has removed the empty folder
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(partial, flags, 0o600)
+            file = lock(partial, mode=0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             partial.rename(self._path)
         except BaseException:
-            os.close(descriptor)
+            file.close()
             partial.unlink(missing_ok=True)
             raise
-        self._descriptor, self._length = descriptor, 0
+        self._file, self._length = file, 0
 
     def _write(self) -> None:
         """Overwrites the content with one system call, which wakes no other process."""
         self._next_s = self._clock() + _EVERY_S
         text = json.dumps(self._content).encode("ascii")[:_MOST_BYTES]
-        if self._descriptor is not None:
-            os.pwrite(self._descriptor, text.ljust(self._length), 0)
+        if self._file is not None:
+            os.pwrite(self._file.fileno(), text.ljust(self._length), 0)
         self._length = max(self._length, len(text))
 
 
@@ -392,10 +390,7 @@ def _read(folder: Path, *, remove: bool) -> Iterator[bytes]:
             if path.suffix != _ENDING:
                 continue
             with suppress(OSError), path.open("rb") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if is_locked(file):
                     yield file.read(_MOST_BYTES)
-                else:
-                    if remove:
-                        path.unlink()
+                elif remove:
+                    path.unlink()

@@ -32,11 +32,10 @@ from inferometer.agent.training.trainer import CompanionsOf, Trainer, TrainerOpt
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.progress import RunningFile, display_of
 from inferometer.client.remote.address import is_kserve
-from inferometer.evaluators.evaluation import Evaluation, M, Status
+from inferometer.evaluators.evaluation import Evaluation, M, Status, SystemUnderTest, TensorSystem
 from inferometer.evaluators.jobs.job import Found, Job, JobCallbacks, JobPart, JobStart, Notify, SystemRequest
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.store.json_text import write_spool
-from inferometer.evaluators.system import SystemUnderTest, TensorSystem
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import EvaluationInterrupted, StoreError
 from inferometer.manifests.schema import ModelManifest

@@ -83,10 +83,10 @@ class Run(Result[BatchMeasurement]):
         found = self._summary
         return Latency(
             batches=found.measured_batches,
-            mean_ms=_ms(found.mean_ns),
-            p50_ms=_ms(found.p50_ns),
-            p90_ms=_ms(found.p90_ns),
-            p99_ms=_ms(found.p99_ns),
+            mean_ms=in_ms(found.mean_ns),
+            p50_ms=in_ms(found.p50_ns),
+            p90_ms=in_ms(found.p90_ns),
+            p99_ms=in_ms(found.p99_ns),
             interval_ms=_ends_ms(found.p50_interval_ns),
             mean_interval_ms=_ends_ms(found.mean_interval_ns),
         )
@@ -146,10 +146,6 @@ class Runs(Items[Run]):
     def _repr_html_(self) -> str:
         pictured = [run.evaluation for run in self._items if not run.evaluation.profiled]
         return results.with_picture(super()._repr_html_(), LatencyReport(), pictured)
-
-
-def _ms(duration_ns: float | None) -> float | None:
-    return None if duration_ns is None else duration_ns / _NS_PER_MS
 
 
 def _ends_ms(interval: Interval | None) -> tuple[float, float] | None:

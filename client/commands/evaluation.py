@@ -92,7 +92,7 @@ class ChosenEvaluations:
         evaluation_id: str | None,
         **names: str | None,
     ) -> None:
-        from inferometer.agent.inference.predictor import Weights
+        from inferometer.agent.hardware.environment import Weights
         from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 
         if limit != -1 and limit < 1:

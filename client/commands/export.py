@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from inferometer.agent.artifacts.files import resolve_artifacts
-from inferometer.agent.inference.predictor import PredictorOptions, Weights
-from inferometer.agent.inference.selection import require_supported, select_model
+from inferometer.agent.hardware.environment import PredictorOptions, Weights
+from inferometer.agent.inference.requirements import require_supported
+from inferometer.agent.inference.selection import select_model
 from inferometer.client.cli.command import FILE, SEED, WEIGHTS, Command, current_invocation, option
 from inferometer.manifests.errors import OutputError
 

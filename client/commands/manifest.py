@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import platform
 from pathlib import Path
 
 import click
@@ -44,7 +43,7 @@ def check(paths: tuple[Path, ...]) -> int:
 def _described(file: Path) -> list[str]:
     """Describes the manifest in a file, and lists what it uses that is not supported."""
     from inferometer.agent.hardware.environment import container_architecture
-    from inferometer.agent.inference.selection import code_of, unsupported
+    from inferometer.agent.inference.requirements import code_of, unsupported
     from inferometer.manifests.errors import ManifestError
     from inferometer.manifests.loader import load_manifest
     from inferometer.manifests.schema import FrameworkManifest, ModelManifest
@@ -53,7 +52,7 @@ def _described(file: Path) -> list[str]:
         raise ManifestError(f"{file}: holds no manifest: no file in it ends in .yml or .yaml")
     found = load_manifest(file)
     if isinstance(found, ModelManifest):
-        machine = container_architecture(platform.machine())
+        machine = container_architecture()
         needs = f"{found.framework.name} {found.framework.version}"
         return [
             f"{file}: model {found.name} {found.version} for {needs}",

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import click
 
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.given_models import INFERRED
-from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.client.api.stored import find_one, newest, others_of, readable_spans
 from inferometer.client.cli.command import (
@@ -30,22 +30,14 @@ from inferometer.evaluators.kinds.kind import timed_by
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.summary import conditions_rows, name_width
 from inferometer.evaluators.reports.base import (
-    CONDITIONS_COLUMN,
-    EVALUATION_COLUMNS,
-    STABILITY_COLUMN,
-    STATUS_COLUMN,
-    VERDICT_COLUMN,
     describe,
 )
 from inferometer.evaluators.reports.traces import LayersReport, SpanSource, heaviest
 from inferometer.manifests.errors import printable
 
-_STAGES = ("read", "preprocess", "predict", "postprocess")
 _SOFTWARE = ("operating_system", "kernel", "python_version", "inferometer_version", "governor", "build")
 _TOLD = ("libraries", "settings", "variables")
 _NS_PER_S = 1_000_000_000
-_ASIDE = (STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN, VERDICT_COLUMN)
-_COMMON = {*EVALUATION_COLUMNS, *_ASIDE}
 
 
 def as_document(
@@ -116,7 +108,6 @@ def _trace_document(evaluation: Evaluation) -> dict[str, Any] | None:
 
 
 _BYTES_PER_GIB = 1024**3
-_NS_PER_MS = 1_000_000
 _LONGEST_NAME = 40
 _INDENT = 14
 

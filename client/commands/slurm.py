@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferometer.client.cli.command import COUNT, FILE, Command, Group, boolean, option
+from inferometer.client.cli.command import COUNT, FILE, Command, Group, boolean, current_invocation, option
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -167,7 +167,6 @@ def script(output_file: Path | None, overwrite: bool, **given: Any) -> None:
     """
     from inferometer.client.api.clusters import script_of
     from inferometer.evaluators.reports.output_file import OutputFile
-    from inferometer.manifests.errors import ConfigurationError
 
     if overwrite and output_file is None:
         raise ConfigurationError("--overwrite replaces a file; name it with --output_file")
@@ -192,50 +191,45 @@ def _job(
     **given: Any,
 ) -> Job:
     """Returns the job that options and the profile describe."""
-    from inferometer.client.api.clusters import Job
+    from inferometer.client.api import clusters
 
-    profile = _profile(cluster)
-    _check_sizes(given["time"], mem)
-    job = Job(
+    profile = clusters.ClusterProfile()
+    if cluster is not None:
+        profile = clusters.profile_of(cluster, current_invocation().configuration.clusters)
+    time = given["time"]
+    if time is not None and not clusters.TIME.fullmatch(time):
+        raise ConfigurationError(f'--time "{time}" is no time; give {clusters.TIME_HELP}')
+    if mem is not None and not clusters.MEMORY.fullmatch(mem):
+        raise ConfigurationError(f'--mem "{mem}" is no size; give {clusters.MEMORY_HELP}')
+    words = _command(command, example, framework_name, gpu=given["gpu"])
+    names = ("account", "partition", "time", "cpus_per_task", "modules", "wheels", "packages")
+    options = {**{name: given[name] for name in names}, "memory": mem}
+    settings = {
+        "time": _TIME,
+        "memory": _MEMORY,
+        "cpus_per_task": _CPUS,
+        "wheels": Path("wheels"),
+        "packages": (f"inferometer[{framework_name.lower()}]",),
+        **profile.model_dump(exclude_defaults=True),
+        **{name: value for name, value in options.items() if value not in (None, ())},
+        "virtualenv": _virtualenv(given, profile),
+    }
+    several_tasks = given["nodes"] or given["tasks_per_node"]
+    output = _SEVERAL_TASKS_OUTPUT if given["output"] is None and several_tasks else given["output"]
+    job = clusters.Job(
         name=job_name or example or "inferometer",
-        command=_command(command, example, framework_name, gpu=given["gpu"]),
-        account=_either(given["account"], profile.account),
-        partition=_either(given["partition"], profile.partition),
-        time=_either(given["time"], profile.time, _TIME),
-        memory=_either(mem, profile.memory, _MEMORY),
-        cpus_per_task=_either(given["cpus_per_task"], profile.cpus_per_task, _CPUS),
+        command=words,
+        settings=clusters.ClusterProfile.model_construct(**settings),
         nodes=given["nodes"],
         tasks_per_node=given["tasks_per_node"],
         gpu=given["gpu"],
-        output=_either(
-            given["output"],
-            _SEVERAL_TASKS_OUTPUT if given["nodes"] or given["tasks_per_node"] else None,
-        ),
-        modules=given["modules"] or profile.modules,
-        virtualenv=_virtualenv(given, profile),
-        wheels=given["wheels"] or profile.wheels or Path("wheels"),
-        packages=given["packages"] or profile.packages or (f"inferometer[{framework_name.lower()}]",),
-        environment=profile.environment,
+        output=output,
     )
     _note(job.command, tasks=job.tasks, gpu=job.gpu)
     return job
 
 
-def _either(*values: Any) -> Any:
-    """Returns the first value that is given."""
-    return next((value for value in values if value is not None), None)
-
-
-def _profile(name: str | None) -> ClusterProfile:
-    from inferometer.client.api.clusters import ClusterProfile, profile_of
-    from inferometer.client.cli.command import current_invocation
-
-    return ClusterProfile() if name is None else profile_of(name, current_invocation().configuration.clusters)
-
-
 def _virtualenv(given: dict[str, Any], profile: ClusterProfile) -> Path | None:
-    from inferometer.manifests.errors import ConfigurationError
-
     installs = given["wheels"] or given["packages"]
     if given["virtualenv"] and installs:
         raise ConfigurationError("--virtualenv exists already; leave out --wheels and --package, or it")
@@ -243,19 +237,8 @@ def _virtualenv(given: dict[str, Any], profile: ClusterProfile) -> Path | None:
     return chosen
 
 
-def _check_sizes(time: str | None, memory: str | None) -> None:
-    from inferometer.client.api import clusters as profiles
-    from inferometer.manifests.errors import ConfigurationError
-
-    if time is not None and not profiles.TIME.fullmatch(time):
-        raise ConfigurationError(f'--time "{time}" is no time; give {profiles.TIME_HELP}')
-    if memory is not None and not profiles.MEMORY.fullmatch(memory):
-        raise ConfigurationError(f'--mem "{memory}" is no size; give {profiles.MEMORY_HELP}')
-
-
 def _command(command: Sequence[str], example: str | None, framework: str, *, gpu: bool) -> list[str]:
     from inferometer.client.cli.main import parsed_command
-    from inferometer.manifests.errors import ConfigurationError
 
     if example is not None:
         words = example_words(example, framework, gpu=gpu, more=command)

@@ -28,7 +28,7 @@ from inferometer.manifests.errors import ConfigurationError, OutputError, StoreE
 if TYPE_CHECKING:
     from inferometer.agent.tracing.recorder import AttributeValue
     from inferometer.evaluators.evaluation import Evaluation, TraceSummary
-    from inferometer.evaluators.traces.flame_graph import Spans
+    from inferometer.evaluators.traces.export import Spans
 
 _MOST_WAITING = 100_000
 """Spans in memory at once."""
@@ -131,8 +131,7 @@ def _resource(evaluation: Evaluation) -> dict[str, AttributeValue]:
 
 
 def _written(evaluation: Evaluation, spans: Spans, format_name: str) -> Iterator[str]:
-    from inferometer.evaluators.traces.export import chrome_trace, otlp_json
-    from inferometer.evaluators.traces.flame_graph import flame_graph_svg
+    from inferometer.evaluators.traces.export import chrome_trace, flame_graph_svg, otlp_json
 
     manifest, trace_id = evaluation.system.manifest, evaluation.trace.trace_id if evaluation.trace else ""
     if format_name == "chrome":

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from inferometer.agent.operators.operator import chosen_operators, operators
+from inferometer.agent.operators.operator import Operator, chosen_operators, operators
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.runner import Runner
 from inferometer.client.cli.output import INTERRUPTED, SUCCESS, on_a_page, print_rows, say
 from inferometer.client.evaluating.running import Console, evaluation_code
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.operators.job import BAD_ROWS, operators_job
-from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
+from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow
+from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, counts_text, reported_operators
 from inferometer.evaluators.kinds.operators.request import listed
 from inferometer.evaluators.operators.cases import (
@@ -28,15 +28,18 @@ from inferometer.evaluators.operators.cases import (
     coverage_of,
     frameworks_with_operators,
 )
-from inferometer.evaluators.operators.from_trace import TracedOperators
+from inferometer.evaluators.operators.from_trace import (
+    LayersWithoutRow,
+    TracedOperators,
+    explain,
+    read_traced_operators,
+    request_of,
+)
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-    from inferometer.evaluators.kinds.operators.measurement import OperatorRow
-    from inferometer.evaluators.kinds.operators.options import OperatorOptions
-    from inferometer.evaluators.operators.from_trace import LayersWithoutRow
 
 
 _NS_PER_MS = 1_000_000
@@ -72,11 +75,10 @@ def open_traced(
     """
     from inferometer.client.api.stored import find_one
     from inferometer.evaluators.kinds.batches.kind import inference_of
-    from inferometer.evaluators.operators.from_trace import read_traced_operators
 
     with closing(invocation.open_store()) as store:
         evaluation = inference_of(find_one(store, evaluation_id))
-        return evaluation, read_traced_operators(evaluation, partial(store.spans, evaluation.id)())
+        return evaluation, read_traced_operators(evaluation, store.spans(evaluation.id))
 
 
 def traced_request(
@@ -93,9 +95,6 @@ def traced_request(
     Raises:
         ConfigurationError: An option contradicts what is taken from the evaluation, or see ``open_traced``.
     """
-    from inferometer.evaluators.operators.from_trace import request_of
-    from inferometer.manifests.errors import ConfigurationError
-
     if beside := next((shown for name, shown in _TAKEN.items() if given.get(name)), None):
         raise ConfigurationError(f"--from_evaluation takes that from the evaluation; leave out {beside}")
     evaluation, traced = open_traced(invocation, evaluation_id)
@@ -114,8 +113,6 @@ def traced_lines(traced: TracedOperators) -> Iterator[str]:
 
 def explained_lines(traced: TracedOperators, rows: Iterable[OperatorRow]) -> Iterator[str]:
     """Yields the lines printed after the benchmark: how much of the model's time the rows explain."""
-    from inferometer.evaluators.operators.from_trace import explain
-
     found = explain(traced, rows)
     yield f"rows found for {found.share_percent:.1f} % of the layers' time"
     if found.ratio is not None:
@@ -211,10 +208,7 @@ def print_operators(
     """
     groups = tuple(listed(categories))
     shown = chosen_operators(() if groups else operators(), groups)
-    names = tuple(listed([frameworks or ""]))
-    entries = list(frameworks_with_operators(invocation.registry, names))
-    with invocation.waiting.during("importing frameworks"):
-        found = [coverage_of(entry, shown) for entry in entries]
+    found = _coverages(invocation, frameworks, shown)
     columns = (*_NAMED, *(Column(_key(each), each.framework, wraps=True) for each in found), _SUMMARY)
     rows: list[Row] = [
         {
@@ -249,14 +243,17 @@ def print_uncovered(
     """
     if categories:
         raise ConfigurationError("--uncovered lists what has no category; leave out --category")
-    names = tuple(listed([frameworks or ""]))
-    entries = list(frameworks_with_operators(invocation.registry, names))
+    found = _coverages(invocation, frameworks, ())
+    rows: list[Row] = [
+        {"framework_name": each.framework, "operator": name} for each in found for name in each.uncovered
+    ]
+    print_rows(_UNCOVERED, rows, **printing)
+
+
+def _coverages(
+    invocation: Invocation, frameworks: str | None, shown: Sequence[Operator]
+) -> Sequence[Coverage]:
+    """Returns what each framework has of some operators."""
+    entries = list(frameworks_with_operators(invocation.registry, tuple(listed([frameworks or ""]))))
     with invocation.waiting.during("importing frameworks"):
-        found = [coverage_of(entry, ()) for entry in entries]
-    print_rows(_UNCOVERED, _uncovered_rows(found), **printing)
-
-
-def _uncovered_rows(found: Sequence[Coverage]) -> Iterator[Row]:
-    for coverage in found:
-        for name in coverage.uncovered:
-            yield {"framework_name": coverage.framework, "operator": name}
+        return [coverage_of(entry, shown) for entry in entries]

@@ -43,10 +43,6 @@ _COLUMNS = (
     Column("label", "top-1"),
     Column("probability", "probability", decimals=4),
 )
-_TOPS = ("top-1", "top-5")
-_NS_PER_MS = 1_000_000
-_WITH_NETWORK = (("", "from the request to the answer of the server: the network is in it"),)
-_PROFILED = (("", "under the framework's profiler, which slows the model down; --leveled measures both"),)
 
 
 def print_predictions(evaluation: Evaluation[BatchMeasurement]) -> None:
@@ -57,16 +53,12 @@ def print_predictions(evaluation: Evaluation[BatchMeasurement]) -> None:
     predictions = evaluation.measurement.predictions
     if not predictions:
         return
-    if not isinstance(predictions[0].prediction, Classifications):
-        labels = evaluation.system.manifest.output.parameters.labels
-        table = prediction_table(predictions[:SHOWN_INPUTS], labels)
+    labels, shown = evaluation.system.manifest.output.parameters.labels, predictions[:SHOWN_INPUTS]
+    if isinstance(predictions[0].prediction, Classifications):
+        write(_COLUMNS, [_row(each, labels) for each in shown], Format.TABLE, sys.stdout)
+    else:
+        table = prediction_table(shown, labels)
         write(table.columns, table.rows, Format.TABLE, sys.stdout)
-        _echo_rest(len(predictions), "predictions", "--publish_predictions keeps all in the database")
-        click.echo()
-        return
-    labels = evaluation.system.manifest.output.parameters.labels
-    rows = [_row(prediction, labels) for prediction in predictions[:SHOWN_INPUTS]]
-    write(_COLUMNS, rows, Format.TABLE, sys.stdout)
     _echo_rest(len(predictions), "predictions", "--publish_predictions keeps all in the database")
     click.echo()
 

@@ -7,7 +7,7 @@ name. Agents are queried once for what they have, to check the plan and to place
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,7 +33,7 @@ from inferometer.evaluators.plans.cell_command import (
     sbatch_options_of,
 )
 from inferometer.evaluators.plans.cells import Cell, shown
-from inferometer.evaluators.plans.plan import ContainerSoftware, Value
+from inferometer.evaluators.plans.plan import ContainerSoftware, Value, items_of
 from inferometer.evaluators.plans.running.folder import Result
 from inferometer.evaluators.plans.running.places import AgentsPlace, LocalPlace, SlurmPlace, host_of
 from inferometer.manifests.catalog import Catalog
@@ -93,8 +93,9 @@ class PlanAgents:
                 f"model_path {wanted['model_path']}: runs in this process, and agents run the models of "
                 "their manifests, which agent manifest init writes"
             )
+        told = [each.agent_info for each in self.known if each.agent_info]
         if framework:
-            having = dict.fromkeys(name for each in self.known for name in _frameworks(each))
+            having = dict.fromkeys(name for each in told for name in each.frameworks)
             if framework.casefold() not in map(str.casefold, having):
                 have = ", ".join(having) or "none"
                 raise ConfigurationError(f'no agent has framework "{framework}"; they have: {have}')
@@ -103,7 +104,7 @@ class PlanAgents:
         except InvalidConstraintError as error:
             raise ConfigurationError(f"model_version: {error}") from error
         if not able:
-            models = dict.fromkeys(name for each in self.known for name in _models(each))
+            models = dict.fromkeys(known.name for each in told for known in each.models)
             hint = "" if model.casefold() in map(str.casefold, models) else f"; {suggestion(model, models)}"
             version = f" {wanted['model_version']}" if wanted["model_version"] else ""
             within = f" in {framework}" if framework else ""
@@ -184,14 +185,6 @@ def _addresses(texts: Iterable[str], what: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _frameworks(agent: KnownAgent) -> Iterable[str]:
-    return agent.agent_info.frameworks if agent.agent_info else ()
-
-
-def _models(agent: KnownAgent) -> Iterable[str]:
-    return [each.name for each in agent.agent_info.models] if agent.agent_info else []
-
-
 def _unreachable(result: Result) -> bool:
     """Returns whether a run failed because nothing listened at its agent's address."""
     return result.exit_code == EXIT_CODES[AgentError] and CANNOT_BE_REACHED in result.reason
@@ -223,15 +216,11 @@ _NO_GPU = (False, 0, (), "cpu")
 """What they are where they do not."""
 
 
-def missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
+def _missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
     """Counts, for each file, folder or GPU that this machine lacks, the cells that name it.
 
     The files of cluster nodes and containers are not checked. GPUs are checked only for cells that run in the
-    environment of this process.
-
-    Args:
-        request: The plan.
-        on_agents: Whether agents run the models; then the files are read here, and the GPUs are theirs.
+    environment of this process: where agents run the models, files are read here, and the GPUs are theirs.
     """
     found: Counter[str] = Counter()
     if request.plan.slurm is not None:
@@ -241,10 +230,10 @@ def missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
         software = shown(cell.parameters.get(SOFTWARE))
         if isinstance(request.plan.software.get(software), ContainerSoftware) or cell.parameters.get(IMAGE):
             continue
-        problems = {_file_problem(cell.options[name]) for name in files & cell.options.keys()}
+        problems = [_file_problem(value) for name, value in cell.options.items() if name in files]
         if not (on_agents or software or cell.options.get("agent") or cell.parameters.get(LAUNCHER)):
-            problems.add(_gpu_problem(cell, devices))
-        found.update(problems - {""})
+            problems.append(_gpu_problem(cell, devices))
+        found.update({each: 1 for each in problems if each})
     return found
 
 
@@ -267,8 +256,7 @@ def _looked_at(request: PlanRequest) -> tuple[set[str], dict[str, click.Paramete
 
 
 def _file_problem(value: Value) -> str:
-    texts = [shown(each) for each in (value if isinstance(value, list) else [value])]
-    missing = [text for text in texts if text and not _exists(text)]
+    missing = [text for text in map(shown, items_of(value)) if text and not _exists(text)]
     return f"{missing[0]}: there is no such file" if missing else ""
 
 
@@ -324,12 +312,12 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
     for cell in request.cells:
         found = ""
         if not proven.issuperset(cell.argv):
-            found = _problem(cell.argv, None if agents else invocation.catalog)
+            found = _problem(_parse, cell.argv, None if agents else invocation.catalog)
             proven.update(() if found else cell.argv)
         if agents is not None and not found:
-            found = _problem_on_agents(agents, cell)
+            found = _problem(agents.able, cell)
         problems.update([found] if found else [])
-    problems.update(missing_here(request, on_agents=agents is not None))
+    problems.update(_missing_here(request, on_agents=agents is not None))
     here = request.plan.slurm is None
     problems.update(check_software(request.plan, request.cells, here=here, on_agents=agents is not None))
     problems.update(_refusals(request))
@@ -341,10 +329,10 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
     return 0
 
 
-def _problem_on_agents(agents: PlanAgents, cell: Cell) -> str:
-    """Returns why no agent can run a cell; empty if one can."""
+def _problem(check: Callable[..., object], *given: object) -> str:
+    """Returns what a check raises, in one line; empty if it raises nothing."""
     try:
-        agents.able(cell)
+        check(*given)
     except InferometerError as error:
         return one_line(error)
     return ""
@@ -361,20 +349,14 @@ def _refusals(request: PlanRequest) -> Iterator[str]:
                 yield problem
 
 
-def _problem(words: Sequence[str], catalog: Catalog | None) -> str:
-    """Returns what prevents a cell from running, in one line without the cell; empty if nothing does."""
-    try:
-        model = parsed_command(words).params.get("model_name")
-    except InferometerError as error:
-        return one_line(error)
-    return _unknown_model(catalog, model) if catalog and isinstance(model, str) and model else ""
+def _parse(words: Sequence[str], catalog: Catalog | None) -> None:
+    """Raises InferometerError for words that no command accepts, or a model that the catalog lacks."""
+    model = parsed_command(words).params.get("model_name")
+    if catalog and isinstance(model, str) and model and (reason := _unknown_model(catalog, model)):
+        raise ConfigurationError(reason)
 
 
 @cache
 def _unknown_model(catalog: Catalog, name: str) -> str:
     """Returns why a model is unknown; empty if it is known."""
-    try:
-        catalog.find_models(name)
-    except InferometerError as error:
-        return one_line(error)
-    return ""
+    return _problem(catalog.find_models, name)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,12 +14,17 @@ from inferometer.client.cli.command import (
     Command,
     Group,
     boolean,
+    current_invocation,
     database_options,
     option,
     options,
     tls_options,
 )
-from inferometer.client.cli.output import PRINTING_NAMES, printing_options
+from inferometer.client.cli.output import NO_DRIVER, PRINTING_NAMES, printing_options
+
+if TYPE_CHECKING:
+    from inferometer.client.plan.checking import PlanAgents
+    from inferometer.client.plan.request import PlanRequest
 
 _plan_argument = click.argument("file", type=FILE, metavar="FILE")
 _given_options = options(
@@ -59,8 +64,22 @@ _agent_options = options(
     ),
     tls_options,
 )
-_KINDS = ("where", "minimize", "maximize", "over", "gpu_advice", "cores_per_gpu", "failed")
-_Decorator = Callable[[Any], Any]
+_REPORT_NAMES = (
+    *("rows", "columns", "value", "where", "minimize", "maximize", "scaling", "over"),
+    *("gpu_advice", "cores_per_gpu", "failed"),
+)
+
+
+def _asked(
+    file: Path, agents: Sequence[str], given: Mapping[str, Any]
+) -> tuple[PlanRequest, PlanAgents | None]:
+    """Returns a plan with the profile of its cluster, and its served agents, if it has any."""
+    from inferometer.client.plan.checking import ask_plan_agents
+    from inferometer.client.plan.request import on_cluster, read_request
+
+    invocation = current_invocation()
+    request = on_cluster(invocation, read_request(file, **given))
+    return request, ask_plan_agents(invocation, request, agents)
 
 
 @click.group(cls=Group)
@@ -84,14 +103,10 @@ def check(file: Path, agents: tuple[str, ...], **given: Any) -> None:
 
     Each problem is one line with the number of its cells; the exit code is 2 if there is one.
     """
-    from inferometer.client.cli.command import current_invocation
-    from inferometer.client.plan.checking import ask_plan_agents, check_cells
-    from inferometer.client.plan.request import on_cluster, read_request
+    from inferometer.client.plan.checking import check_cells
 
-    invocation = current_invocation()
-    request = on_cluster(invocation, read_request(file, **given))
-    served = ask_plan_agents(invocation, request, agents)
-    click.get_current_context().exit(check_cells(invocation, request, served))
+    request, served = _asked(file, agents, given)
+    click.get_current_context().exit(check_cells(current_invocation(), request, served))
 
 
 @plan.command(cls=Command)
@@ -120,16 +135,12 @@ def run(file: Path, agents: tuple[str, ...], unchecked: bool, **given: Any) -> N
     Ctrl-C stops after the cell in work; a second one ends it. The exit code is 1 if a run failed, and 130
     after a stop.
     """
-    from inferometer.client.cli.command import current_invocation
-    from inferometer.client.plan.checking import ask_plan_agents, check_cells
-    from inferometer.client.plan.request import on_cluster, read_request
+    from inferometer.client.plan.checking import check_cells
     from inferometer.client.plan.running import run_plan
 
-    invocation = current_invocation()
-    request = on_cluster(invocation, read_request(file, **given))
-    served = ask_plan_agents(invocation, request, agents)
-    code = 0 if unchecked else check_cells(invocation, request, served)
-    click.get_current_context().exit(code or run_plan(invocation, request, None, served))
+    request, served = _asked(file, agents, given)
+    code = 0 if unchecked else check_cells(current_invocation(), request, served)
+    click.get_current_context().exit(code or run_plan(current_invocation(), request, None, served))
 
 
 @plan.command(cls=Command)
@@ -145,15 +156,10 @@ def run(file: Path, agents: tuple[str, ...], unchecked: bool, **given: Any) -> N
 @database_options
 def resume(file: Path, agents: tuple[str, ...], rerun: str | None, **given: Any) -> None:
     """Go on with a plan: what has no result runs, and with --rerun also what failed, or all."""
-    from inferometer.client.cli.command import current_invocation
-    from inferometer.client.plan.checking import ask_plan_agents
-    from inferometer.client.plan.request import on_cluster, read_request
     from inferometer.client.plan.running import run_plan
 
-    invocation = current_invocation()
-    request = on_cluster(invocation, read_request(file, **given))
-    served = ask_plan_agents(invocation, request, agents)
-    click.get_current_context().exit(run_plan(invocation, request, rerun, served))
+    request, served = _asked(file, agents, given)
+    click.get_current_context().exit(run_plan(current_invocation(), request, rerun, served))
 
 
 @plan.command(cls=Command)
@@ -162,7 +168,6 @@ def resume(file: Path, agents: tuple[str, ...], rerun: str | None, **given: Any)
 @boolean("--all", "everything", help="Also the runs that are complete.")
 def status(file: Path, everything: bool, **given: Any) -> None:
     """Show how many runs of a plan ended in which way, and why those that are not complete did."""
-    from inferometer.client.cli.command import current_invocation
     from inferometer.client.plan.request import read_request
     from inferometer.client.plan.running import status_lines
 
@@ -177,8 +182,6 @@ def stop(file: Path) -> None:
 
     The exit code is 1 if no driver runs the plan.
     """
-    from inferometer.client.cli.command import current_invocation
-    from inferometer.client.cli.output import NO_DRIVER
     from inferometer.client.plan.request import folder_of, read_request
 
     request = read_request(file, (), (), ())
@@ -199,7 +202,6 @@ def watch(file: Path, **given: Any) -> None:
     It shows what a driver in another terminal has done, and jobs of a cluster also without one. It starts
     nothing; where runs wait and nobody goes on, the exit code is 1.
     """
-    from inferometer.client.cli.command import current_invocation
     from inferometer.client.plan.request import read_request
     from inferometer.client.plan.running import watch_plan
 
@@ -259,18 +261,12 @@ def report(file: Path, plot: Path | None, **given: Any) -> None:
       agent plan report batches.yaml --rows=framework_name --columns=batch_size
       agent plan report batches.yaml --maximize=throughput_inputs_per_s --where='latency_ms_p99 <= 50'
     """  # noqa: D301 - the backspace tells click to leave the lines as they are
-    from inferometer.client.cli.command import current_invocation
     from inferometer.client.plan.request import read_request
-    from inferometer.client.plan.running import names_of, report_plan
-    from inferometer.evaluators.plans.reporting.asked import Asked
-    from inferometer.evaluators.plans.reporting.scaling import Scaling
+    from inferometer.client.plan.running import report_plan
 
     printing = {name: given.pop(name) for name in PRINTING_NAMES}
-    names: dict[str, Any] = {name: names_of(given.pop(name)) for name in ("rows", "columns", "value")}
-    others = {name: given.pop(name) for name in _KINDS}
-    kind = given.pop("scaling")
-    asked = Asked(**names, **others, scaling=Scaling(kind) if kind else None)
-    report_plan(current_invocation(), read_request(file, **given), asked, printing, plot)
+    asked = {name: given.pop(name) for name in _REPORT_NAMES}
+    report_plan(current_invocation(), read_request(file, **given), printing, plot, **asked)
 
 
 @plan.command("import-dlbs", cls=Command)

@@ -23,13 +23,10 @@ from inferometer.client.cli.output import say
 from inferometer.evaluators.plans.cells import Cell, Run, cells_of, runs_of
 from inferometer.evaluators.plans.dlbs import import_dlbs
 from inferometer.evaluators.plans.dlbs_names import GivenNames
-from inferometer.evaluators.plans.plan import Plan, plan_of, read_plan
-from inferometer.evaluators.plans.running.folder import PlanFolder
+from inferometer.evaluators.plans.plan import Plan, items_of, plan_of, read_plan
+from inferometer.evaluators.plans.running.folder import PLANS, PlanFolder
 from inferometer.manifests.errors import ConfigurationError, OutputError
 from inferometer.manifests.loader import parse_yaml
-
-PLANS = "plans"
-"""The folder of all plans in the data directory."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +68,7 @@ def read_request(
     plan = read_plan(file)
     content = plan.model_dump(exclude_unset=True)
     replaced = dict(_assigned(text, "-P") for text in parameters)
-    varied = {
-        name: values if isinstance(values, list) else [values]
-        for name, values in (_assigned(text, "-V") for text in variables)
-    }
+    varied = {name: items_of(values) for name, values in (_assigned(text, "-V") for text in variables)}
     added = [_parsed(text, "-E") for text in extensions]
     if not (replaced or varied or added):
         return PlanRequest(plan, file)

@@ -21,20 +21,22 @@ import click
 
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.runner import StopRequest
-from inferometer.client.cli.output import INTERRUPTED, SUCCESS, print_rows, say
+from inferometer.client.cli.output import INTERRUPTED, NO_DRIVER, SUCCESS, print_rows, say
 from inferometer.client.plan.checking import PlanAgents
-from inferometer.client.plan.request import PLANS, PlanRequest, folder_of
+from inferometer.client.plan.request import PlanRequest, folder_of
+from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.plans.cell_command import CellCommand, command_of
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Rerun
 from inferometer.evaluators.plans.reporting.advice import failed_on_gpu
 from inferometer.evaluators.plans.reporting.asked import Asked, reported
 from inferometer.evaluators.plans.reporting.cases import Case, PlanReader
+from inferometer.evaluators.plans.reporting.scaling import Scaling
 from inferometer.evaluators.plans.reporting.tables import PlanTable, failures
-from inferometer.evaluators.plans.running.driver import Driver, PlanProgress, imported
+from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
 from inferometer.evaluators.plans.running.folder import (
-    IN_WORK,
-    WAITING,
+    PLANS,
+    STATES,
     Ended,
     PlanFolder,
     Result,
@@ -44,15 +46,15 @@ from inferometer.evaluators.plans.running.folder import (
 )
 from inferometer.evaluators.plans.running.places import AGENTS, Claim, LocalPlace, SlurmPlace
 from inferometer.evaluators.reports.writer import Format, sort_rows
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
+from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from inferometer.evaluators.drawing.writer import PictureFile
-    from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 
 _LOOK_S = 0.5
-_NOT_DRIVEN = 1
 _BYTES_PER_MIB = 1024**2
 
 
@@ -105,7 +107,7 @@ def watch_plan(invocation: Invocation, request: PlanRequest) -> int:
             click.echo(f"runs        {counts_text(states)}")
             if not ended:
                 say(f"no driver runs the plan: agent plan resume {request.path} goes on")
-            return SUCCESS if ended else _NOT_DRIVEN
+            return SUCCESS if ended else NO_DRIVER
         time.sleep(_LOOK_S)
 
 
@@ -155,8 +157,7 @@ def _monitored(monitor: Mapping[str, Any]) -> str:
 def counts_text(states: list[RunHistory]) -> str:
     """Returns the number of runs in each state: ``24: 12 complete, 1 failed, 11 waiting``."""
     counts = Counter(each.state for each in states)
-    order = [*(each.value for each in Ended), IN_WORK, WAITING]
-    return f"{len(states)}: " + ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+    return f"{len(states)}: " + ", ".join(f"{counts[name]} {name}" for name in STATES if counts[name])
 
 
 _FOR_PEOPLE = (Format.TABLE.value, Format.MARKDOWN.value)
@@ -165,23 +166,28 @@ _FOR_PEOPLE = (Format.TABLE.value, Format.MARKDOWN.value)
 def report_plan(
     invocation: Invocation,
     request: PlanRequest,
-    asked: Asked,
     printing: dict[str, Any],
-    plot: Path | None = None,
+    plot: Path | None,
+    *,
+    scaling: str | None,
+    **given: Any,
 ) -> None:
     """Prints and draws a report on a plan; notes about the report go to stderr.
 
     Args:
         invocation: The invocation.
         request: The plan.
-        asked: The requested report.
         printing: The options of ``print_rows``.
         plot: The file of the picture; None for none.
+        scaling: The name of a ``Scaling``; None for another report.
+        given: The other options of the report; see ``Asked``. Rows, columns and figures have commas between.
 
     Raises:
         ConfigurationError: A name, a condition or an option is wrong, or nothing has been measured.
         InferometerError: The database cannot be read, or the output cannot be written.
     """
+    given |= {name: _names(given[name]) for name in ("rows", "columns", "value")}
+    asked = Asked(**given, scaling=Scaling(scaling) if scaling else None)
     asked.check()
     picture = _picture(plot, asked, printing)
     runs = [Run(cell, number) for cell in request.cells for number in range(1, request.plan.repeat + 1)]
@@ -197,8 +203,7 @@ def report_plan(
         _draw(invocation, picture, found)
 
 
-def names_of(text: str | None) -> Sequence[str]:
-    """Returns the names in a text, which are separated by commas."""
+def _names(text: str | None) -> Sequence[str]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
@@ -322,10 +327,38 @@ def _with_evaluations(store: EvaluationStore, folder: PlanFolder, run: Run, resu
     """Returns the result with the evaluations that the run published; without any output, the run failed."""
     if not result.start_ns:  # its command did not end: what is there is of an earlier attempt
         return result
-    result = replace(result, evaluations=imported(folder.run(run).data, store))
+    result = replace(result, evaluations=_imported(folder.run(run).data, store))
     if result.ended is Ended.COMPLETE and not result.evaluations:
         return replace(result, ended=Ended.FAILED, reason="it published no evaluation")
     return result
+
+
+def _imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
+    """Copies the evaluations of a run, with predictions and spans, and returns their ids in order.
+
+    Evaluations that exist already are unchanged, so that the call can be repeated after an interruption.
+
+    Args:
+        data: The data directory of the run.
+        store: The database of the plan.
+
+    Raises:
+        StoreError: One of the two databases cannot be read or written.
+    """
+    found = list(data.glob("*.db"))
+    if not found:
+        return ()
+    with closing(open_store(None, found[0].stem, data)) as source:
+        evaluations = list(source.find(EvaluationFilter(limit=None, include_interrupted=True)))[::-1]
+        for evaluation in evaluations:
+            measurement = evaluation.measurement
+            kind = kind_of(evaluation)
+            if kind.has_predictions:
+                predictions = tuple(source.predictions(evaluation.id))
+                measurement = kind.with_predictions(measurement, predictions)
+            spans = tuple(source.spans(evaluation.id))
+            store.save(replace(evaluation, measurement=measurement, spans=spans))
+    return tuple(each.id for each in evaluations)
 
 
 def _say_progress(progress: PlanProgress) -> None:

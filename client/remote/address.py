@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass, replace
 
@@ -58,6 +59,16 @@ class AgentAddress:
     def target(self) -> str:
         """The address as gRPC takes it; the scheme keeps a host called ``unix`` from being one."""
         return f"dns:///{self.host}:{self.port}"
+
+    @property
+    def is_this_machine(self) -> bool:
+        """Whether the host is this machine, judged by its name without a lookup."""
+        if self.host.casefold() == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]").partition("%")[0]).is_loopback
+        except ValueError:
+            return False
 
     def __str__(self) -> str:
         scheme = "" if self.secure is None else "grpcs://" if self.secure else "grpc://"

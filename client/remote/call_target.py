@@ -16,10 +16,9 @@ from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.protocol.status import TRACEPARENT_KEY
 from inferometer.agent.tracing.recorder import SpanKind
-from inferometer.client.remote.connection import Metadata
 from inferometer.evaluators.load.load_session import QuerySample
 from inferometer.evaluators.load.target import Answers, CheckedAnswers
-from inferometer.manifests.errors import SessionError
+from inferometer.manifests.errors import InferometerError, SessionError
 
 MAX_IN_FLIGHT = 10_000
 MAX_BYTES_IN_FLIGHT = 512 * 1024 * 1024
@@ -65,12 +64,17 @@ class CallTarget(Closeable):
             ``MAX_BYTES_IN_FLIGHT``, and at most ``MAX_IN_FLIGHT`` queries; a further query fails.
         hold: Opens a connection for the calls, and returns a function that closes it; see
             ``ServerConnection.hold``.
+        reply: Returns the reply of a call that has ended.
     """
 
     in_process = False
 
     def __init__(
-        self, description: SystemDescription, request_bytes: int, hold: Callable[[], Callable[[], object]]
+        self,
+        description: SystemDescription,
+        request_bytes: int,
+        hold: Callable[[], Callable[[], object]],
+        reply: Callable[[grpc.Future[bytes]], bytes],
     ) -> None:
         self.description = description
         """The model and what it runs on."""
@@ -79,6 +83,7 @@ class CallTarget(Closeable):
         self._closed = False
         self.sample: QuerySample | None = None
         """The queries whose calls carry their trace; None for none."""
+        self._reply = reply
         self._hold = hold
         self._release = hold()
 
@@ -87,12 +92,22 @@ class CallTarget(Closeable):
         """Sends a query, or has a thread send it; see ``CallFlight``."""
 
     @abstractmethod
+    def answered(self, reply: bytes) -> Outcome:
+        """Reads a reply; raises InferometerError if it is no right answer."""
+
     def outcome(self, call: grpc.Future[bytes]) -> Outcome | bytes:
-        """Returns the outcome of a call that has ended, or its reply, for ``read``."""
+        """Returns the reply of a call that has ended, for ``read``, or why there is none."""
+        try:
+            return self._reply(call)
+        except InferometerError as error:
+            return Outcome(0, str(error))
 
     def read(self, reply: bytes) -> Outcome:
         """Reads a reply that ``outcome`` returned."""
-        raise NotImplementedError(f"{type(self).__name__}.outcome returns no replies")
+        try:
+            return self.answered(reply)
+        except InferometerError as error:
+            return Outcome(0, str(error))
 
     @property
     @abstractmethod
@@ -103,7 +118,7 @@ class CallTarget(Closeable):
         """Sends the trace with these queries from now on; see ``query_tracing.StampingTarget``."""
         self.sample = sample
 
-    def traced_metadata(self, query: int) -> Metadata:
+    def traced_metadata(self, query: int) -> tuple[tuple[str, str], ...]:
         """Returns the trace context of a query's call as metadata; empty if the query is not traced."""
         sample = self.sample
         if sample is None or query not in sample:

@@ -5,7 +5,6 @@ Failed calls are explained in one line, because gRPC's messages do not mention T
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import re
 import socket
@@ -28,7 +27,7 @@ from inferometer.agent.protocol.pem_files import (
     read_authorities,
     read_identity,
 )
-from inferometer.agent.protocol.status import AUTHORIZATION_KEY, bearer
+from inferometer.agent.protocol.status import AUTHORIZATION_KEY, bearer, one_line
 from inferometer.client.remote.address import CANNOT_BE_REACHED, AgentAddress
 from inferometer.evaluators.jobs.options import ANSWER_TIMEOUT_S, OPEN_TIMEOUT_S, SharedMemoryUse
 from inferometer.manifests.errors import AgentError, ConfigurationError, SessionError
@@ -141,7 +140,7 @@ def open_channel(
 
 def warn_of_clear_secret(address: AgentAddress, scheme: str = "grpcs") -> None:
     """Warns that a secret is sent to another machine unencrypted; ``scheme`` is the scheme with TLS."""
-    if not is_this_machine(address.host):
+    if not address.is_this_machine:
         _log.warning(
             "INSECURE: the secret goes to %s in clear, where others can read it; "
             "use TLS: %s://%s:%d, or --tls_ca",
@@ -150,16 +149,6 @@ def warn_of_clear_secret(address: AgentAddress, scheme: str = "grpcs") -> None:
             address.host,
             address.port,
         )
-
-
-def is_this_machine(host: str) -> bool:
-    """Returns whether a host is this machine, judged by its name without a lookup."""
-    if host.casefold() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 class ServerConnection(Closeable):
@@ -338,6 +327,7 @@ def explain(code: grpc.StatusCode, details: str, server: object, hints: Hints) -
     ``details`` is what gRPC, or the server, says. A server with an ``AgentAddress`` may be contacted to find
     out more.
     """
+    details = one_line(details)
     match code:
         case grpc.StatusCode.UNAVAILABLE:
             about_tls = _explain_handshake(details) or _explain_closed(server, details)

@@ -140,7 +140,7 @@ _log = logging.getLogger(__name__)
 
 
 class AgentPool(Closeable):
-    """A model that several agents have open; satisfies ``evaluators.system.SystemUnderTest``.
+    """A model that several agents have open; satisfies ``evaluators.evaluation.SystemUnderTest``.
 
     Free agents take batches, and the results come in order. The batches of a lost agent go to another one;
     the loss is reported, and the agent is left out from then on. The times of a batch are those of the agent

@@ -10,6 +10,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -51,17 +52,11 @@ def run_dataset(
     With the first two arguments, it satisfies ``DatasetRunner`` of the server. The cache gets datasets that
     are at URLs.
     """
+    given = asdict(order)
     evaluation = evaluate_open_system(
         session,
-        DatasetChoice(name=order.dataset_name, category=order.dataset_category),
-        BatchOptions(
-            batch_size=order.batch_size,
-            partition_list_size=order.partition_list_size,
-            num_file_parts=order.num_file_parts,
-            warmup_num_file_parts=order.warmup_num_file_parts,
-            feature_limit=order.feature_limit,
-            fail_on_error=order.fail_on_error,
-        ),
+        DatasetChoice(name=given.pop("dataset_name"), category=given.pop("dataset_category")),
+        BatchOptions(**given),
         catalog,
         cache,
         JobCallbacks(

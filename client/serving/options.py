@@ -17,8 +17,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from inferometer.agent.hardware.environment import Device, DeviceKind
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Device, DeviceKind, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.observation import LogFormat

@@ -8,26 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.client.commands.show import precision_text, system_document
 from inferometer.client.web.elements import (
-    charts_of,
+    chart_document,
     columns_of,
-    compared_chart,
     figures_of,
     table_of,
     text_of,
 )
 from inferometer.evaluators.comparing.sides import DIFFERS, Side
+from inferometer.evaluators.drawing.charts import PointChart
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.compare import ComparisonRequest, compare
 from inferometer.evaluators.kinds.kind import timed_by
-from inferometer.evaluators.kinds.registry import find_kind, kind_of
-from inferometer.evaluators.kinds.repeating import again
+from inferometer.evaluators.kinds.registry import again, find_kind, kind_of
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -147,13 +146,11 @@ def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, 
     yield "measured for", f"{measurement.elapsed_ns / _NS_PER_S:.3f} s"
     yield from kind.facts(evaluation, timed)
     options = getattr(measurement, "options", None)
-    given = dict(options) if isinstance(options, Mapping) else _fields(options)
+    if options is not None and not isinstance(options, Mapping):
+        options = {each.name: getattr(options, each.name) for each in fields(options)}
+    given = dict(options or {})
     for name, value in (given | given.pop("further", {})).items():
         yield "loss function" if name == "loss" else name.replace("_", " "), _option_text(value)
-
-
-def _fields(options: Any) -> dict[str, Any]:
-    return {} if options is None else {each.name: getattr(options, each.name) for each in fields(options)}
 
 
 def _option_text(value: Any) -> str | None:
@@ -168,7 +165,7 @@ def _option_text(value: Any) -> str | None:
     return str(getattr(value, "value", value))
 
 
-FIRST = (
+_FIRST = (
     "created_at",
     "model_name",
     "framework_name",
@@ -182,7 +179,7 @@ FIRST = (
     "id",
 )
 """The columns of the table of evaluations; the others are shown on demand."""
-NUMERIC = ("batch_size", "threads", "latency_ms_p50", "rate_per_s", "top1_accuracy", "score")
+_NUMERIC = ("batch_size", "threads", "latency_ms_p50", "rate_per_s", "top1_accuracy", "score")
 _ONLY_PICTURES = ("duration", "eventflow", "training_steps")
 _MOST_ROWS = 2000
 _ASIDE = {
@@ -208,8 +205,16 @@ _OPTIONS = {
 
 def overview_columns() -> list[dict[str, Any]]:
     """Returns the columns of the table of evaluations, in the order of the page."""
-    columns: list[dict[str, Any]] = columns_of(OverviewReport.columns, NUMERIC, FIRST)
-    return columns
+    return columns_of(OverviewReport.columns, _NUMERIC, _FIRST)
+
+
+SORTABLE = tuple(column.key for column in OverviewReport.columns)
+"""The keys of the columns that the table can be sorted by."""
+
+
+def sort_key(value: Any) -> tuple[int, Any]:
+    """Returns the sort key of a value of the table: numbers first, by size, then texts, ignoring case."""
+    return (0, value) if isinstance(value, int | float) else (1, str(value).casefold())
 
 
 def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]:
@@ -237,7 +242,10 @@ def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]
         }
 
 
-def page_reports() -> Mapping[str, Report[Any]]:
+Reports: TypeAlias = Mapping[str, Report[Any]]
+
+
+def page_reports() -> Reports:
     """Returns the reports by name, including those of plug-ins, whose discovery is slow."""
     return {name: find_report(name) for name in known_reports()}
 
@@ -245,7 +253,7 @@ def page_reports() -> Mapping[str, Report[Any]]:
 def evaluation_document(
     evaluation: Evaluation,
     group: Sequence[Evaluation],
-    reports: Mapping[str, Report[Any]],
+    reports: Reports,
     spans: SpanSource | None,
     omitted: str = "",
 ) -> dict[str, Any]:
@@ -278,7 +286,7 @@ def evaluation_document(
         "remarks": list(_remarks(evaluation, timed)),
         "figures": figures,
         "hints": list(kind.hints(timed)),
-        "charts": [] if spans is None else charts_of(evaluation),
+        "charts": [] if spans is None else _charts_of(evaluation),
         "omitted": omitted or None,
         "tables": tables,
         "facts": list(facts_of(evaluation, timed, told)),
@@ -324,7 +332,7 @@ def _remarks(evaluation: Evaluation, timed: Evaluation) -> Iterator[str]:
 def _reported(
     evaluation: Evaluation,
     timed: Evaluation,
-    reports: Mapping[str, Report[Any]],
+    reports: Reports,
     spans: SpanSource | None,
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]], list[dict[str, Any]]]:
     """Returns the figures, other values by name, and tables, of all reports that take the evaluation."""
@@ -383,7 +391,7 @@ def comparison_document(a: Side, b: Side, left_out: Sequence[str] = ()) -> dict[
         "worse": compared.worse,
         "notes": [*left_out, *notes, *compared.undecided],
         "differs": [list(each) for each in a.differing(b)],
-        "chart": compared_chart(one, other),
+        "chart": _compared_chart(one, other),
     }
 
 
@@ -401,3 +409,27 @@ def _side(side: Side) -> dict[str, Any]:
 def _compare_command(a: Side, b: Side) -> str:
     one, other = (",".join(each.id for each in side.evaluations) for side in (a, b))
     return f"agent compare {one} {other}"
+
+
+_MOST_BATCHES = 20_000
+"""Of more batches, the page shows the shortest and the longest of each stretch."""
+
+
+def _charts_of(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Returns the pictures of one evaluation; of batches each time, of load each query or probe."""
+    return [
+        chart_document(each.title, chart, each.notes)
+        for each in kind_of(evaluation).drawings(evaluation, _MOST_BATCHES)
+        for chart in each.charts
+        if isinstance(chart, PointChart)
+    ]
+
+
+def _compared_chart(a: Evaluation, b: Evaluation) -> dict[str, Any] | None:
+    """Returns the times of two evaluations in one picture; None if they have none."""
+    kind = kind_of(a)
+    drawing = kind.compared_drawing(a, b, _MOST_BATCHES) if kind is kind_of(b) else None
+    if drawing is None:
+        return None
+    [chart] = drawing.charts
+    return chart_document(drawing.title, chart, ()) if isinstance(chart, PointChart) else None

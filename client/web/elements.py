@@ -1,4 +1,4 @@
-"""The elements of the page as JSON values: the cells of its tables, and the charts of its pictures.
+"""The elements of the page as JSON values: its tables with their cells, and its charts.
 
 Cells are values as in the reports' JSON, with the texts of the printed tables.
 """
@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from inferometer.evaluators.drawing.charts import PointChart, Series
-from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.evaluators.reports.table import cell_text
 from inferometer.evaluators.reports.writer import finite
@@ -22,20 +20,15 @@ def text_of(value: Value, column: Column) -> str | None:
     return cell_text(value, column) if isinstance(value, bool | float) else None
 
 
-def is_number(value: Value) -> bool:
-    """Returns whether a value is a number."""
+def _is_number(value: Value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def sort_key(value: Any) -> tuple[int, Any]:
-    """Returns the sort key of a value: numbers first, by size, then texts, ignoring case."""
-    return (0, value) if isinstance(value, int | float) else (1, str(value).casefold())
-
-
-def columns_of(columns: Iterable[Column], numeric: Iterable[str] = (), first: Sequence[str] = ()) -> Any:
+def columns_of(
+    columns: Iterable[Column], numeric: Iterable[str] = (), first: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Returns columns, with those of the keys ``first`` before the others, which are details then."""
     known = {column.key: column for column in columns}
-    order = [*first, *(key for key in known if key not in first)]
     numbers = set(numeric)
     return [
         {
@@ -44,14 +37,14 @@ def columns_of(columns: Iterable[Column], numeric: Iterable[str] = (), first: Se
             "numeric": key in numbers,
             "detail": bool(first) and key not in first,
         }
-        for key in order
+        for key in dict.fromkeys((*first, *known))
     ]
 
 
 def table_of(report: str, caption: str, columns: Sequence[Column], rows: Iterable[Row]) -> dict[str, Any]:
     """Returns a report's rows as a table."""
     held = list(rows)
-    numeric = [column.key for column in columns if any(is_number(row[column.key]) for row in held)]
+    numeric = [column.key for column in columns if any(_is_number(row[column.key]) for row in held)]
     return {
         "report": report,
         "caption": caption,
@@ -76,11 +69,10 @@ def figures_of(
     known = {column.key: column for column in columns}
     figures = []
     for key, column in known.items():
-        if key.removesuffix("_low") != key and key.removesuffix("_low") in known:
+        figure_key, _, end = key.rpartition("_")
+        if end in ("low", "high") and figure_key in known:
             continue
-        if key.removesuffix("_high") != key and key.removesuffix("_high") in known:
-            continue
-        if not is_number(row[key]) and not (row[key] is None and key in headlines):
+        if not _is_number(row[key]) and not (row[key] is None and key in headlines):
             continue
         figure = {
             "key": key,
@@ -98,29 +90,7 @@ def figures_of(
     return figures
 
 
-MOST_BATCHES = 20_000
-"""Of more batches, the page shows the shortest and the longest of each stretch."""
 _DIGITS = 6  # of a coordinate, which are more than any screen has points
-
-
-def charts_of(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Returns the pictures of one evaluation; of batches each time, of load each query or probe."""
-    return [
-        chart_document(each.title, chart, each.notes)
-        for each in kind_of(evaluation).drawings(evaluation, MOST_BATCHES)
-        for chart in each.charts
-        if isinstance(chart, PointChart)
-    ]
-
-
-def compared_chart(a: Evaluation, b: Evaluation) -> dict[str, Any] | None:
-    """Returns the times of two evaluations in one picture; None if they have none."""
-    kind = kind_of(a)
-    drawing = kind.compared_drawing(a, b, MOST_BATCHES) if kind is kind_of(b) else None
-    if drawing is None:
-        return None
-    [chart] = drawing.charts
-    return chart_document(drawing.title, chart, ()) if isinstance(chart, PointChart) else None
 
 
 def chart_document(title: str, chart: PointChart, notes: Sequence[str]) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from inferometer.client.web.documents import (
     overview_columns,
     overview_rows,
     page_reports,
+    sort_key,
 )
-from inferometer.client.web.elements import sort_key
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.reports.traces import SpanSource

@@ -14,14 +14,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from inferometer.client.plan.request import PLANS
 from inferometer.client.web.elements import chart_document, table_of
 from inferometer.evaluators.drawing.charts import Mark, PointChart, Series
 from inferometer.evaluators.plans.cells import CELL, Run, shown
 from inferometer.evaluators.plans.plan import PLAN_NAME
-from inferometer.evaluators.plans.reporting.asked import Asked, reported
+from inferometer.evaluators.plans.reporting.asked import Asked, chosen, reported
 from inferometer.evaluators.plans.reporting.cases import CASE, Case, PlanReader, figure_columns, notes_on_runs
-from inferometer.evaluators.plans.reporting.objectives import chosen
 from inferometer.evaluators.plans.reporting.scaling import Scaling
 from inferometer.evaluators.plans.reporting.tables import (
     DOUBTS,
@@ -32,6 +30,8 @@ from inferometer.evaluators.plans.reporting.tables import (
 )
 from inferometer.evaluators.plans.running.folder import (
     IN_WORK,
+    PLANS,
+    STATES,
     WAITING,
     Ended,
     JournalFollower,
@@ -48,7 +48,7 @@ MOST_RUNS = 500
 MOST_ROWS = 1000
 """The rows of a table that are shown."""
 _MOST_NAMES = 32
-SCALINGS = tuple(each.value for each in Scaling)
+_SCALINGS = tuple(each.value for each in Scaling)
 _LISTS = ("rows", "columns", "value", "minimize", "maximize")
 _RANKS = {IN_WORK: 0, WAITING: 2, Ended.COMPLETE.value: 3}
 _OTHER_RANK = 1  # of what has failed
@@ -68,26 +68,19 @@ def asked_of(given: Iterable[tuple[str, str]]) -> Asked:
     for name, text in given:
         if name in found:
             found[name] += [text] if name == "where" else text.split(",")
-    named = {key: tuple(dict.fromkeys(filter(None, map(str.strip, texts)))) for key, texts in found.items()}
+    named: dict[str, Any] = {
+        key: tuple(dict.fromkeys(filter(None, map(str.strip, texts)))) for key, texts in found.items()
+    }
     for name, texts in named.items():
         if len(texts) > _MOST_NAMES:
             raise ConfigurationError(f"{name} has {len(texts)} values; give at most {_MOST_NAMES}")
     [kind] = named.pop("scaling")[:1] or [""]
     [over] = named.pop("over")[:1] or [None]
-    if kind and kind not in SCALINGS:
-        raise ConfigurationError(f'"{kind[:40]}" is no scaling; {suggestion(kind, SCALINGS)}')
+    if kind and kind not in _SCALINGS:
+        raise ConfigurationError(f'"{kind[:40]}" is no scaling; {suggestion(kind, _SCALINGS)}')
     if kind or named["minimize"] or named["maximize"]:
         named |= {"rows": (), "columns": ()}
-    asked = Asked(
-        rows=named["rows"],
-        columns=named["columns"],
-        value=named["value"],
-        where=named["where"],
-        minimize=named["minimize"],
-        maximize=named["maximize"],
-        scaling=Scaling(kind) if kind else None,
-        over=over,
-    )
+    asked = Asked(**named, scaling=Scaling(kind) if kind else None, over=over)
     asked.check()
     return asked
 
@@ -111,15 +104,13 @@ def table_document(cases: Sequence[Case], asked: Asked) -> dict[str, Any]:
     if not cases:
         return {"table": None, "charts": [], "notes": []}
     found = _table(cases, asked)
-    drawing = found.drawing
-    charts = [each for each in drawing.charts if isinstance(each, PointChart)] if drawing else []
-    return {
-        "table": _with_intervals(found),
-        "charts": [chart_document(drawing.title, _with_one_name_each(each), drawing.notes) for each in charts]
-        if drawing
-        else [],
-        "notes": list(found.notes),
-    }
+    charts = [
+        chart_document(drawing.title, _with_one_name_each(each), drawing.notes)
+        for drawing in filter(None, [found.drawing])
+        for each in drawing.charts
+        if isinstance(each, PointChart)
+    ]
+    return {"table": _with_intervals(found), "charts": charts, "notes": list(found.notes)}
 
 
 def _with_one_name_each(chart: PointChart) -> PointChart:
@@ -159,16 +150,13 @@ def _with_intervals(found: PlanTable) -> dict[str, Any]:
 
 def choices_of(cases: Sequence[Case]) -> dict[str, Any]:
     """Returns the choices for a table: the dimensions in which cases differ, and their figures."""
-    values: dict[str, set[str]] = {}
-    for case in cases:
-        for name in case.cell.parameters:
-            values.setdefault(name, set())
+    values: dict[str, set[str]] = {name: set() for case in cases for name in case.cell.parameters}
+    telling_names = {*CASE, *values}
     for case in cases:
         for name, value in case.dimensions.items():
-            values.setdefault(name, set()).add("" if value is None else shown(value))
+            values.setdefault(name, set()).add(shown(value))
     known = figure_columns()
     figures = dict.fromkeys(name for case in cases for name in case.figures)
-    telling_names = {*CASE, *(name for case in cases for name in case.cell.parameters)}
     varying = tuple(
         name
         for name, held in values.items()
@@ -177,7 +165,7 @@ def choices_of(cases: Sequence[Case]) -> dict[str, Any]:
     return {
         "dimensions": [{"key": each.key, "header": each.header} for each in dimension_columns(varying)],
         "figures": [{"key": name, "header": known[name].header} for name in figures],
-        "scalings": [{"key": name, "header": name} for name in SCALINGS],
+        "scalings": [{"key": name, "header": name} for name in _SCALINGS],
     }
 
 
@@ -187,15 +175,24 @@ def failures_document(runs: Sequence[Run], history: Mapping[str, RunHistory]) ->
     if not found.rows:
         return None
     rest = f"; the first {MOST_RUNS} of {len(found.rows):,}" if len(found.rows) > MOST_RUNS else ""
-    return table_of(found.name, f"{_capital(found.caption)}{rest}", found.columns, found.rows[:MOST_RUNS])
+    return table_of(
+        found.name,
+        f"{found.caption[:1].upper()}{found.caption[1:]}{rest}",
+        found.columns,
+        found.rows[:MOST_RUNS],
+    )
 
 
 def runs_document(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> list[dict[str, Any]]:
     """Returns at most ``MOST_RUNS`` runs: first the running, failed and waiting ones, then the newest."""
-    known = [(run, history.get(run.key) or RunHistory()) for run in runs]
+    known = [(run, _history(run, history)) for run in runs]
     known.sort(key=lambda each: _order(each[1]))
     varying = _varying(runs)
     return [_run(run, each, varying) for run, each in known[:MOST_RUNS]]
+
+
+def _history(run: Run, history: Mapping[str, RunHistory]) -> RunHistory:
+    return history.get(run.key) or RunHistory()
 
 
 def _order(history: RunHistory) -> tuple[int, int]:
@@ -237,14 +234,6 @@ def _varying(runs: Iterable[Run]) -> tuple[str, ...]:
 def _told(run: Run, names: Iterable[str]) -> Iterator[str]:
     parameters = run.cell.parameters
     return (f"{name}={shown(parameters[name])}" for name in names if name in parameters)
-
-
-def _moment(at_ns: int) -> str:
-    return datetime.fromtimestamp(at_ns // _NS_PER_S, timezone.utc).isoformat()
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 _READING_S = 0.25
@@ -351,7 +340,7 @@ class _Followed:
                 self._runs = tuple(kept.runs) if kept else ()
                 self._measured, changed = None, True
         if changed:
-            self._counts = Counter(self._history(run).state for run in self._runs)
+            self._counts = Counter(_history(run, self._journal.runs).state for run in self._runs)
             self._tables.clear()
 
     def summary(self) -> dict[str, Any]:
@@ -363,8 +352,8 @@ class _Followed:
             "problem": "" if kept else _DAMAGED if self._stamp else _UNKEPT,
             "state": self._state(driven) if kept else "",
             "total": len(self._runs),
-            "counts": {name: self._counts[name] for name in _ordered(self._counts)},
-            "changed": _moment_or_none(self._journal.changed_ns),
+            "counts": {name: self._counts[name] for name in STATES if self._counts[name]},
+            "changed": _moment(self._journal.changed_ns),
         }
 
     def report(self, store: EvaluationStore, query: Asked, clock: Callable[[], float]) -> dict[str, Any]:
@@ -407,9 +396,6 @@ class _Followed:
                 found = {"refused": str(error), "notes": []}
             self._tables[query] = {"choices": choices_of(cases), **found}
         return self._tables[query]
-
-    def _history(self, run: Run) -> RunHistory:
-        return self._journal.runs.get(run.key) or RunHistory()
 
     def _state(self, driven: bool) -> str:
         if driven:
@@ -480,16 +466,11 @@ def _published(
     runs: Iterable[Run], history: Mapping[str, RunHistory]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     for run in runs:
-        known = history.get(run.key)
-        if known is not None and known.result is not None and known.result.ended is Ended.COMPLETE:
-            yield run.key, known.result.evaluations
+        result = _history(run, history).result
+        if result is not None and result.ended is Ended.COMPLETE:
+            yield run.key, result.evaluations
 
 
-def _ordered(counts: Mapping[str, int]) -> Iterator[str]:
-    """Returns the states that any run has, those that have ended first."""
-    return (name for name in (*(each.value for each in Ended), IN_WORK, WAITING) if counts[name])
-
-
-def _moment_or_none(at_ns: int) -> str | None:
+def _moment(at_ns: int) -> str | None:
     """Returns a time in ISO 8601 format; None if there is none."""
-    return datetime.fromtimestamp(at_ns // 10**9, timezone.utc).isoformat() if at_ns else None
+    return datetime.fromtimestamp(at_ns // _NS_PER_S, timezone.utc).isoformat() if at_ns else None

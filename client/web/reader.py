@@ -6,21 +6,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from inferometer.client.api.stored import chosen_side, find_one, others_of, readable_spans
 from inferometer.client.web.documents import (
+    SORTABLE,
+    Reports,
     comparison_document,
     evaluation_document,
     overview_columns,
     overview_rows,
     page_reports,
+    sort_key,
 )
-from inferometer.client.web.elements import sort_key
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.kinds.registry import every_kind, find_kind
-from inferometer.evaluators.reports.base import Report
-from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, StoreError
 
@@ -31,6 +31,9 @@ MOST_SORTED = 100_000
 _READ_AT_ONCE = 50
 _READING_S = 0.25
 _BY_TIME = "created_at"
+_T = TypeVar("_T")
+OpenStore: TypeAlias = Callable[[], EvaluationStore]
+"""Opens a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +64,15 @@ class ListQuery:
             ConfigurationError: A parameter is invalid; the message names it.
         """
         sort = given.get("sort") or _BY_TIME
-        keys = [column.key for column in OverviewReport.columns]
-        if sort not in keys:
-            raise ConfigurationError(f"sort is {sort[:40]!r}; it must be one of {', '.join(keys)}")
+        _choice("sort", sort, dict.fromkeys(SORTABLE))
         batch_size = given.get("batch_size")
         wanted = EvaluationFilter(
             model_name=given.get("model_name") or None,
             framework_name=given.get("framework_name") or None,
             hostname=given.get("hostname") or None,
             batch_size=_number("batch_size", batch_size, 1) if batch_size else None,
-            kinds=_kinds(given.get("kind")),
-            stability=_stability(given.get("stability")),
+            kinds=_choice("kind", given.get("kind"), {kind.title: (kind.name,) for kind in every_kind()}),
+            stability=_choice("stability", given.get("stability"), {each.value: each for each in Stability}),
             include_interrupted=True,
         )
         return cls(
@@ -112,23 +113,13 @@ def _number(name: str, text: str, least: int, most: int = 2**31 - 1) -> int:
     return int(text)
 
 
-def _kinds(name: str | None) -> tuple[str, ...] | None:
-    if not name:
+def _choice(name: str, text: str | None, known: Mapping[str, _T]) -> _T | None:
+    """Returns what a text names; None for none."""
+    if not text:
         return None
-    titles = {kind.title: kind.name for kind in every_kind()}
-    if name not in titles:
-        raise ConfigurationError(f"kind is {name[:40]!r}; it must be one of {', '.join(titles)}")
-    return (titles[name],)
-
-
-def _stability(name: str | None) -> Stability | None:
-    if not name:
-        return None
-    try:
-        return Stability(name)
-    except ValueError as error:
-        known = ", ".join(each.value for each in Stability)
-        raise ConfigurationError(f"stability is {name[:40]!r}; it must be one of {known}") from error
+    if text not in known:
+        raise ConfigurationError(f"{name} is {text[:40]!r}; it must be one of {', '.join(known)}")
+    return known[text]
 
 
 class StoreReader:
@@ -137,9 +128,7 @@ class StoreReader:
     Rows of the table are cached, because evaluations never change.
     """
 
-    def __init__(
-        self, open_store: Callable[[], EvaluationStore], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, open_store: OpenStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._open = open_store
         self._clock = clock
         self._read_to = 0
@@ -155,7 +144,7 @@ class StoreReader:
         return self._store
 
     @cached_property
-    def _reports(self) -> Mapping[str, Report[Any]]:
+    def _reports(self) -> Reports:
         return page_reports()
 
     def close(self) -> None:
@@ -184,24 +173,22 @@ class StoreReader:
         return found
 
     def page(self, query: ListQuery) -> dict[str, Any]:
-        """Returns a page of the table that is in the order of time.
+        """Returns a page of the table, or how many of the rows for it are read.
 
-        Raises:
-            StoreError: The store cannot be read.
-        """
-        wanted = replace(query.wanted, offset=query.offset, limit=query.limit)
-        rows = self._read(wanted)
-        return self._answer(query, rows, self.store.count(query.wanted))
-
-    def ordered_page(self, query: ListQuery) -> dict[str, Any]:
-        """Returns a page of the table in any other order, or how many of the rows for it are read.
-
-        Reads for at most ``_READING_S``, so that other requests are not blocked; the caller asks again.
+        In the order of time, it reads that page alone. In any other order, it reads for at most
+        ``_READING_S``, so that other requests are not blocked; the caller asks again.
 
         Raises:
             StoreError: The store cannot be read.
             ConfigurationError: There are too many evaluations to sort them.
         """
+        if not query.is_by_time:
+            return self._ordered_page(query)
+        wanted = replace(query.wanted, offset=query.offset, limit=query.limit)
+        rows = self._read(wanted)
+        return self._answer(query, rows, self.store.count(query.wanted))
+
+    def _ordered_page(self, query: ListQuery) -> dict[str, Any]:
         rows: Sequence[dict[str, Any]]
         if query.id_prefix:
             rows = self._beginning_with(query.id_prefix)

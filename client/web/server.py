@@ -1,7 +1,7 @@
 """The read-only server of the page: its files, its API, its events, and its access control.
 
-Access requires the secret and an accepted host name; the browser's security policy is set. Open pages are
-notified of changes, which are checked for once a second while a page is open.
+It runs until a signal stops it. Access requires the secret and an accepted host name; the browser's security
+policy is set. Open pages are notified of changes, which are checked for once a second while a page is open.
 """
 
 from __future__ import annotations
@@ -12,13 +12,26 @@ import binascii
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+import os
+import signal
+import socket
+import ssl
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    MutableMapping,
+)
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -27,12 +40,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inferometer.agent.protocol.status import bearer
-from inferometer.agent.server.binding import HostNames
+from inferometer.agent.server.binding import HostNames, check_exposure, check_free, join_address
+from inferometer.agent.server.rest.http_connection import CheckingServer, HttpConnection
+from inferometer.agent.server.tls import ServerTls, date_fault
 from inferometer.client.api.progress import running_now
 from inferometer.client.web.page import SERVED, content_of, content_type_of, served_page
 from inferometer.client.web.plans import PlansReader, asked_of
-from inferometer.client.web.reader import ListQuery, StoreReader
-from inferometer.evaluators.store.evaluation_store import EvaluationStore
+from inferometer.client.web.reader import ListQuery, OpenStore, StoreReader
 from inferometer.manifests.errors import ConfigurationError, InferometerError, NotFoundError
 
 POLICY = "; ".join(
@@ -136,18 +150,16 @@ def _add_headers(message: MutableMapping[str, Any]) -> None:
 _LOOK_S = 1.0
 _ALIVE_LOOKS = 15
 _log = logging.getLogger(__name__)
-Look = Callable[[], Awaitable[dict[str, Any]]]
-"""Returns the data to send to the pages, by the name of the event."""
 
 
 class Events:
     """Server-sent events to any number of pages; for one event loop.
 
     Args:
-        look: Called once a second while a page is open.
+        look: Returns the data for pages, by the name of the event; called once a second while one is open.
     """
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         self._look = look
         self._known: dict[str, Any] = {}
         self._pages: set[asyncio.Queue[str | None]] = set()
@@ -232,7 +244,7 @@ class PageServer:
 
     def __init__(
         self,
-        open_store: Callable[[], EvaluationStore],
+        open_store: OpenStore,
         data_directory: Path,
         *,
         secret: str | None = None,
@@ -243,20 +255,24 @@ class PageServer:
         self._data_directory = data_directory
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="page-store")
         self.events = Events(self._look)
+        pages = ("/", "/compare", "/evaluations/{id}", "/plans", "/plans/{name}")
+        answers: dict[str, Callable[[Request], Any]] = {
+            "about": lambda _: self._reader.about(),
+            "filters": lambda _: self._reader.filters(),
+            "evaluations": lambda asked: self._reader.page(ListQuery.of(asked.query_params)),
+            "evaluations/{id}": lambda asked: self._reader.evaluation(asked.path_params["id"]),
+            "compare": lambda asked: self._reader.comparison(
+                asked.query_params.get("a", ""), asked.query_params.get("b", "")
+            ),
+            "plans": lambda _: {"plans": self._plans.plans()},
+            "plans/{name}": lambda asked: self._plans.plan(
+                asked.path_params["name"], asked_of(asked.query_params.multi_items())
+            ),
+        }
         routes = [
-            Route("/", self._page),
-            Route("/compare", self._page),
-            Route("/evaluations/{id}", self._page),
-            Route("/plans", self._page),
-            Route("/plans/{name}", self._page),
+            *(Route(path, self._page) for path in pages),
             Route("/static/{name}", self._static),
-            Route("/api/about", self._about),
-            Route("/api/filters", self._filters),
-            Route("/api/evaluations", self._evaluations),
-            Route("/api/evaluations/{id}", self._evaluation),
-            Route("/api/compare", self._comparison),
-            Route("/api/plans", self._plan_list),
-            Route("/api/plans/{name}", self._plan),
+            *(Route(f"/api/{path}", self._endpoint(answer)) for path, answer in answers.items()),
             Route("/api/events", self._events),
         ]
         known: dict[Any, Any] = {InferometerError: self._failed, 404: _missing, 405: _missing}
@@ -280,9 +296,16 @@ class PageServer:
     async def _read(self, read: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, read)
 
-    async def _answer(self, read: Callable[[], Any]) -> Response:
-        """Returns the result of ``read`` as JSON, encoded in the same thread."""
-        return _json(await self._read(lambda: json.dumps(read(), ensure_ascii=False, allow_nan=False)))
+    def _endpoint(self, answer: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+        """Returns an endpoint that sends an answer as JSON, read and encoded in the thread of the store."""
+
+        async def endpoint(request: Request) -> Response:
+            def read() -> str:
+                return json.dumps(answer(request), ensure_ascii=False, allow_nan=False)
+
+            return _json(await self._read(read))
+
+        return endpoint
 
     async def _page(self, _: Request) -> Response:
         return Response(served_page(), media_type="text/html; charset=utf-8")
@@ -294,31 +317,6 @@ class PageServer:
         return Response(
             content_of(name), media_type=content_type_of(name), headers={"Cache-Control": "no-cache"}
         )
-
-    async def _about(self, _: Request) -> Response:
-        return await self._answer(self._reader.about)
-
-    async def _filters(self, _: Request) -> Response:
-        return await self._answer(self._reader.filters)
-
-    async def _evaluations(self, request: Request) -> Response:
-        query = ListQuery.of(request.query_params)
-        read = self._reader.page if query.is_by_time else self._reader.ordered_page
-        return await self._answer(lambda: read(query))
-
-    async def _evaluation(self, request: Request) -> Response:
-        return await self._answer(lambda: self._reader.evaluation(request.path_params["id"]))
-
-    async def _comparison(self, request: Request) -> Response:
-        a, b = request.query_params.get("a", ""), request.query_params.get("b", "")
-        return await self._answer(lambda: self._reader.comparison(a, b))
-
-    async def _plan_list(self, _: Request) -> Response:
-        return await self._answer(lambda: {"plans": self._plans.plans()})
-
-    async def _plan(self, request: Request) -> Response:
-        query = asked_of(request.query_params.multi_items())
-        return await self._answer(lambda: self._plans.plan(request.path_params["name"], query))
 
     async def _events(self, _: Request) -> Response:
         return StreamingResponse(self.events.stream(), media_type="text/event-stream")
@@ -344,3 +342,140 @@ def _missing(_: Any = None, error: Any = None) -> Response:
     status = getattr(error, "status_code", 404)
     reason = "this page is read-only" if status == 405 else "there is nothing here"
     return _json(json.dumps({"error": reason}), status)
+
+
+_GRACE_S = 2
+_MOST_CONNECTIONS = 256
+_NICENESS = 10  # the page yields the processors to running measurements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageOptions:
+    """The options of the page's server.
+
+    Attributes:
+        host: The address to listen on.
+        port: The port; 0 means a free one.
+        secret: The secret that clients have to send; None requires none.
+        tls: The files of TLS; None for none.
+        insecure: Whether others may reach it without TLS or a secret.
+        data_directory: The folder in which running evaluations report progress.
+    """
+
+    host: str
+    port: int
+    secret: str | None
+    tls: ServerTls | None
+    insecure: bool
+    data_directory: Path
+
+
+class _Connection(HttpConnection):
+    most = _MOST_CONNECTIONS
+
+
+class _Server(CheckingServer):
+    """A server whose signals its owner handles."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def serve_page(options: PageOptions, open_store: OpenStore, on_ready: Callable[[str], None]) -> None:
+    """Serves the page until SIGTERM or SIGINT. To be called in the main thread.
+
+    Lowers the priority of the process, because it may run next to a measurement.
+
+    Args:
+        options: How it is served.
+        open_store: Opens the store.
+        on_ready: Called with the URL once requests are answered.
+
+    Raises:
+        ConfigurationError: It cannot listen there, a file of TLS cannot be used, or others could reach it
+            without TLS and a secret.
+        StoreError: The store cannot be opened.
+    """
+    warning = check_exposure(
+        options.host,
+        tls=options.tls is not None,
+        secret=options.secret is not None,
+        insecure=options.insecure,
+        what="page",
+    )
+    if warning:
+        _log.warning("%s", warning)
+    if options.tls is not None:
+        options.tls.read()
+        if fault := date_fault(options.tls.certificate, options.tls.key):
+            _log.warning("tls_cert %s %s; browsers will not trust it", options.tls.certificate, fault)
+    check_free(options.host, options.port)
+    with suppress(OSError):
+        os.nice(_NICENESS)
+    asyncio.run(run_page(options, open_store, on_ready, _on_signals))
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+
+
+async def run_page(
+    options: PageOptions,
+    open_store: OpenStore,
+    on_ready: Callable[[str], None],
+    use_stop: Callable[[Callable[[], None]], None],
+) -> None:
+    """Serves the page until stopped; see ``serve_page``, which checks the options.
+
+    Args:
+        options: How it is served.
+        open_store: Opens the store.
+        on_ready: Called with the URL once requests are answered.
+        use_stop: Receives the function that stops the server; call that function in this event loop.
+    """
+    names = None if options.insecure else (options.host, socket.gethostname(), socket.getfqdn())
+    page = PageServer(open_store, options.data_directory, secret=options.secret, names=names)
+    try:
+        await page.prepare()
+        server = _Server(_configuration(options, page))
+
+        def stop() -> None:
+            page.events.close()
+            server.should_exit = True
+
+        use_stop(stop)
+        serving = asyncio.create_task(server.serve())
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        if server.started:
+            port = server.servers[0].sockets[0].getsockname()[1]
+            scheme = "https" if options.tls else "http"
+            on_ready(f"{scheme}://{join_address(options.host or '0.0.0.0', port)}/")  # noqa: S104 - is shown
+        await serving
+    finally:
+        await page.close()
+
+
+def _configuration(options: PageOptions, page: PageServer) -> uvicorn.Config:
+    tls = options.tls
+    authorities = tls.clients_ca if tls else None
+    return uvicorn.Config(
+        page.app,
+        host=options.host,
+        port=options.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        http=_Connection,
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=_GRACE_S,
+        ssl_certfile=str(tls.certificate) if tls else None,
+        ssl_keyfile=str(tls.key) if tls else None,
+        ssl_ca_certs=str(authorities) if authorities else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if authorities else ssl.CERT_NONE,
+    )

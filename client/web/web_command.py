@@ -42,7 +42,7 @@ def web(
     if invocation.local and host != _LOCAL:
         raise ConfigurationError(f"--local listens on {_LOCAL} only, --host says {host}; give one of them")
     try:
-        from inferometer.client.web.serving import PageOptions, serve_page
+        from inferometer.client.web.server import PageOptions, serve_page
     except ImportError as error:
         raise ConfigurationError(
             f'the page requires {error.name}, which is not installed; pip install "inferometer[web]", or '

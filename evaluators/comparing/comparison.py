@@ -26,7 +26,7 @@ from inferometer.evaluators.comparing.verdict import (
     noise,
     percent_of,
 )
-from inferometer.evaluators.intervals import t_quantile_95
+from inferometer.evaluators.intervals import Z_95, t_quantile_95
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.reports.base import Column, Row
@@ -157,7 +157,6 @@ def _between(a: Sequence[float], b: Sequence[float]) -> float:
     return t_quantile_95(degrees) * math.sqrt(squares / degrees * (1 / len(a) + 1 / len(b)))
 
 
-_Z_95 = 1.959964
 _HALF = 0.5
 
 
@@ -189,7 +188,7 @@ def compare_top1(a: Sequence[Accuracy], b: Sequence[Accuracy], *, threshold: flo
         right, every = share * inputs + _HALF, inputs + 2 * _HALF
         variance += 1 / right - 1 / every
         logs.append(math.log(right / every))
-    reach = _Z_95 * math.sqrt(variance)
+    reach = Z_95 * math.sqrt(variance)
     low, high = (math.exp(logs[1] - logs[0] + way * reach) for way in (-1, 1))
     value = 1.0 if shares[0] == shares[1] else shares[1] / shares[0] if shares[0] else math.inf
     verdict = _verdict(value, low, high, threshold)
@@ -226,16 +225,12 @@ def chosen_figures(a: Side, b: Side, wanted: Sequence[str] | None) -> tuple[str,
             raise ConfigurationError(_missing(figure, a, there))
         if of_times:
             for side in (a, b):
-                check_undisturbed(side)
+                _check_undisturbed(side)
     return figures
 
 
-def check_undisturbed(side: Side) -> None:
-    """Checks that no profiler slowed the runs of a side down.
-
-    Raises:
-        ConfigurationError: One did.
-    """
+def _check_undisturbed(side: Side) -> None:
+    """Checks that no profiler slowed the runs of a side down."""
     if profiled := next((each for each in side.evaluations if each.profiled), None):
         raise ConfigurationError(
             f"{side.name}: evaluation {profiled.id} ran under a profiler "
@@ -261,7 +256,7 @@ def measured_thresholds(runs: Side, figures: Sequence[str]) -> dict[str, float]:
     of_times = [figure for figure in figures if figure != TOP1]
     if not of_times:
         return {}
-    check_undisturbed(runs)
+    _check_undisturbed(runs)
     return {figure: _usable(found) for figure, found in noise(runs.run_times(), of_times).items()}
 
 

@@ -18,7 +18,7 @@ from inferometer.evaluators.comparing.verdict import Ratio, Verdict, listed
 from inferometer.evaluators.evaluation import Evaluation, of_kind
 from inferometer.evaluators.intervals import t_quantile_95
 from inferometer.evaluators.jobs.compare import Comparison, ComparisonRequest, conditions_warnings
-from inferometer.evaluators.jobs.options import THRESHOLD as DEFAULT_THRESHOLD
+from inferometer.evaluators.jobs.options import THRESHOLD
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.report import (
     p50_interval,
@@ -30,8 +30,6 @@ from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.statistics import percentile, student_tail
 from inferometer.manifests.errors import ConfigurationError
 
-THRESHOLD = 0.05
-"""The default fraction by which p50 may differ."""
 FIGURE = "p50"
 _SERIAL_DEGREES = 9
 """The degrees of freedom of the interval of one process, which is made of 10 stretches."""
@@ -208,25 +206,6 @@ _NAMED = 5
 _SEPARATOR = "\t"  # between a framework and a form, of which neither has one
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorComparison:
-    """Two benchmarks of operators compared.
-
-    Attributes:
-        rows: A row of ``OPERATOR_COLUMNS`` for each row that one of the sides has.
-        notes: What qualifies the rows, one line each.
-        undecided: Which rows are undecided, in at most one line.
-        conclusion: What follows from all rows together, in one line.
-        worse: Whether B is worse in a row, or does not run what A runs.
-    """
-
-    rows: tuple[Row, ...]
-    notes: tuple[str, ...]
-    undecided: tuple[str, ...]
-    conclusion: str
-    worse: bool
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Judged:
     """A row with its verdict, and where it ran; no verdict on what is not compared."""
@@ -244,15 +223,10 @@ class _Judged:
         return f"{row.operator}{mode} ({shapes_text(row.shapes)}) in {self.framework}"
 
 
-def compare_operator_sides(a: Side, b: Side, threshold: float) -> OperatorComparison:
+def _compare_sides(a: Side, b: Side, threshold: float) -> Comparison:
     """Compares the rows of B with those of A, each with that of its own framework.
 
     Two sides of one framework each, which are not the same, are compared with each other.
-
-    Args:
-        a: The baseline.
-        b: The judged side.
-        threshold: The share by which p50 may differ.
 
     Raises:
         ConfigurationError: The sides have no framework and no row in common, or one is no benchmark of
@@ -275,12 +249,13 @@ def compare_operator_sides(a: Side, b: Side, threshold: float) -> OperatorCompar
             "A and B have no row of the same operator, sizes, form and mode that was measured; measure both "
             "with the same options of agent op run"
         )
-    return OperatorComparison(
+    return Comparison(
         rows=tuple(_row(each, threshold) for each in judged),
         notes=tuple(_notes(a, b, common)),
         undecided=tuple(_undecided(judged, threshold)),
         conclusion=_conclusion(judged),
         worse=any(each.verdict is Verdict.WORSE for each in judged),
+        columns=OPERATOR_COLUMNS,
     )
 
 
@@ -442,13 +417,9 @@ def _processes(side: Side) -> int:
     for framework, measurement in _measurements(side):
         for row in measurement.rows:
             if row.status is RowStatus.MEASURED:
-                key = (framework, *_whole_key(row))
+                key = (framework, *row.key, row.form)
                 counts[key] = counts.get(key, 0) + 1
     return min(counts.values(), default=0)
-
-
-def _whole_key(row: OperatorRow) -> tuple[str, ...]:
-    return (*row.key, row.form)
 
 
 def compare_operators_of(request: ComparisonRequest) -> Comparison:
@@ -461,16 +432,7 @@ def compare_operators_of(request: ComparisonRequest) -> Comparison:
         )
     if request.figures not in (None, (FIGURE,)):
         raise ConfigurationError(f"operators are compared in {FIGURE} alone; leave out --figures")
-    found = compare_operator_sides(
-        a, b, DEFAULT_THRESHOLD if request.threshold is None else request.threshold
-    )
-    default = f"threshold {100 * DEFAULT_THRESHOLD:g} %, the default; --threshold gives another"
+    found = _compare_sides(a, b, THRESHOLD if request.threshold is None else request.threshold)
+    default = f"threshold {100 * THRESHOLD:g} %, the default; --threshold gives another"
     warnings = (f"warning: {line}" for side in (a, b) for line in conditions_warnings(side))
-    return Comparison(
-        rows=found.rows,
-        notes=(*((default,) if request.threshold is None else ()), *found.notes, *warnings),
-        undecided=found.undecided,
-        conclusion=found.conclusion,
-        worse=found.worse,
-        columns=OPERATOR_COLUMNS,
-    )
+    return replace(found, notes=(*((default,) if request.threshold is None else ()), *found.notes, *warnings))

@@ -16,7 +16,7 @@ from inferometer.evaluators.datasets.base import short_checksum
 from inferometer.evaluators.drawing.charts import Drawing, PointChart, Series, label_of, readable, time_unit
 from inferometer.evaluators.evaluation import Evaluation, Status, of_kind
 from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchMeasurement
-from inferometer.evaluators.kinds.batches.plot import thinned
+from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, thinned
 from inferometer.evaluators.kinds.kind import Kind
 from inferometer.evaluators.kinds.load.measurement import RateAnswer
 from inferometer.evaluators.kinds.registry import kind_of
@@ -32,7 +32,7 @@ _OF_THE_MACHINE = {"host", "system", "governor", _DRIVER, "Python", "inferometer
 _UNKNOWN = "not known"
 
 
-def machine_conditions(system: SystemDescription) -> Mapping[str, str]:
+def _machine_conditions(system: SystemDescription) -> Mapping[str, str]:
     """Returns the conditions, besides the requested options, that may change the speed of a model."""
     machine = system.environment
     conditions = {"inferometer": machine.inferometer_version, _DETAILS: _UNKNOWN}
@@ -54,7 +54,7 @@ def machine_conditions(system: SystemDescription) -> Mapping[str, str]:
     return conditions
 
 
-def not_comparable(left: Mapping[str, str], right: Mapping[str, str], *, same_framework: bool) -> set[str]:
+def _not_comparable(left: Mapping[str, str], right: Mapping[str, str], *, same_framework: bool) -> set[str]:
     """Returns the names of conditions that say nothing about a difference of two evaluations.
 
     These are the conditions that depend on an unknown machine, or on a framework that reports no details of
@@ -62,7 +62,7 @@ def not_comparable(left: Mapping[str, str], right: Mapping[str, str], *, same_fr
     """
     names = {*left, *right}
     if _UNKNOWN in {left["host"], right["host"]}:
-        return {name for name in names if name != "host" and (is_of_the_machine(name) or _is_detail(name))}
+        return {name for name in names if name != "host" and (_is_of_the_machine(name) or _is_detail(name))}
     of_one = set(left) ^ set(right)
     left_out = {_DRIVER} & of_one  # the device tells that only one of them is a GPU
     if left[_DETAILS] != right[_DETAILS]:
@@ -72,12 +72,12 @@ def not_comparable(left: Mapping[str, str], right: Mapping[str, str], *, same_fr
     return left_out | {name for name in of_one if name.startswith(_OF_THE_FRAMEWORK)}
 
 
-def is_of_the_machine(name: str) -> bool:
+def _is_of_the_machine(name: str) -> bool:
     """Returns whether the evaluations of one side may differ in a condition."""
     return name in _OF_THE_MACHINE or name.startswith((_VARIABLE, _LIBRARY))
 
 
-def nothing_told(name: str) -> str:
+def _nothing_told(name: str) -> str:
     """Returns the text for a condition that one of two evaluations does not have."""
     if name.startswith(_VARIABLE):
         return "not set"
@@ -88,11 +88,6 @@ def nothing_told(name: str) -> str:
 
 def _is_detail(name: str) -> bool:
     return name == _BUILD or name.startswith(_OF_THE_FRAMEWORK)
-
-
-def is_of_the_framework(name: str) -> bool:
-    """Returns whether a condition is the framework, or a part or a setting of it."""
-    return name == "framework" or name.startswith(_OF_THE_FRAMEWORK)
 
 
 DIFFERS = "differs: "
@@ -131,15 +126,13 @@ class Side:
         first, *others = self.evaluations
         for other in others:
             for name, one, another in _differences(first, other):
-                if not is_of_the_machine(name) and not self._may_mix(name):
+                of_framework = name == "framework" or name.startswith(_OF_THE_FRAMEWORK)
+                may_mix = self.kind.mixes_frameworks and of_framework
+                if not _is_of_the_machine(name) and not may_mix:
                     raise ConfigurationError(
                         f"{self.name} mixes evaluations with {name} {one} and {another}, such as {first.id} "
                         f"and {other.id}; those of one side must be alike"
                     )
-
-    def _may_mix(self, name: str) -> bool:
-        """Returns whether a condition may differ because each evaluation has another framework."""
-        return self.kind.mixes_frameworks and is_of_the_framework(name)
 
     @property
     def kind(self) -> Kind[Any]:
@@ -228,7 +221,7 @@ def _differences(one: Evaluation, other: Evaluation) -> Iterator[tuple[str, str,
     """Yields the conditions in which two evaluations differ: the name, and both values."""
     left, right = _conditions(one), _conditions(other)
     frameworks = {each.system.manifest.framework.name for each in (one, other)}
-    left_out = not_comparable(left, right, same_framework=len(frameworks) == 1)
+    left_out = _not_comparable(left, right, same_framework=len(frameworks) == 1)
     if _PRECISION in set(left) ^ set(right):  # a file's own precision is not known
         left_out |= {_PRECISION}
     if (kind := kind_of(one)) is kind_of(other):
@@ -237,7 +230,7 @@ def _differences(one: Evaluation, other: Evaluation) -> Iterator[tuple[str, str,
     differing = [name for name in names if left.get(name) != right.get(name)]
     for name in differing:
         if name != _FILES or not _EXPLAIN_FILES & set(differing):
-            nothing = nothing_told(name)
+            nothing = _nothing_told(name)
             yield name, left.get(name, nothing), right.get(name, nothing)
 
 
@@ -267,13 +260,11 @@ def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
         "threads": str(system.threads or "not known"),
         "agent": "this process" if system.agent == "local" else "served",
         **asked,
-        **machine_conditions(system),
+        **_machine_conditions(system),
         **kind.conditions(evaluation),
     }
 
 
-MOST_POINTS = 1000
-"""Points of one side that a drawing has at most."""
 _NS_PER_US = 1000
 
 

@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.intervals import percentile_interval, t_quantile_95
+from inferometer.evaluators.intervals import RESAMPLES, percentile_interval, t_quantile_95
 from inferometer.evaluators.load.queries import NEVER_NS, Outcome, Queries
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import ConfigurationError, suggestion
@@ -174,7 +174,6 @@ class RunTimes:
         )
 
 
-RESAMPLES = 1000
 BLOCKS = 20
 """The number of blocks of a run that are resampled."""
 _SLICES = 4096

@@ -32,6 +32,7 @@ SWAPPED_PAGES = 64
 LEAST_S = 0.5
 """The minimum duration: CPU time has ticks of 10 ms, too coarse to resolve a 5 % share of less."""
 _LEAST_LOOK_S = 0.25
+_COUNTED = ("swapped_in_pages", "swapped_out_pages", "involuntary_switches", "major_faults", "minor_faults")
 _NS_PER_S = 1_000_000_000
 
 
@@ -154,6 +155,7 @@ def host_conditions(
     periods = _grown(begin.quota_periods, end.quota_periods)
     throttled = _grown(begin.throttled_periods, end.throttled_periods)
     heats = [last > first for first, last in zip(begin.heat_throttles, end.heat_throttles, strict=False)]
+    counted: dict[str, Any] = {name: _grown(getattr(begin, name), getattr(end, name)) for name in _COUNTED}
     looks = samples.looks if samples else ()
     return HostConditions(
         hostname=end.hostname,
@@ -164,11 +166,7 @@ def host_conditions(
         throttled_share=throttled / periods if throttled is not None and periods else None,
         throttled_s=_grown_s(begin.throttled_s, end.throttled_s),
         heated_processors=sum(heats) if heats else None,
-        swapped_in_pages=_grown(begin.swapped_in_pages, end.swapped_in_pages),
-        swapped_out_pages=_grown(begin.swapped_out_pages, end.swapped_out_pages),
-        involuntary_switches=_grown(begin.involuntary_switches, end.involuntary_switches),
-        major_faults=_grown(begin.major_faults, end.major_faults),
-        minor_faults=_grown(begin.minor_faults, end.minor_faults),
+        **counted,
         waited_s=_grown_s(begin.waited_s, end.waited_s),
         frequency_mhz=Spread.of([each for one in looks for each in one.frequencies_mhz]),
         **_of_gpu(begin, end, looks, duration_s),
@@ -444,7 +442,8 @@ def judged(
     disturbances = tuple(
         f"{host.hostname}: {found}" if several else found for host in hosts for found in host.disturbances()
     )
-    times = _judged_times(times_ns, round_size)
+    few = times_ns is None or len(times_ns) < LEAST_BATCHES
+    times = None if times_ns is None or few else instabilities(times_ns, round_size)
     hosts = tuple(hosts)
     if disturbances:
         return Conditions(Stability.DISTURBED, (*disturbances, *(times or ())), "", hosts)
@@ -456,13 +455,6 @@ def judged(
         return Conditions(Stability.UNKNOWN, (_why_unknown(unknown),), "", hosts)
     judged_times = times_ns is None or times is not None
     return Conditions(Stability.STABLE, (), "" if judged_times else _TOO_FEW, hosts)
-
-
-def _judged_times(times_ns: NDArray[np.int64] | None, round_size: int) -> tuple[str, ...] | None:
-    """Returns why the times are unstable; empty if they are stable, None if there are too few to judge."""
-    if times_ns is None or len(times_ns) < LEAST_BATCHES:
-        return None
-    return instabilities(times_ns, round_size)
 
 
 def _why_unknown(host: HostConditions) -> str:

@@ -106,7 +106,12 @@ class Watch(Closeable):
         """
         ends = self._counters() if self._begins else ()
         samples = self._sampler.stop() if self._sampler is not None else None
-        rounds = _round_size(self._description, batch_size)
+        system, rounds = (
+            self._description,
+            1,
+        )  # how many batches' inputs are prepared before they are predicted
+        if system.preprocess_threads and not system.overlap:
+            rounds = round_size(bytes_ahead(system.manifest.tensors), batch_size)
         return judged(_by_host(self._begins, ends, samples), times_ns, rounds)
 
     def close(self) -> None:
@@ -126,13 +131,6 @@ class Watch(Closeable):
             own = read_counters()
             found += [own] * (own.machine in {each.machine for each in found})
         return found
-
-
-def _round_size(system: SystemDescription, batch_size: int) -> int:
-    """Returns the batches whose inputs are prepared together, before they are predicted."""
-    if system.overlap or not system.preprocess_threads:
-        return 1
-    return round_size(bytes_ahead(system.manifest.tensors), batch_size)
 
 
 def _by_host(

@@ -13,17 +13,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text
+from inferometer.agent.files import lock, replacing, sync
+from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text, size_of
 from inferometer.evaluators.conversion.writers import (
     DIGEST_BITS,
     ArrayWriter,
@@ -35,10 +34,10 @@ from inferometer.evaluators.conversion.writers import (
     added,
     digest_of,
     is_grey,
+    publish,
     suffix_of,
 )
 from inferometer.evaluators.datasets.base import Dataset, Sample
-from inferometer.evaluators.datasets.files import write_class_names
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError, OutputError, one_line
 
@@ -55,7 +54,7 @@ class Journal:
         read: The samples of the source that were read.
         written: The samples that were written.
         payload_bytes: The bytes of their data.
-        checksum: The sum of their digests in hexadecimal; see ``encoding.digest_of``.
+        checksum: The sum of their digests in hexadecimal; see ``digest_of``.
         failures: The first failed samples, by their place in the source.
         failed: How many failed.
         writer: The state of the writer.
@@ -74,28 +73,18 @@ class Journal:
 
     def save(self, folder: Path) -> None:
         """Replaces the journal of a folder; raises OSError if it cannot be written."""
-        path = folder / FILE
-        new = path.with_suffix(".new")
-        with new.open("w", encoding="utf-8") as file:
-            json.dump({"version": _VERSION, **asdict(self)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        with replacing(folder / FILE, synced=True) as file:
+            file.write(json.dumps({"version": _VERSION, **asdict(self)}).encode())
 
 
-def open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
-    """Returns the journal of a folder, or a new one.
-
-    Raises:
-        OutputError: It cannot be read, or is of another task.
-    """
+def _open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
+    """Returns the journal of a folder, or a new one; raises OutputError if it is of another task."""
     path = folder / FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("version") != _VERSION:
             raise ValueError("version")
-        found = Journal(**content)
-        found = replace(found, failures=tuple(found.failures))
+        found = Journal(**content | {"failures": tuple(content.get("failures", ()))})
         int(found.checksum, 16)
     except FileNotFoundError:
         return Journal(task)
@@ -111,7 +100,7 @@ def open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
     return found
 
 
-def is_finished(folder: Path) -> bool:
+def _is_finished(folder: Path) -> bool:
     """Returns whether all of a conversion has been written into a folder and checked."""
     try:
         return json.loads((folder / FILE).read_text(encoding="utf-8"))["is_checked"] is True
@@ -119,9 +108,18 @@ def is_finished(folder: Path) -> bool:
         return False
 
 
-TARGETS = ("recordio", "caffe_lmdb", "image_folder", "npz")
 _INDEXED = {"recordio": "train.classes.txt", "caffe_lmdb": "classes.txt"}
 """The formats whose labels are numbers, and the file with the names."""
+_WRITERS: Mapping[str, Callable[[Path, Encoding, Mapping[str, int]], DatasetWriter]] = {
+    "recordio": RecordWriter,
+    "caffe_lmdb": LmdbWriter,
+    "image_folder": FolderWriter,
+}
+"""The writers that need nothing of the source."""
+TARGETS = (*_WRITERS, "npz")
+_Progress: TypeAlias = Callable[[str, int, int], None]
+_ArrayMaker: TypeAlias = Callable[[Payload], NDArray[Any]]
+_CONTENT = "content"
 _FLUSHED_EVERY_S = 2.0
 _FLUSHED_BYTES = 64 * 1024 * 1024
 _KEPT_FAILURES = 20
@@ -135,7 +133,7 @@ class Conversion:
         path: The dataset.
         samples: The samples that were written and checked.
         payload_bytes: The bytes of their data.
-        checksum: The sum of their digests; see ``encoding.digest_of``.
+        checksum: The sum of their digests; see ``digest_of``.
         failed: The samples of the source that failed and were left out.
         failures: The first failures.
         resumed: How many samples an earlier process had written.
@@ -193,32 +191,27 @@ def convert(
         "format": backend,
         **asdict(encoding),
     }
-    with _writing(target), _locked(partial_folder):
+    with _locked(partial_folder, target):
         if os.path.lexists(target):
-            if is_finished(partial_folder):  # a process was killed after it had published
+            if _is_finished(partial_folder):  # a process was killed after it had published
                 shutil.rmtree(partial_folder)
             raise OutputError(f"{target}: exists; remove it, or name another target")
-        begun = open_journal(partial_folder, task)
-        journal = begun
+        journal = begun = _open_journal(partial_folder, task)
         beside = target.with_suffix(".idx")
         if target.suffix == ".rec" and beside.exists() and not journal.is_checked:
             raise OutputError(f"{beside}: exists; remove it, or name another target")
         if not journal.is_checked:
-            run = _Run(source, partial_folder, backend, encoding, fail_on_error, on_progress)
+            numbers = _class_numbers(source) if backend in _INDEXED else None
+            run = _Run(source, partial_folder, backend, encoding, fail_on_error, on_progress, numbers)
             journal = run.write(journal)
             run.check(journal)
             journal = replace(journal, is_checked=True)
             journal.save(partial_folder)
-        _publish(partial_folder, target)
-    return Conversion(
-        target,
-        journal.written,
-        journal.payload_bytes,
-        journal.checksum,
-        journal.failed,
-        journal.failures,
-        begun.written,
-    )
+        publish(partial_folder / _CONTENT, target)
+        shutil.rmtree(partial_folder)
+        sync(target.parent)
+    written = journal.written, journal.payload_bytes, journal.checksum
+    return Conversion(target, *written, journal.failed, journal.failures, resumed=begun.written)
 
 
 def _check_options(target: Path, backend: str, encoding: Encoding) -> None:
@@ -235,91 +228,83 @@ def _check_options(target: Path, backend: str, encoding: Encoding) -> None:
 
 
 @contextmanager
-def _writing(target: Path) -> Iterator[None]:
+def _locked(folder: Path, target: Path) -> Iterator[None]:
+    """Creates the folder of a conversion, and keeps other processes from it; says what cannot be written."""
+    place = folder.with_name(f"{folder.name}.lock")
     try:
-        yield
+        folder.mkdir(parents=True, exist_ok=True)
+        with lock(place):
+            folder.mkdir(exist_ok=True)  # the process before may have renamed it
+            try:
+                yield
+            finally:
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()
+                place.unlink(missing_ok=True)
+    except BlockingIOError as error:
+        raise OutputError(f"{folder}: another process is writing it") from error
     except OSError as error:
         raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from error
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Creates the folder of a conversion, and keeps other processes from it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.with_name(f"{folder.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise OutputError(f"{folder}: another process is writing it") from error
-    try:
-        folder.mkdir(parents=True, exist_ok=True)  # the process before may have renamed it
-        yield
-    finally:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-
-
+@dataclass(frozen=True, slots=True)
 class _Run:
-    """One run of a conversion in its folder."""
+    """One run of a conversion in its folder; ``numbers`` are the indices of the classes, if it has names."""
 
-    def __init__(
-        self,
-        source: Dataset,
-        folder: Path,
-        backend: str,
-        encoding: Encoding,
-        fail_on_error: bool,
-        on_progress: Callable[[str, int, int], None],
-    ) -> None:
-        self._source = source
-        self._folder = folder
-        self._content = folder / "content"
-        self._backend = backend
-        self._encoding = encoding
-        self._fail_on_error = fail_on_error
-        self._on_progress = on_progress
-        self._numbers = _class_numbers(source) if backend in _INDEXED else None
+    source: Dataset
+    folder: Path
+    backend: str
+    encoding: Encoding
+    fail_on_error: bool
+    on_progress: _Progress
+    numbers: Mapping[str, int] | None
+
+    @property
+    def content(self) -> Path:
+        """The folder of the files."""
+        return self.folder / _CONTENT
 
     def write(self, journal: Journal) -> Journal:
         """Writes the samples from where a journal is, and returns the last journal."""
-        self._content.mkdir(exist_ok=True)
-        if journal.read == len(self._source) and journal.writer.get("finished"):
+        self.content.mkdir(exist_ok=True)
+        if journal.read == len(self.source) and journal.writer.get("finished"):
             return journal
         with self._writer(journal) as writer:
             flushed_s, flushed_bytes = time.monotonic(), journal.payload_bytes
-            for index in range(journal.read, len(self._source)):
+            for index in range(journal.read, len(self.source)):
                 journal = self._one(writer, journal, index)
-                self._on_progress("writing", index + 1, len(self._source))
+                self.on_progress("writing", index + 1, len(self.source))
                 late = time.monotonic() - flushed_s > _FLUSHED_EVERY_S
                 if late or journal.payload_bytes - flushed_bytes > _FLUSHED_BYTES:
-                    journal = replace(journal, writer=writer.flush())
-                    journal.save(self._folder)
+                    journal = self._saved(journal, writer.flush())
                     flushed_s, flushed_bytes = time.monotonic(), journal.payload_bytes
-            journal = replace(journal, writer=writer.flush())
-            journal.save(self._folder)
+            journal = self._saved(journal, writer.flush())
             if not journal.written:
-                raise DatasetError(f"{self._source.identity.name}: no sample can be read")
+                raise DatasetError(f"{self.source.identity.name}: no sample can be read")
             writer.finish()
-        if self._numbers and (name := _INDEXED.get(self._backend)):
-            write_class_names(self._content / name, tuple(self._numbers))
-        journal = replace(journal, writer={**journal.writer, "finished": 1})
-        journal.save(self._folder)
+        if self.numbers:
+            names = "".join(f"{name}\n" for name in self.numbers)
+            (self.content / _INDEXED[self.backend]).write_text(names, encoding="utf-8")
+        return self._saved(journal, {**journal.writer, "finished": 1})
+
+    def _saved(self, journal: Journal, writer: Mapping[str, int]) -> Journal:
+        """Saves a journal with the state of the writer, and returns it."""
+        journal = replace(journal, writer=writer)
+        journal.save(self.folder)
         return journal
 
     def _one(self, writer: DatasetWriter, journal: Journal, index: int) -> Journal:
         """Converts one sample."""
-        sample = self._source.sample(index)
+        sample = self.source.sample(index)
         try:
             number = self._number(sample)
             payload = sample.read()
             written = writer.write(journal.written, payload, sample.label, number)
         except InputError as error:
             what = f"{sample.id}: {one_line(error)}"
-            if self._fail_on_error:
+            if self.fail_on_error:
                 raise DatasetError(
-                    f"{self._source.identity.name}: {what}; leave out such samples with --fail_on_error=false"
+                    f"{self.source.identity.name}: {what}; leave out such samples with --fail_on_error=false"
                 ) from error
             kept = journal.failures if journal.failed >= _KEPT_FAILURES else (*journal.failures, what)
             return replace(journal, read=index + 1, failed=journal.failed + 1, failures=kept)
@@ -334,41 +319,25 @@ class _Run:
 
     def _number(self, sample: Sample) -> int | None:
         """Returns the index of the class of a sample, where the format has one."""
-        if self._backend not in _INDEXED or sample.label is None:
+        if self.backend not in _INDEXED or sample.label is None:
             return None
-        if self._numbers is not None:
-            return self._numbers[sample.label]
+        if self.numbers is not None:
+            return self.numbers[sample.label]
         try:
             return int(sample.label)
         except ValueError:
             raise InputError(f"has the label {sample.label}, which is no index of a class") from None
 
     def _writer(self, journal: Journal) -> DatasetWriter:
-        folder, encoding, state = self._content, self._encoding, journal.writer
-        if self._backend == "recordio":
-            return RecordWriter(folder, encoding, state)
-        if self._backend == "caffe_lmdb":
-            try:
-                return LmdbWriter(folder, encoding, state)
-            except ImportError as error:
-                raise ConfigurationError(
-                    f"caffe_lmdb requires the package lmdb, which cannot be imported ({one_line(error)}); "
-                    "install it with: pip install 'inferometer[data]'"
-                ) from error
-        if self._backend == "image_folder":
-            return FolderWriter(folder, encoding, state)
-        make = _array_maker(self._source, encoding, self._on_progress)
-        first = next(_arrays(self._source, make), None)
-        if first is None:
-            raise DatasetError(f"{self._source.identity.name}: no sample can be read")
-        return ArrayWriter(
-            folder,
-            encoding,
-            state,
-            count=len(self._source),
-            first=first,
-            convert=make,
-        )
+        folder, encoding, state = self.content, self.encoding, journal.writer
+        if (writer := _WRITERS.get(self.backend)) is not None:
+            return writer(folder, encoding, state)
+        make = _array_maker(self.source, encoding, self.on_progress)
+        for sample in self.source:
+            with suppress(InputError):
+                first = make(sample.read())
+                return ArrayWriter(folder, encoding, state, count=len(self.source), first=first, convert=make)
+        raise DatasetError(f"{self.source.identity.name}: no sample can be read")
 
     def check(self, journal: Journal) -> None:
         """Reads the written dataset, and compares its count and checksum.
@@ -376,31 +345,21 @@ class _Run:
         Raises:
             DatasetError: They differ.
         """
-        place = self._content / ArrayWriter.FILE if self._backend == "npz" else self._content
-        dataset = open_path(place, self._source.identity.category, self._backend)
+        dataset = open_path(self.content, self.source.identity.category, self.backend)
         try:
             checksum, count = 0, len(dataset)
             for index, sample in enumerate(dataset):
                 checksum = added(checksum, digest_of(index, sample.label, sample.read()))
-                self._on_progress("checking", index + 1, count)
+                self.on_progress("checking", index + 1, count)
         except InputError as error:
-            raise DatasetError(f"{self._content}: does not read back: {error}") from error
+            raise DatasetError(f"{self.content}: does not read back: {error}") from error
         finally:
             dataset.close()
         if count != journal.written or checksum != int(journal.checksum, 16):
             raise DatasetError(
-                f"{self._content}: holds {count} samples with the checksum {checksum:x}; {journal.written} "
-                f"with {journal.checksum} were written; remove {self._folder} to begin again"
+                f"{self.content}: holds {count} samples with the checksum {checksum:x}; {journal.written} "
+                f"with {journal.checksum} were written; remove {self.folder} to begin again"
             )
-
-
-def size_of(payload: Payload) -> int:
-    """Returns the bytes of a sample's data."""
-    if isinstance(payload, EncodedImage):
-        return len(payload.content)
-    if isinstance(payload, Text):
-        return payload.nbytes
-    return payload.array.nbytes if isinstance(payload, Pixels | Tensor) else 0
 
 
 def _class_numbers(source: Dataset) -> Mapping[str, int] | None:
@@ -414,60 +373,23 @@ def _class_numbers(source: Dataset) -> Mapping[str, int] | None:
     return {label: number for number, label in enumerate(labels)}
 
 
-def _array_maker(
-    source: Dataset, encoding: Encoding, on_progress: Callable[[str, int, int], None]
-) -> Callable[[Payload], NDArray[Any]]:
+def _array_maker(source: Dataset, encoding: Encoding, on_progress: _Progress) -> _ArrayMaker:
     """Returns what makes the array of a sample: grey if all images are, so that all have one shape."""
     grey = True
     for index, sample in enumerate(source):
         on_progress("looking", index + 1, len(source))
-        try:
+        with suppress(InputError):
             payload = sample.read()
-            if not isinstance(payload, Tensor) and not is_grey(payload):
-                grey = False
-                break
-        except InputError:
-            continue
-    return partial(_array, encoding, grey)
+            grey = isinstance(payload, Tensor) or is_grey(payload)
+        if not grey:
+            break
 
+    def array(payload: Payload) -> NDArray[Any]:
+        if isinstance(payload, Tensor):
+            return payload.array
+        return encoding.pixels(payload, square=True, grey=grey)
 
-def _array(encoding: Encoding, grey: bool, payload: Payload) -> NDArray[Any]:
-    if isinstance(payload, Tensor):
-        return payload.array
-    return encoding.pixels(payload, square=True, grey=grey)
-
-
-def _arrays(source: Dataset, make: Callable[[Payload], NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """Yields the arrays of the samples that can be read."""
-    for sample in source:
-        try:
-            yield make(sample.read())
-        except InputError:
-            continue
-
-
-def _publish(folder: Path, target: Path) -> None:
-    """Renames the written files; continues where an earlier process was killed meanwhile."""
-    content = folder / "content"
-    if target.suffix == ".npz":
-        (content / ArrayWriter.FILE).replace(target)
-    elif target.suffix == ".rec":
-        for suffix in (".classes.txt", ".idx", ".rec"):
-            part = content / f"train{suffix}"
-            if part.exists():
-                part.replace(target.with_suffix(suffix))
-    else:
-        content.replace(target)
-    shutil.rmtree(folder)
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    return array
 
 
 _AT_ONCE = 256
@@ -533,38 +455,24 @@ def check_dataset(
                     if len(failures) < _KEPT_FAILURES:
                         failures.append(f"{sample.id}: {one_line(result)}")
                 else:
-                    kinds[result.kind] += 1
-                    payload_bytes += result.size
-                    unprotected += not (dataset.backend in _WITH_CHECKSUM or result.is_png)
-                    checksum = added(checksum, result.digest or 0)
-                    digested += result.digest is not None
+                    kind, size, is_png, digest = result
+                    kinds[kind] += 1
+                    payload_bytes += size
+                    unprotected += not (dataset.backend in _WITH_CHECKSUM or is_png)
+                    checksum = added(checksum, digest or 0)
+                    digested += digest is not None
             on_progress(done, len(dataset))
-    return DatasetCheck(
-        dataset.backend,
-        len(dataset),
-        labelled,
-        len(classes),
-        payload_bytes,
-        dict(kinds),
-        unprotected,
-        f"{checksum:0{DIGEST_BITS // 4}x}" if digested == done else None,
-        failed,
-        tuple(failures),
-    )
+    whole = f"{checksum:0{DIGEST_BITS // 4}x}" if digested == done else None
+    counts = len(dataset), labelled, len(classes), payload_bytes, dict(kinds), unprotected
+    return DatasetCheck(dataset.backend, *counts, whole, failed, failures=tuple(failures))
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The data kept of a sample; a PNG has checksums, which its decoder compares."""
+def _read(index: int, sample: Sample) -> tuple[str, int, bool, int | None] | InputError:
+    """Reads and decodes a sample; or returns why that fails.
 
-    kind: str
-    size: int
-    is_png: bool
-    digest: int | None
-
-
-def _read(index: int, sample: Sample) -> _Read | InputError:
-    """Reads and decodes a sample; or returns why that fails."""
+    Returns:
+        Its kind and size, whether it is a PNG, which has checksums that its decoder compares, and its digest.
+    """
     try:
         payload: Payload = sample.read()
         is_png = False
@@ -572,6 +480,6 @@ def _read(index: int, sample: Sample) -> _Read | InputError:
             Encoding().pixels(payload)
             is_png = suffix_of(payload.content) == ".png"
         digest = digest_of(index, sample.label, payload) if isinstance(payload, _DIGESTED) else None
-        return _Read(type(payload).__name__, size_of(payload), is_png, digest)
+        return type(payload).__name__, size_of(payload), is_png, digest
     except InputError as error:
         return error

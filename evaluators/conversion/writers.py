@@ -20,14 +20,14 @@ from PIL import Image
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.preprocessing.image_decoder import (
     FORMATS,
-    PILLOW_ERRORS,
+    decoded_image,
     in_mode,
     open_image,
     undecodable,
 )
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text
 from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, framed
-from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
+from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError, one_line
 
 _GREY_MODES = frozenset({"1", "L", "LA", "I", "F"})
 _DEFAULT_QUALITY = 95
@@ -155,12 +155,7 @@ def _image(payload: Payload) -> Image.Image:
         return Image.fromarray(payload.array)
     if not isinstance(payload, EncodedImage):
         raise InputError(f"is {type(payload).__name__.lower()} data, and no image")
-    image = open_image(payload.content, FORMATS)
-    try:
-        image.load()
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning, *PILLOW_ERRORS) as error:
-        raise undecodable(payload.content, str(error)) from error
-    return in_mode(image, "L" if is_grey(payload) else "RGB")
+    return in_mode(decoded_image(payload.content), "L" if is_grey(payload) else "RGB")
 
 
 def _saved(image: Image.Image, kind: str, **options: Any) -> bytes:
@@ -267,17 +262,20 @@ class RecordWriter(DatasetWriter):
 class LmdbWriter(DatasetWriter):
     """Writes an LMDB of Datums; see ``DatasetWriter``. What is not flushed is not in it."""
 
-    _MAP_BYTES = 1 << 30
-
     def __init__(self, folder: Path, encoding: Encoding, state: State) -> None:
-        from inferometer.evaluators.conversion.lmdb_environment import LmdbEnvironment
-
+        try:
+            from inferometer.evaluators.conversion.lmdb_environment import LmdbEnvironment
+        except ImportError as error:
+            raise ConfigurationError(
+                f"caffe_lmdb requires the package lmdb, which cannot be imported ({one_line(error)}); "
+                "install it with: pip install 'inferometer[data]'"
+            ) from error
         super().__init__(folder, encoding, state)
         self._environment = LmdbEnvironment(folder)
 
     def write(self, index: int, payload: Payload, label: str | None, number: int | None) -> Payload:
         """Writes the next sample."""
-        from inferometer.evaluators.datasets import caffe_lmdb
+        from inferometer.evaluators.conversion.lmdb_environment import encoded_datum, float_datum, raw_datum
 
         written: Payload
         if isinstance(payload, Tensor):
@@ -286,13 +284,13 @@ class LmdbWriter(DatasetWriter):
                 raise InputError(
                     f"is a tensor of {payload.array.dtype} of shape {shape}; a Datum has float32 of 3"
                 )
-            written, message = payload, caffe_lmdb.float_datum(payload.array, number)
+            written, message = payload, float_datum(payload.array, number)
         elif self.encoding.raw:
             written = Pixels(self.encoding.pixels(payload))
-            message = caffe_lmdb.raw_datum(written.array, number)
+            message = raw_datum(written.array, number)
         else:
             written = self.encoding.encoded(payload)
-            message = caffe_lmdb.encoded_datum(written.content, number)
+            message = encoded_datum(written.content, number)
         self._environment.put(b"%08d" % index, message)
         return written
 
@@ -321,13 +319,7 @@ class FolderWriter(DatasetWriter):
         image = self.encoding.encoded(payload)
         folder = self.folder
         if label is not None:
-            if (
-                not label
-                or label.startswith(".")
-                or "/" in label
-                or "\0" in label
-                or len(os.fsencode(label)) > 255
-            ):
+            if not label or label[0] == "." or {"/", "\0"} & set(label) or len(os.fsencode(label)) > 255:
                 raise DatasetError(f'the class "{label}" can be no name of a folder')
             folder = folder / label
             folder.mkdir(exist_ok=True)
@@ -457,3 +449,21 @@ def _reopened(path: Path, size: int) -> IO[bytes]:
 def _flush(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+def publish(content: Path, target: Path) -> None:
+    """Renames the files that a writer has completed in a folder; continues where it was interrupted.
+
+    Args:
+        content: The folder of the writer.
+        target: The dataset: a folder, or a ``.rec`` or an ``.npz`` by its suffix.
+    """
+    if target.suffix == ".npz":
+        (content / ArrayWriter.FILE).replace(target)
+    elif target.suffix == ".rec":
+        for suffix in (".classes.txt", ".idx", ".rec"):
+            part = content / f"train{suffix}"
+            if part.exists():
+                part.replace(target.with_suffix(suffix))
+    else:
+        content.replace(target)

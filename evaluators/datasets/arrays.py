@@ -18,20 +18,25 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import (
-    NamedTensors,
     Payload,
     Pixels,
     Tensor,
-    Tensors,
     batch_size,
     dtype_of,
+    quoted,
 )
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample, TargetValues
-from inferometer.evaluators.datasets.folder import printable
-from inferometer.evaluators.datasets.tables import targets_of
-from inferometer.evaluators.load.target import synthetic_arrays
+from inferometer.evaluators.datasets.base import (
+    Dataset,
+    DatasetIdentity,
+    LoadedDataset,
+    Sample,
+    TargetValues,
+    reopened,
+)
+from inferometer.evaluators.datasets.files import printable_name
+from inferometer.evaluators.load.target import payload_of, synthetic_arrays
 from inferometer.manifests.errors import DatasetError, suggestion
-from inferometer.manifests.schema import TensorSpec
+from inferometer.manifests.inputs import TensorSpec
 
 _KINDS = "fiub"
 _STRINGS = "UO"
@@ -87,10 +92,10 @@ class NamedArrayInputs(Dataset):
         names = [each.name for each in tensors]
         if not isinstance(arrays, Mapping):
             if len(arrays) != len(names):
-                takes = f"the model takes {len(names)}: {_listed(names)}"
+                takes = f"the model takes {len(names)}: {quoted(names)}"
                 raise DatasetError(f"found {len(arrays)} inputs; {takes}")
             arrays = dict(zip(names, arrays, strict=True))
-        self._arrays = checked_arrays("inputs", arrays, tensors)
+        self._arrays = _checked_arrays("inputs", arrays, tensors)
         content = hashlib.sha256()
         for name, array in self._arrays.items():
             content.update(f"{name} {array.dtype} {array.shape}\n".encode())
@@ -136,28 +141,16 @@ class SyntheticDataset(Dataset):
             yield Sample(str(index), payload_of(self._arrays, index % self._drawn))
 
 
-def payload_of(arrays: Tensors, index: int) -> Tensor | NamedTensors:
-    """Returns one input of arrays with the batch as their first axis."""
-    if len(arrays) == 1:
-        return Tensor(next(iter(arrays.values()))[index])
-    return NamedTensors({name: array[index] for name, array in arrays.items()})
-
-
-def checked_arrays(
+def _checked_arrays(
     where: object, arrays: Mapping[str, NDArray[Any]], tensors: Sequence[TensorSpec]
 ) -> dict[str, NDArray[Any]]:
-    """Returns the arrays of a model's inputs in its order.
-
-    Raises:
-        DatasetError: The message begins with ``where``. A name, a shape or a dtype does not fit the model,
-            or the arrays differ in length.
-    """
+    """Returns the arrays of a model's inputs in its order."""
     names = [each.name for each in tensors]
     for name in (*names, *arrays):
         if name not in arrays:
             raise DatasetError(f'{where}: has no array "{name}"; {suggestion(name, list(arrays))}')
         if name not in names:
-            raise DatasetError(f'{where}: has the array "{name}"; the model takes {_listed(names)}')
+            raise DatasetError(f'{where}: has the array "{name}"; the model takes {quoted(names)}')
     for each in tensors:
         array = arrays[each.name]
         found = f"{where}: {each.name} is {array.dtype} of shape ({_sizes(array.shape)})"
@@ -188,10 +181,6 @@ def _content(array: NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array).data
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
-
-
 def _sizes(shape: tuple[int, ...]) -> str:
     return ", ".join(map(str, shape))
 
@@ -206,7 +195,7 @@ _MOST_INFLATION = 100
 """An array has at most so many bytes for each of its file, and may always have the limit above."""
 
 
-class ArraysDataset(Dataset):
+class ArraysDataset(LoadedDataset):
     """Images or tensors, and labels, in arrays. The order is that of the arrays, and an id is an index.
 
     ``images`` (or ``x``, or ``data`` as in DLBS) with uint8 elements contains decoded images, which are
@@ -219,7 +208,7 @@ class ArraysDataset(Dataset):
     For a model with several inputs, each is an array of the input's name. A model's only input may also have
     its name, where there is none of the names above.
 
-    The arguments are those of ``ArchiveDataset``, and the ``tensors`` that the model takes, if there is one.
+    The arguments are those of ``StoredDataset``, and the ``tensors`` that the model takes, if there is one.
 
     Raises:
         DatasetError: The file is not an ``.npz``, is damaged, or its arrays are not as above.
@@ -228,20 +217,16 @@ class ArraysDataset(Dataset):
     backend = "npz"
 
     def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-        tensors: Sequence[TensorSpec] = (),
+        self, path: Path, category: str, *, tensors: Sequence[TensorSpec] = (), **named: str | None
     ) -> None:
-        self._path = path
         self._tensors = tuple(tensors)
+        super().__init__(path, category, **named)
+
+    def _open(self, path: Path) -> int:
         arrays, labels, targets = _load(path, self._tensors)
-        if any(each.name in arrays and each.name not in _SAMPLES for each in tensors) or len(arrays) > 1:
-            arrays = checked_arrays(path, arrays, tensors)
+        named = any(each.name in arrays and each.name not in _SAMPLES for each in self._tensors)
+        if named or len(arrays) > 1:
+            arrays = _checked_arrays(path, arrays, self._tensors)
             count = len(next(iter(arrays.values())))
             self._payload: Callable[[int], Payload] = partial(payload_of, arrays)
         else:
@@ -250,11 +235,8 @@ class ArraysDataset(Dataset):
             count = len(rows)
             self._payload = lambda index: payload(rows[index])
         self._labels = None if labels is None else _texts(labels, count, path)
-        self._targets = None if targets is None else targets_of(targets, count, str(path))
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, count))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        self._targets = None if targets is None else _targets_of(targets, count, path)
+        return count
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is in memory."""
@@ -262,20 +244,8 @@ class ArraysDataset(Dataset):
         truth = None if self._targets is None else TargetValues(self._targets[index])
         return Sample(str(index), self._payload(index), label, truth=truth)
 
-    def __reduce__(self) -> tuple[Callable[..., ArraysDataset], tuple[Any, ...]]:
-        """Pickles the path; another process reads the file again."""
-        return _reopened, (self._path, self.identity, self._tensors)
-
-
-def _reopened(path: Path, identity: DatasetIdentity, tensors: Sequence[TensorSpec]) -> ArraysDataset:
-    return ArraysDataset(
-        path,
-        identity.category,
-        checksum=identity.checksum,
-        name=identity.name,
-        version=identity.version,
-        tensors=tensors,
-    )
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return reopened, (partial(ArraysDataset, tensors=self._tensors), self._path, self.identity)
 
 
 def _load(
@@ -292,7 +262,7 @@ def _load(
         elif not named and inputs and inputs[0] in content.files:
             named = inputs
         elif len(named) != 1:
-            found = ", ".join(map(printable, content.files)) or "none"
+            found = ", ".join(map(printable_name, content.files)) or "none"
             wanted = "has no array" if not named else "needs one array of"
             raise DatasetError(f"{path}: {wanted} images (or x, data) or inputs; it has: {found}")
         samples = {name: read_array(content, name) for name in named}
@@ -337,12 +307,12 @@ def read_array(content: NpzFile, name: str) -> NDArray[Any]:
         most_bytes = max(_LEAST_LIMIT_BYTES, _MOST_INFLATION * info.compress_size)
         if info.filename in {name, f"{name}.npy"} and info.file_size > most_bytes:
             raise DatasetError(
-                f"{archive.filename}: {printable(name)} has {info.file_size} bytes when unpacked; "
+                f"{archive.filename}: {printable_name(name)} has {info.file_size} bytes when unpacked; "
                 f"accepted: {most_bytes}"
             )
     array = content[name]
     if not isinstance(array, np.ndarray):
-        raise DatasetError(f"{archive.filename}: {printable(name)} is no array")
+        raise DatasetError(f"{archive.filename}: {printable_name(name)} is no array")
     return array
 
 
@@ -394,3 +364,21 @@ def _texts(labels: NDArray[Any], count: int, path: Path) -> list[str]:
         except UnicodeDecodeError as error:
             raise DatasetError(f"{path}: labels are bytes that are not UTF-8") from error
     raise DatasetError(f"{path}: labels are {labels.dtype}; accepted: whole numbers or texts")
+
+
+def _targets_of(values: NDArray[Any], samples: int, path: Path) -> NDArray[np.float64]:
+    """Returns the targets of so many samples as float64, samples × k."""
+    if (
+        values.dtype.kind not in "fiub"
+        or values.ndim not in {1, 2}
+        or len(values) != samples
+        or not values.size
+    ):
+        raise DatasetError(
+            f"{path}: targets are {values.dtype} of shape {list(values.shape)}; accepted for {samples} "
+            "samples: numbers, N or N × k"
+        )
+    targets = values.reshape(samples, -1).astype(np.float64)
+    if len(wrong := np.flatnonzero(~np.isfinite(targets).all(axis=1))):
+        raise DatasetError(f"{path}: a target of sample {wrong[0]} is not a finite number")
+    return targets

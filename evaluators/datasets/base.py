@@ -192,8 +192,7 @@ class DatasetIdentity:
             return None
         if len(ids) <= _FEW_IDS:
             return f"{len(ids)} by id: {', '.join(map(printable, ids))}"
-        algorithm, _, digits = checksum.partition(":")
-        return f"{len(ids)} by id ({algorithm}:{digits[:_CHECKSUM_DIGITS]})"
+        return f"{len(ids)} by id ({short_checksum(checksum)})"
 
 
 class Dataset(ABC):
@@ -205,7 +204,7 @@ class Dataset(ABC):
         identity: The identity of the dataset, with its size.
 
     Attributes:
-        backend: The name of its format; see ``detection.BACKENDS``.
+        backend: The name of its format; see ``opening.BACKENDS``.
         labels_are_indices: Whether its labels are indices of classes; see ``Sample``.
     """
 
@@ -251,6 +250,69 @@ class Dataset(ABC):
 
     def close(self) -> None:  # noqa: B027 - most datasets have no open resources
         """Releases open resources; calling it again does nothing."""
+
+
+class StoredDataset(Dataset):
+    """A dataset that lies at a path, whose samples are found by their place.
+
+    Args:
+        path: The file or the folder.
+        category: The category, such as ``vision``.
+        checksum: ``sha256:…`` of the file, where it is known.
+        name: The name of the dataset; None means ``default_name``, or else the path.
+        version: The manifest's version, where there is one.
+
+    Attributes:
+        default_name: The name of what is published under one name only; empty for others.
+        is_one_file: Whether a checksum is that of all of it.
+    """
+
+    default_name: str = ""
+    is_one_file: bool = True
+
+    def __init__(
+        self,
+        path: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        self._path = path
+        size = self._open(path)
+        name = name or self.default_name or str(path)
+        checksum = checksum if self.is_one_file else None
+        super().__init__(DatasetIdentity(category, name, version, checksum, size))
+
+    @abstractmethod
+    def _open(self, path: Path) -> int:
+        """Opens what lies at the path, and returns the number of its samples.
+
+        Raises:
+            DatasetError: It is missing, damaged, or not of this format.
+        """
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self.sample, range(len(self)))
+
+    @abstractmethod
+    def sample(self, index: int) -> Sample:
+        """Returns the sample at a place; see ``Dataset``."""
+
+
+class LoadedDataset(StoredDataset):
+    """A stored dataset that is in memory. Its path is pickled; another process reads it again."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return reopened, (type(self), self._path, self.identity)
+
+
+def reopened(kind: Callable[..., StoredDataset], path: Path, identity: DatasetIdentity) -> StoredDataset:
+    """Returns the dataset of an identity, which ``kind`` opens again."""
+    return kind(
+        path, identity.category, checksum=identity.checksum, name=identity.name, version=identity.version
+    )
 
 
 class Subset(Dataset):

@@ -13,8 +13,9 @@ https://github.com/BVLC/caffe/blob/master/src/caffe/proto/caffe.proto
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,9 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.datasets.files import RandomAccessFile, read_class_names
-from inferometer.evaluators.datasets.folder import MAX_IMAGE_BYTES, printable, too_large
+from inferometer.evaluators.datasets.base import Sample, StoredDataset
+from inferometer.evaluators.datasets.files import (
+    MAX_IMAGE_BYTES,
+    RandomAccessFile,
+    printable_name,
+    read_class_names,
+    reading,
+    too_large,
+)
 from inferometer.manifests.errors import DatasetError, InputError
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
@@ -60,7 +67,7 @@ class _Meta:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LmdbEntries:
+class _LmdbEntries:
     """The places of the values of an environment, in the order of their keys.
 
     Attributes:
@@ -102,21 +109,6 @@ class LmdbEntries:
         return f"its page {page} is damaged"
 
 
-def read_entries(file: RandomAccessFile) -> LmdbEntries:
-    """Walks through all pages of keys of an environment.
-
-    Values are not read. Those beyond the end of a truncated file are among the entries.
-
-    Raises:
-        DatasetError: It is not an LMDB, or of an unsupported kind, truncated or damaged; the message
-            names the page.
-    """
-    try:
-        return _Walk(file, _latest_meta(file)).entries()
-    except OSError as error:
-        raise DatasetError(f"{file.path}: cannot be read: {error.strerror or error}") from error
-
-
 def _latest_meta(file: RandomAccessFile) -> _Meta:
     """Returns the later description; both must be whole, since the earlier one may lack samples."""
     first = _meta(file, 0)
@@ -145,7 +137,10 @@ def _meta(file: RandomAccessFile, offset: int) -> _Meta:
 
 
 class _Walk:
-    """A walk through the tree of the unnamed database."""
+    """A walk through the tree of the unnamed database, all pages of keys.
+
+    Values are not read. Those beyond the end of a truncated file are among the entries.
+    """
 
     def __init__(self, file: RandomAccessFile, meta: _Meta) -> None:
         self._file = file
@@ -155,7 +150,7 @@ class _Walk:
         self._sizes: list[int] = []
         self._keys: list[bytes] = []
 
-    def entries(self) -> LmdbEntries:
+    def entries(self) -> _LmdbEntries:
         """Returns the entries."""
         meta = self._meta
         if meta.flags & _DUPLICATES:
@@ -169,7 +164,7 @@ class _Walk:
             )
         ends = np.cumsum(np.fromiter(map(len, self._keys), np.int64, len(self._keys)))
         offsets, sizes = (np.array(each, np.int64) for each in (self._offsets, self._sizes))
-        return LmdbEntries(offsets, sizes, b"".join(self._keys), ends, meta.page_bytes)
+        return _LmdbEntries(offsets, sizes, b"".join(self._keys), ends, meta.page_bytes)
 
     def _visit(self, number: int, depth: int) -> None:
         """Adds the entries below a page, which has ``depth`` levels."""
@@ -224,20 +219,20 @@ class _Walk:
         return DatasetError(f"{self._file.path}: {what}")
 
 
-_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+CHANNELS, HEIGHT, WIDTH, DATA, LABEL, FLOAT_DATA, ENCODED = range(1, 8)
+"""The fields of a Datum."""
+VARINT, _FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+"""The kinds of values of Protocol Buffers."""
 _WINDOW_BYTES = 64
 _MOST_VARINT_BYTES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class DatumFields:
+class _DatumFields:
     """The fields of a Datum, without its bytes.
 
     Attributes:
-        channels: The number of channels.
-        height: The height in pixels.
-        width: The width in pixels.
+        shape: Channels, height and width.
         label: The index of the class; None without one.
         encoded: Whether ``data`` is an image file.
         data_offset: The offset of ``data`` in the message.
@@ -245,9 +240,7 @@ class DatumFields:
         floats: The places of ``float_data`` in the message: offset and size in bytes.
     """
 
-    channels: int = 0
-    height: int = 0
-    width: int = 0
+    shape: tuple[int, int, int] = (0, 0, 0)
     label: int | None = None
     encoded: bool = False
     data_offset: int = 0
@@ -280,15 +273,12 @@ class _Window:
         raise InputError(f"the number at byte {place} of the Datum is cut off or damaged")
 
 
-def read_fields(read: Callable[[int, int], bytes], size: int) -> DatumFields:
+def _read_fields(read: Callable[[int, int], bytes], size: int) -> _DatumFields:
     """Reads the fields of a Datum but its data.
 
     Args:
         read: Returns a number of bytes from an offset in the message on.
         size: The size of the message in bytes.
-
-    Raises:
-        InputError: It is not a Datum, or damaged; the message names the byte.
     """
     window = _Window(read, size)
     numbers: dict[int, int] = {}
@@ -299,12 +289,12 @@ def read_fields(read: Callable[[int, int], bytes], size: int) -> DatumFields:
         key, place = window.varint(place)
         field, kind = key >> 3, key & 7
         length = 0
-        if kind == _VARINT:
+        if kind == VARINT:
             numbers[field], place = window.varint(place)
-        elif kind == _BYTES:
+        elif kind == BYTES:
             length, place = window.varint(place)
-        elif kind in {_FIXED32, _FIXED64}:
-            length = 4 if kind == _FIXED32 else 8
+        elif kind in {FIXED32, _FIXED64}:
+            length = 4 if kind == FIXED32 else 8
         else:
             raise InputError(f"is no Datum, or a damaged one, at byte {begin}")
         expected = _KINDS.get(field)
@@ -314,18 +304,20 @@ def read_fields(read: Callable[[int, int], bytes], size: int) -> DatumFields:
             raise InputError(
                 f"is cut off: field {field} at byte {begin} has {length} bytes, and {size - place} are left"
             )
-        if field == _DATA:
+        if field == DATA:
             data_offset, data_size = place, length
-        elif field == _FLOAT_DATA:
+        elif field == FLOAT_DATA:
             floats.append((place, length))
         place += length
-    label = numbers.get(_LABEL)
-    return DatumFields(
-        channels=_signed(numbers.get(_CHANNELS, 0)),
-        height=_signed(numbers.get(_HEIGHT, 0)),
-        width=_signed(numbers.get(_WIDTH, 0)),
+    label = numbers.get(LABEL)
+    return _DatumFields(
+        shape=(
+            _signed(numbers.get(CHANNELS, 0)),
+            _signed(numbers.get(HEIGHT, 0)),
+            _signed(numbers.get(WIDTH, 0)),
+        ),
         label=None if label is None else _signed(label),
-        encoded=bool(numbers.get(_ENCODED, 0)),
+        encoded=bool(numbers.get(ENCODED, 0)),
         data_offset=data_offset,
         data_size=data_size,
         floats=tuple(floats),
@@ -333,13 +325,13 @@ def read_fields(read: Callable[[int, int], bytes], size: int) -> DatumFields:
 
 
 _KINDS = {
-    _CHANNELS: (_VARINT,),
-    _HEIGHT: (_VARINT,),
-    _WIDTH: (_VARINT,),
-    _DATA: (_BYTES,),
-    _LABEL: (_VARINT,),
-    _FLOAT_DATA: (_FIXED32, _BYTES),
-    _ENCODED: (_VARINT,),
+    CHANNELS: (VARINT,),
+    HEIGHT: (VARINT,),
+    WIDTH: (VARINT,),
+    DATA: (BYTES,),
+    LABEL: (VARINT,),
+    FLOAT_DATA: (FIXED32, BYTES),
+    ENCODED: (VARINT,),
 }
 
 
@@ -349,98 +341,45 @@ def _signed(value: int) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
-def pixels_of(fields: DatumFields, data: bytes) -> NDArray[np.uint8]:
+def _pixels_of(fields: _DatumFields, data: bytes) -> NDArray[np.uint8]:
     """Returns the image in raw data, channels × height × width in blue, green and red.
 
     Returns:
         uint8: height × width × 3 in red, green and blue, or height × width if it is grey.
-
-    Raises:
-        InputError: The data have another size, or there are not 1 or 3 channels.
     """
-    shape = (fields.channels, fields.height, fields.width)
-    expected = fields.channels * fields.height * fields.width
-    if min(shape) < 1 or expected != len(data):
+    expected = math.prod(fields.shape)
+    if min(fields.shape) < 1 or expected != len(data):
         raise InputError(
-            f"is a Datum of a wrong size: {fields.channels} × {fields.height} × {fields.width} values are "
+            f"is a Datum of a wrong size: {' × '.join(map(str, fields.shape))} values are "
             f"{max(expected, 0)} bytes, and it has {len(data)}"
         )
-    if fields.channels not in {1, 3}:
-        raise InputError(f"is a Datum with {fields.channels} channels; accepted: 1 or 3")
-    planes = np.frombuffer(data, np.uint8).reshape(shape)
-    return planes[0] if fields.channels == 1 else np.ascontiguousarray(planes[::-1].transpose(1, 2, 0))
+    channels = fields.shape[0]
+    if channels not in {1, 3}:
+        raise InputError(f"is a Datum with {channels} channels; accepted: 1 or 3")
+    planes = np.frombuffer(data, np.uint8).reshape(fields.shape)
+    return planes[0] if channels == 1 else np.ascontiguousarray(planes[::-1].transpose(1, 2, 0))
 
 
-def tensor_of(fields: DatumFields, parts: list[bytes]) -> NDArray[np.float32]:
+def _tensor_of(fields: _DatumFields, parts: list[bytes]) -> NDArray[np.float32]:
     """Returns the tensor in ``float_data``, float32: channels × height × width.
 
     Raises:
         InputError: The number of values is another one.
     """
-    values = np.frombuffer(b"".join(parts), "<f4") if sum(map(len, parts)) % 4 == 0 else np.empty(0, "<f4")
-    shape = (fields.channels, fields.height, fields.width)
-    if min(shape) < 1 or fields.channels * fields.height * fields.width != len(values):
+    content = b"".join(parts)
+    if min(fields.shape) < 1 or 4 * math.prod(fields.shape) != len(content):
         raise InputError(
-            f"is a Datum of a wrong size: it says {fields.channels} × {fields.height} × {fields.width} "
-            f"values, and has {sum(map(len, parts)) / 4:g}"
+            f"is a Datum of a wrong size: it says {' × '.join(map(str, fields.shape))} "
+            f"values, and has {len(content) / 4:g}"
         )
-    return values.reshape(shape).astype(np.float32)
-
-
-def encoded_datum(content: bytes, label: int | None) -> bytes:
-    """Returns a Datum that holds an image file."""
-    return _message((), content, label) + _key(_ENCODED, _VARINT) + b"\1"
-
-
-def raw_datum(pixels: NDArray[np.uint8], label: int | None) -> bytes:
-    """Returns a Datum that holds pixels.
-
-    Args:
-        pixels: Height × width × 3 in red, green and blue, or height × width.
-        label: The index of the class.
-    """
-    planes = pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)[::-1]
-    return _message(planes.shape, planes.tobytes(), label)
-
-
-def float_datum(tensor: NDArray[np.float32], label: int | None) -> bytes:
-    """Returns a Datum that holds a tensor: channels × height × width."""
-    values = b"".join(_key(_FLOAT_DATA, _FIXED32) + struct.pack("<f", value) for value in tensor.ravel())
-    return _message(tensor.shape, None, label) + values
-
-
-def _message(shape: tuple[int, ...], data: bytes | None, label: int | None) -> bytes:
-    message = b"".join(
-        _key(field, _VARINT) + _varint(value)
-        for field, value in zip((_CHANNELS, _HEIGHT, _WIDTH), shape, strict=False)
-    )
-    if data is not None:
-        message += _key(_DATA, _BYTES) + _varint(len(data)) + data
-    if label is not None:
-        message += _key(_LABEL, _VARINT) + _varint(label)
-    return message
-
-
-def _key(field: int, kind: int) -> bytes:
-    return bytes((field << 3 | kind,))
-
-
-def _varint(value: int) -> bytes:
-    """Returns a number of Protocol Buffers; a negative one has ten bytes."""
-    value &= (1 << 64) - 1
-    content = bytearray()
-    while value >= 0x80:
-        content.append(value & 0x7F | 0x80)
-        value >>= 7
-    content.append(value)
-    return bytes(content)
+    return np.frombuffer(content, "<f4").reshape(fields.shape).astype(np.float32)
 
 
 DATA_FILE = "data.mdb"
-CLASSES_FILE = "classes.txt"
+_CLASSES_FILE = "classes.txt"
 
 
-class LmdbDataset(Dataset):
+class LmdbDataset(StoredDataset):
     """The Datums of an LMDB, in the order of their keys, which are the ids.
 
     A Datum is an encoded image; raw pixels, channels × height × width in blue, green and red; or a tensor in
@@ -449,12 +388,8 @@ class LmdbDataset(Dataset):
     threads. Neither the lock file nor the LMDB library is used, so that the LMDB must not be written to
     meanwhile, and a damaged one cannot end the process. A damaged Datum fails as an input.
 
-    Args:
-        path: The folder with ``data.mdb``, or a file like it.
-        category: The category, such as ``vision``.
-        checksum: ``sha256:…`` of the file, where it is known.
-        name: The name of the dataset; None means the path.
-        version: The manifest's version, where there is one.
+    ``path`` is the folder with ``data.mdb``, or a file like it; the other arguments are those of
+    ``StoredDataset``.
 
     Raises:
         DatasetError: The file is unreadable, not an LMDB of one database, truncated, damaged or empty.
@@ -462,44 +397,32 @@ class LmdbDataset(Dataset):
 
     backend = "caffe_lmdb"
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
+    def _open(self, path: Path) -> int:
         is_folder = path.is_dir()
         self._file = RandomAccessFile(path / DATA_FILE if is_folder else path)
-        self._entries = read_entries(self._file)
+        with reading(self._file.path):
+            self._entries = _Walk(self._file, _latest_meta(self._file)).entries()
         self._names = read_class_names(
-            path / CLASSES_FILE if is_folder else path.with_suffix(f".{CLASSES_FILE}")
+            path / _CLASSES_FILE if is_folder else path.with_suffix(f".{_CLASSES_FILE}")
         )
         self.labels_are_indices = self._names is None
         if not (self._entries.offsets + self._entries.sizes <= self._file.size).any():
             raise DatasetError(
                 f"{self._file.path}: is truncated: no sample is within its {self._file.size} bytes"
             )
-        size = len(self._entries.offsets)
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, size))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return len(self._entries.offsets)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample; its label is read here, its data later."""
-        key = printable(self._entries.key(index).decode("utf-8", "surrogateescape"))
+        key = self._key(index)
         try:
             fields = self._fields(index)
         except (InputError, OSError):
             return Sample(key, partial(self._read_again, index))
-        label = fields.label
-        text = None
+        label, text = fields.label, None
         if label is not None and label != -1:
-            named = self._names is not None and 0 <= label < len(self._names)
-            text = self._names[label] if named and self._names is not None else str(label)
+            is_named = self._names is not None and 0 <= label < len(self._names)
+            text = self._names[label] if self._names is not None and is_named else str(label)
         return Sample(key, partial(self._read, index, fields), text, self.labels_are_indices)
 
     def files(self) -> tuple[Path]:
@@ -510,7 +433,7 @@ class LmdbDataset(Dataset):
         """Closes the file."""
         self._file.close()
 
-    def _fields(self, index: int) -> DatumFields:
+    def _fields(self, index: int) -> _DatumFields:
         """Reads the fields of a Datum; raises InputError, with the place, if it is damaged."""
         offset, size = int(self._entries.offsets[index]), int(self._entries.sizes[index])
         if damage := self._entries.damage(index, self._file):
@@ -518,22 +441,22 @@ class LmdbDataset(Dataset):
         if size > MAX_IMAGE_BYTES:
             raise too_large(self._where(index, "a Datum"), size)
         try:
-            return read_fields(lambda count, place: self._file.read(count, offset + place), size)
+            return _read_fields(lambda count, place: self._file.read(count, offset + place), size)
         except InputError as error:
             raise InputError(self._where(index, str(error))) from error
 
     def _read_again(self, index: int) -> Payload:
         return self._read(index, self._fields(index))
 
-    def _read(self, index: int, fields: DatumFields) -> Payload:
+    def _read(self, index: int, fields: _DatumFields) -> Payload:
         """Reads the data of a Datum."""
         try:
             if fields.encoded and fields.data_size:
                 return EncodedImage(self._bytes(index, fields.data_offset, fields.data_size))
             if fields.floats and not fields.data_size:
                 parts = [self._bytes(index, offset, size) for offset, size in fields.floats]
-                return Tensor(tensor_of(fields, parts))
-            return Pixels(pixels_of(fields, self._bytes(index, fields.data_offset, fields.data_size)))
+                return Tensor(_tensor_of(fields, parts))
+            return Pixels(_pixels_of(fields, self._bytes(index, fields.data_offset, fields.data_size)))
         except InputError as error:
             raise InputError(self._where(index, str(error))) from error
 
@@ -544,7 +467,8 @@ class LmdbDataset(Dataset):
         return content
 
     def _where(self, index: int, what: str) -> str:
-        key = printable(self._entries.key(index).decode("utf-8", "surrogateescape"))
-        return (
-            f"{self._file.path}: record {index}, {key}, at byte {int(self._entries.offsets[index])}: {what}"
-        )
+        place = int(self._entries.offsets[index])
+        return f"{self._file.path}: record {index}, {self._key(index)}, at byte {place}: {what}"
+
+    def _key(self, index: int) -> str:
+        return printable_name(self._entries.key(index).decode("utf-8", "surrogateescape"))

@@ -14,7 +14,7 @@ import pickle
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Pixels
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.datasets.base import LoadedDataset, Sample
 from inferometer.manifests.errors import DatasetError, InputError, one_line
 
 
@@ -85,7 +85,7 @@ class _Unpickler(pickle._Unpickler):
         raise pickle.UnpicklingError("it refers to an object outside of it")
 
 
-def read_pickled(content: bytes, source: str) -> dict[str, Any]:
+def _read_pickled(content: bytes, source: str) -> dict[str, Any]:
     """Returns a pickled dictionary of arrays, lists, numbers and texts, by its keys as text.
 
     Args:
@@ -94,9 +94,6 @@ def read_pickled(content: bytes, source: str) -> dict[str, Any]:
 
     Returns:
         Arrays are uint8. Texts of Python 2 are bytes.
-
-    Raises:
-        DatasetError: It is damaged, or names anything but arrays of bytes.
     """
     try:
         value = _Unpickler(io.BytesIO(content), encoding="bytes").load()
@@ -125,7 +122,7 @@ _BATCH = re.compile(r"(data_batch_(\d)|test_batch)(\.bin)?")
 _MAX_BATCH_BYTES = 1 << 30
 
 
-class CifarDataset(Dataset):
+class CifarDataset(LoadedDataset):
     """The images of CIFAR-10, in the order of the files; labels are the names of the classes.
 
     A folder or an archive stands for its ``data_batch_…`` files, which are for training, or for
@@ -133,12 +130,7 @@ class CifarDataset(Dataset):
     ``cifar-10-binary.tar.gz/test_batch.bin``. Python files are unpickled without running what they name. All
     images are in memory. A record with a class above 9 fails as an input.
 
-    Args:
-        path: The folder, the archive or one file.
-        category: The category, such as ``vision``.
-        checksum: ``sha256:…`` of the archive, where it is known.
-        name: The name of the dataset; None means the path.
-        version: The manifest's version, where there is one.
+    ``path`` is the folder, the archive or one file; the other arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: A file is missing, truncated, damaged or of another format.
@@ -146,23 +138,11 @@ class CifarDataset(Dataset):
 
     backend = "cifar10"
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        self._path = path
+    def _open(self, path: Path) -> int:
         parts = [_parsed(source, content) for source, content in _batches(path).items()]
         self._labels = np.concatenate([labels for labels, _ in parts])
         self._images = np.concatenate([images for _, images in parts])
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(self._labels)))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return len(self._labels)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is in memory."""
@@ -182,16 +162,6 @@ class CifarDataset(Dataset):
         raise InputError(
             f"{self._path}: record {index}: has the class {label}; accepted: 0 to {len(CLASSES) - 1}"
         )
-
-    def __reduce__(self) -> tuple[Callable[..., CifarDataset], tuple[Path, DatasetIdentity]]:
-        """Pickles the path; another process reads the files again."""
-        return _reopened, (self._path, self.identity)
-
-
-def _reopened(path: Path, identity: DatasetIdentity) -> CifarDataset:
-    return CifarDataset(
-        path, identity.category, checksum=identity.checksum, name=identity.name, version=identity.version
-    )
 
 
 def is_batch(name: str) -> bool:
@@ -279,7 +249,7 @@ def _parsed(source: str, content: bytes) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def _unpickled(source: str, content: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    values = read_pickled(content, source)
+    values = _read_pickled(content, source)
     images, labels = values.get("data"), values.get("labels")
     if not isinstance(images, np.ndarray) or not isinstance(labels, list):
         raise DatasetError(f"{source}: has no data and labels of CIFAR-10")

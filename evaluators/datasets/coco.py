@@ -14,16 +14,8 @@ from typing import Any, ClassVar, NamedTuple, TypeGuard
 import numpy as np
 
 from inferometer.agent.tasks.predictions import Detections, Instances, Predictions, areas, compressed
-from inferometer.evaluators.datasets.base import (
-    Dataset,
-    DatasetIdentity,
-    Objects,
-    Polygons,
-    RunLengths,
-    Sample,
-)
-from inferometer.evaluators.datasets.files import key, number, numbers, parse_json, shown
-from inferometer.evaluators.datasets.folder import read_image
+from inferometer.evaluators.datasets.base import Objects, Polygons, RunLengths, Sample, StoredDataset
+from inferometer.evaluators.datasets.files import key, number, numbers, read_image, read_json, shown
 from inferometer.manifests.errors import DatasetError, one_line, printable, suggestion
 
 _FAR = 1e9
@@ -142,7 +134,9 @@ def read_results(
     by_name = {name: place for place, name in enumerate(labels)}
     places = {each: by_name[name] for each, name in categories.items()}
     rows: dict[str, list[Annotation]] = {}
-    entries = _entries(path)
+    entries = read_json(path)
+    if not isinstance(entries, list):
+        raise DatasetError(f"{path}: is no list of results, as COCO results JSON is")
     by_box = bool(entries) and isinstance(entries[0], dict) and _has(entries[0], "bbox")
     for place, entry in enumerate(entries):
         try:
@@ -151,18 +145,6 @@ def read_results(
             raise DatasetError(f"{path}: result {place}: {error}") from error
         rows.setdefault(image, []).append(found)
     return {image: CocoResults(tuple(found)) for image, found in rows.items()}
-
-
-def _entries(path: Path) -> list[Any]:
-    try:
-        content = parse_json(path.read_bytes())
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise DatasetError(f"{path}: {error}") from error
-    if not isinstance(content, list):
-        raise DatasetError(f"{path}: is no list of results, as COCO results JSON is")
-    return content
 
 
 def _has(entry: Mapping[str, Any], name: str) -> bool:
@@ -245,12 +227,12 @@ class _Image:
     truth: Objects
 
 
-class CocoDataset(Dataset):
+class CocoDataset(StoredDataset):
     """The images of a file in COCO's format, in its order; a sample's id is COCO's number of the image.
 
     The path is the file, or a folder with ``annotations.json`` or with one ``annotations/instances_*.json``.
     Images lie beside the file, in ``images``, or, for ``instances_val2017.json``, in ``val2017``, beside the
-    folder of the file too. ``path`` is the file; the other arguments are those of ``ArchiveDataset``.
+    folder of the file too. ``path`` is the file; the other arguments are those of ``StoredDataset``.
 
     Attributes:
         categories: The name of each class by its number.
@@ -262,16 +244,8 @@ class CocoDataset(Dataset):
 
     backend = "coco"
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        self._path = file = annotation_file(path)
+    def _open(self, path: Path) -> int:
+        self._file = file = _annotation_file(path)
         content = _content(file)
         self.categories = _categories(file, content)
         images = _images(file, content)
@@ -281,12 +255,7 @@ class CocoDataset(Dataset):
             _Image(number, folder / file_name, _truth(objects.get(number, []), height, width, number))
             for number, (file_name, height, width) in images.items()
         ]
-        super().__init__(
-            DatasetIdentity(category, name or str(path), version, checksum, len(self._images)),
-        )
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return len(self._images)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, whose image is read later."""
@@ -299,16 +268,12 @@ class CocoDataset(Dataset):
 
     def files(self) -> Iterator[Path]:
         """Yields the file of the annotations, and those of the images."""
-        yield self._path
+        yield self._file
         yield from (image.path for image in self._images)
 
 
-def annotation_file(path: Path) -> Path:
-    """Returns the file of the annotations in a folder, or the path itself if it is not a folder.
-
-    Raises:
-        DatasetError: The folder has none, or several.
-    """
+def _annotation_file(path: Path) -> Path:
+    """Returns the file of the annotations in a folder, or the path itself if it is not a folder."""
     if not path.is_dir():
         return path
     if (path / FILE).is_file():
@@ -323,12 +288,7 @@ def annotation_file(path: Path) -> Path:
 
 
 def _content(file: Path) -> Mapping[str, Any]:
-    try:
-        content = parse_json(file.read_bytes())
-    except OSError as error:
-        raise DatasetError(f"{file}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise DatasetError(f"{file}: {error}") from error
+    content = read_json(file)
     for name in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(name), list):
             raise DatasetError(f"{file}: has no list of {name}, as a dataset in COCO's format has")

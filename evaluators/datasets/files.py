@@ -1,8 +1,8 @@
-"""Reading of the files of datasets: random access, JSON that others wrote, and the names of classes.
+"""Reading of the files of datasets: images, random access, JSON that others wrote, the names of classes.
 
-A file is read at any place by several threads, and by the processes that it is sent to. JSON, and the
-numbers and names in it, are read with the program's own messages. The names of classes stand in a text
-file, one a line, in the order of their indices.
+A file of random access is read at any place by several threads, and by the processes that it is sent to.
+JSON, and the numbers and names in it, are read with the program's own messages. The names of classes stand
+in a text file, one a line, in the order of their indices.
 """
 
 from __future__ import annotations
@@ -10,14 +10,95 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 import weakref
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
 from threading import Lock
 from typing import Any
 
-from inferometer.manifests.errors import DatasetError, one_line, printable
+from inferometer.agent.preprocessing.inputs import EncodedImage
+from inferometer.manifests.errors import DatasetError, InputError, one_line, printable
+
+FORMATS = ("bmp", "gif", "j2k", "jp2", "jpeg", "jpg", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
+IMAGE_SUFFIXES = frozenset(f".{name}" for name in FORMATS)
+MAX_IMAGE_BYTES = 256 * 1024 * 1024
+"""The maximum size of an encoded image; a larger file is not read into memory."""
+
+
+@contextmanager
+def reading(source: object) -> Iterator[None]:
+    """Raises DatasetError, with the ``source``, for what cannot be read or is not UTF-8 inside."""
+    try:
+        yield
+    except OSError as error:
+        raise DatasetError(f"{source}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{source}: is not UTF-8 at byte {error.start}") from error
+
+
+def read_whole(path: Path, most_bytes: int, remedy: str = "") -> bytes:
+    """Returns the content of a file.
+
+    Raises:
+        OSError: It cannot be read.
+        DatasetError: It is larger than ``most_bytes``; the message ends with the ``remedy``.
+    """
+    with path.open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise DatasetError(f"{path}: is larger than {most_bytes} bytes{remedy}")
+    return content
+
+
+def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walks through a folder as ``os.walk``; raises DatasetError if it, or one in it, cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        raise DatasetError(
+            f"{error.filename or folder}: cannot be read: {error.strerror or error}"
+        ) from error
+
+    return os.walk(folder, onerror=refuse)
+
+
+def is_shown(path: str) -> bool:
+    """Returns whether no part of a path inside a dataset is hidden."""
+    return not any(part.startswith(".") for part in path.split("/"))
+
+
+def is_image(path: str) -> bool:
+    """Returns whether a path inside a dataset names an image, and no part of it is hidden."""
+    return PurePosixPath(path).suffix.casefold() in IMAGE_SUFFIXES and is_shown(path)
+
+
+def read_image(path: Path) -> EncodedImage:
+    """Reads the file of one image.
+
+    Raises:
+        InputError: It is not a file, or larger than an image is.
+        OSError: It cannot be read.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: is no file that can be read")
+    if status.st_size > MAX_IMAGE_BYTES:
+        raise too_large(str(path), status.st_size)
+    return EncodedImage(path.read_bytes())
+
+
+def too_large(path: str, size_bytes: int) -> InputError:
+    """Returns the error for a file above ``MAX_IMAGE_BYTES``."""
+    return InputError(
+        f"{printable_name(path)}: is {size_bytes} bytes; an image of more than {MAX_IMAGE_BYTES} is not read"
+    )
+
+
+def printable_name(name: str) -> str:
+    """Returns a name that can be stored and printed on one line, with other characters escaped."""
+    return printable(name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
 
 
 class RandomAccessFile:
@@ -39,10 +120,8 @@ class RandomAccessFile:
         self._lock = Lock()
         self._number: int | None = None
         self._closing: weakref.finalize[[int], RandomAccessFile] | None = None
-        try:
+        with reading(path):
             self.size = os.fstat(self._open()).st_size
-        except OSError as error:
-            raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
 
     def read(self, size: int, offset: int) -> bytes:
         """Returns the bytes from an offset on: fewer than ``size`` where the file ends before.
@@ -109,6 +188,16 @@ def parse_json(content: str | bytes) -> Any:
         raise ValueError("is no JSON that can be read: a number has too many digits") from error
 
 
+def read_json(path: Path) -> Any:
+    """Returns the content of a file of JSON; raises DatasetError if it cannot be read, or is none."""
+    with reading(path):
+        content = path.read_bytes()
+    try:
+        return parse_json(content)
+    except ValueError as error:
+        raise DatasetError(f"{path}: {error}") from error
+
+
 class _RepeatedNameError(ValueError):
     """An object has a name twice."""
 
@@ -166,7 +255,7 @@ def key(value: object, name: str) -> int | str:
     return value
 
 
-MAX_NAMES_BYTES = 64 * 1024 * 1024
+_MAX_NAMES_BYTES = 64 * 1024 * 1024
 
 
 def read_class_names(path: Path) -> tuple[str, ...] | None:
@@ -175,19 +264,12 @@ def read_class_names(path: Path) -> tuple[str, ...] | None:
     Raises:
         DatasetError: It cannot be read, is not UTF-8, or has no name, an empty or a repeated one.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_NAMES_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > MAX_NAMES_BYTES:
-        raise DatasetError(f"{path}: is larger than {MAX_NAMES_BYTES} bytes")
-    try:
+    with reading(path):
+        try:
+            content = read_whole(path, _MAX_NAMES_BYTES)
+        except FileNotFoundError:
+            return None
         names = tuple(line.strip() for line in content.decode("utf-8").rstrip().split("\n"))
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"{path}: is not UTF-8 at byte {error.start}") from error
     for row, name in enumerate(names):
         if not name:
             raise DatasetError(f"{path}: line {row + 1} is empty; accepted: the name of a class in each line")
@@ -195,8 +277,3 @@ def read_class_names(path: Path) -> tuple[str, ...] | None:
         repeated = next(name for name, times in Counter(names).items() if times > 1)
         raise DatasetError(f"{path}: has the class {repeated} twice")
     return names
-
-
-def write_class_names(path: Path, names: tuple[str, ...]) -> None:
-    """Writes the names; raises OSError if they cannot be written."""
-    path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 import zipfile
 import zlib
 from abc import abstractmethod
@@ -16,20 +15,24 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from inferometer.agent.artifacts.locations import without_credentials
 from inferometer.agent.preprocessing.inputs import EncodedImage, Url
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample, StoredDataset
+from inferometer.evaluators.datasets.files import (
+    FORMATS,
+    MAX_IMAGE_BYTES,
+    is_image,
+    printable_name,
+    read_image,
+    reading,
+    too_large,
+    walk,
+)
 from inferometer.manifests.errors import DatasetError, InputError, one_line
-from inferometer.manifests.errors import printable as escaped
-
-FORMATS = ("bmp", "gif", "j2k", "jp2", "jpeg", "jpg", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
-IMAGE_SUFFIXES = frozenset(f".{name}" for name in FORMATS)
-MAX_IMAGE_BYTES = 256 * 1024 * 1024
-"""The maximum size of an encoded image; a larger file is not read into memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +57,6 @@ class Place:
         return (self.path if self.label is None else self.path[len(self.label) + 1 :], self.label or "")
 
 
-def is_image(path: str) -> bool:
-    """Returns whether a path inside a dataset names an image, and no part of it is hidden."""
-    parts = path.split("/")
-    return PurePosixPath(path).suffix.casefold() in IMAGE_SUFFIXES and not any(
-        part.startswith(".") for part in parts
-    )
-
-
 def arrange(paths: Iterable[str], source: str) -> list[Place]:
     """Returns the places of the images among ``paths``, in the dataset's order.
 
@@ -83,49 +78,30 @@ def arrange(paths: Iterable[str], source: str) -> list[Place]:
     loose = [path for path in images if "/" not in path]
     if loose and len(loose) < len(images):
         raise DatasetError(
-            f"{source}: {printable(loose[0])} lies beside class folders, so that its class is unknown; "
+            f"{source}: {printable_name(loose[0])} lies beside class folders, so that its class is unknown; "
             "move it into one of them or away"
         )
     places = (Place(path, None if loose else path.split("/", 1)[0]) for path in images)
     return sorted(places, key=lambda place: place.order)
 
 
-def printable(text: str) -> str:
-    """Returns a name that can be stored and printed on one line, with other characters escaped."""
-    return escaped(text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
-
-
-def too_large(path: str, size_bytes: int) -> InputError:
-    """Returns the error for a file above ``MAX_IMAGE_BYTES``."""
-    return InputError(
-        f"{printable(path)}: is {size_bytes} bytes; an image of more than {MAX_IMAGE_BYTES} is not read"
-    )
-
-
-class ImageDataset(Dataset):
+class ImageDataset(StoredDataset):
     """Images that the pipeline reads one by one.
 
-    Args:
-        identity: The identity of the dataset.
-        places: The locations of its images, in order.
+    The arguments are those of ``StoredDataset``.
     """
 
-    def __init__(self, identity: DatasetIdentity, places: Sequence[Place]) -> None:
-        super().__init__(identity)
-        self._places = places
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+    _places: Sequence[Place]
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is read later."""
         place = self._places[index]
-        label = None if place.label is None else printable(place.label)
-        return Sample(printable(place.path), partial(self.read, place), label)
+        label = None if place.label is None else printable_name(place.label)
+        return Sample(printable_name(place.path), partial(self.read, place), label)
 
     def labels(self) -> frozenset[str]:
         """Returns the names of all classes."""
-        return frozenset(printable(place.label) for place in self._places if place.label is not None)
+        return frozenset(printable_name(place.label) for place in self._places if place.label is not None)
 
     @abstractmethod
     def read(self, place: Place) -> EncodedImage:
@@ -144,7 +120,7 @@ class FolderDataset(ImageDataset):
     class folders are not. The folder is listed once, when the dataset is opened; a file that is missing or
     unreadable later fails as an input.
 
-    ``root`` is the folder; the other arguments are those of ``ArchiveDataset``.
+    The arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: The folder cannot be read, contains no image, or only some images have a class.
@@ -152,64 +128,35 @@ class FolderDataset(ImageDataset):
 
     backend = "image_folder"
 
-    def __init__(
-        self,
-        root: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        self._root = root
-        places = arrange(_image_paths(root), str(root))
-        super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(places)), places)
+    def _open(self, path: Path) -> int:
+        self._places = arrange(_image_paths(path), str(path))
+        return len(self._places)
 
     def files(self) -> Iterator[Path]:
         """Returns the files of the images."""
-        return (self._root / place.path for place in self._places)
+        return (self._path / place.path for place in self._places)
 
     def read(self, place: Place) -> EncodedImage:
         """Reads one image. An ``OSError`` is left to ``Input.read``, which names the input."""
-        return read_image(self._root / place.path)
-
-
-def read_image(path: Path) -> EncodedImage:
-    """Reads the file of one image.
-
-    Raises:
-        InputError: It is not a file, or larger than an image is.
-        OSError: It cannot be read.
-    """
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path}: is no file that can be read")
-    if status.st_size > MAX_IMAGE_BYTES:
-        raise too_large(str(path), status.st_size)
-    return EncodedImage(path.read_bytes())
+        return read_image(self._path / place.path)
 
 
 def _image_paths(root: Path) -> Iterator[str]:
     """Yields the paths of the images at the top and in the class folders, relative to ``root``."""
-
-    def refuse(error: OSError) -> None:
-        raise DatasetError(f"{error.filename or root}: cannot be read: {error.strerror or error}") from error
-
     try:
-        entries = list(os.scandir(root))
-        for entry in entries:
+        for entry in list(os.scandir(root)):
             if entry.name.startswith("."):
                 continue
             if not entry.is_dir():
                 if is_image(entry.name):
                     yield entry.name
                 continue
-            for folder, _, names in os.walk(entry.path, onerror=refuse):
+            for folder, _, names in walk(Path(entry.path)):
                 inside = Path(folder).relative_to(root).as_posix()
                 paths = (f"{inside}/{name}" for name in names)
                 yield from (path for path in paths if is_image(path))
     except OSError as error:
-        refuse(error)
+        raise DatasetError(f"{error.filename or root}: cannot be read: {error.strerror or error}") from error
 
 
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
@@ -223,12 +170,7 @@ class ArchiveDataset(ImageDataset):
     Nothing is extracted. Samples can be read from several threads. An entry with a wrong checksum fails as an
     input when it is read.
 
-    Args:
-        path: The zip.
-        category: The category, such as ``vision``.
-        checksum: ``sha256:…`` of the zip.
-        name: The name of the dataset; None means the path.
-        version: The manifest's version, where there is one.
+    The arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: The file is no zip, damaged, encrypted or compressed in an unsupported way, or contains
@@ -237,25 +179,16 @@ class ArchiveDataset(ImageDataset):
 
     backend = "zip"
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        self._path = path
+    def _open(self, path: Path) -> int:
         self._lock = Lock()
         self._zip = _open(path)
         try:
             self._entries = _image_entries(self._zip, path)
-            places = arrange(self._entries, str(path))
+            self._places = arrange(self._entries, str(path))
         except DatasetError:
             self._zip.close()
             raise
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(places)), places)
+        return len(self._places)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -291,15 +224,14 @@ class ArchiveDataset(ImageDataset):
                     entry.close()
         except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
             raise InputError(
-                f"input {printable(place.path)}: cannot be read from {self._path}: {one_line(error)}"
+                f"input {printable_name(place.path)}: cannot be read from {self._path}: {one_line(error)}"
             ) from error
 
 
 def _open(path: Path) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(path)
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+        with reading(path):
+            return zipfile.ZipFile(path)
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise DatasetError(f"{path}: is no zip, or a damaged one: {one_line(error)}") from error
 
@@ -308,7 +240,7 @@ def _image_entries(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.Zi
     """Returns the entries of images, by their path without common parent folders."""
     entries = [info for info in archive.infolist() if is_image(info.filename) and not info.is_dir()]
     for info in entries:
-        name = printable(info.filename)
+        name = printable_name(info.filename)
         if info.file_size > MAX_IMAGE_BYTES:
             raise DatasetError(f"{path}: {too_large(info.filename, info.file_size)}")
         if info.flag_bits & _ENCRYPTED:
@@ -321,7 +253,7 @@ def _image_entries(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.Zi
     found = dict(zip(paths, entries, strict=True))
     if len(found) < len(paths):
         [(repeated, _)] = Counter(paths).most_common(1)
-        raise DatasetError(f"{path}: holds {printable(repeated)} twice")
+        raise DatasetError(f"{path}: holds {printable_name(repeated)} twice")
     return found
 
 
@@ -364,7 +296,7 @@ class UrlsDataset(Dataset):
         self._copies = duplicate_input
         checksum = f"sha256:{hashlib.sha256(content).hexdigest()}"
         size = len(self._lines) * duplicate_input
-        super().__init__(DatasetIdentity(CATEGORY, printable(str(path)), None, checksum, size))
+        super().__init__(DatasetIdentity(CATEGORY, printable_name(str(path)), None, checksum, size))
 
     def __iter__(self) -> Iterator[Sample]:
         for copy in range(1, self._copies + 1):
@@ -379,14 +311,14 @@ def _input_id(number: int, text: str, copy: int) -> str:
     The id is stored, and omits the credentials of a URL.
     """
     place = str(number) if copy == 1 else f"{number}.{copy}"
-    return f"{place}:{_shortened(printable(without_credentials(text)))}"
+    return f"{place}:{_shortened(printable_name(without_credentials(text)))}"
 
 
 def _read(path: Path) -> EncodedImage:
     try:
         return read_image(path)
     except ValueError as error:  # a name that no file can have, such as one with a NUL
-        raise InputError(f"{printable(str(path))}: is no path: {error}") from error
+        raise InputError(f"{printable_name(str(path))}: is no path: {error}") from error
 
 
 def _content(path: Path) -> bytes:

@@ -20,9 +20,16 @@ from typing import Any
 import numpy as np
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.datasets.files import RandomAccessFile, read_class_names
-from inferometer.evaluators.datasets.folder import MAX_IMAGE_BYTES, read_image, too_large
+from inferometer.evaluators.datasets.base import Sample, StoredDataset
+from inferometer.evaluators.datasets.files import (
+    MAX_IMAGE_BYTES,
+    RandomAccessFile,
+    read_class_names,
+    read_image,
+    read_whole,
+    reading,
+    too_large,
+)
 from inferometer.manifests.errors import DatasetError, InputError, one_line
 from inferometer.manifests.files import BUILTIN
 
@@ -119,8 +126,8 @@ def _structures(parts: Iterator[tuple[int, bytes]], count: int) -> list[dict[str
 
 NAME = "ilsvrc2012_validation"
 ARCHIVE = "ILSVRC2012_img_val.tar"
-DEVELOPMENT_KIT = "ILSVRC2012_devkit_t12"
-GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
+_DEVELOPMENT_KIT = "ILSVRC2012_devkit_t12"
+_GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 _META = "meta.mat"
 _VALUES = "val.txt"
 _SYNSETS = "synsets.txt"
@@ -137,7 +144,7 @@ class _Member:
     size: int
 
 
-class ValidationDataset(Dataset):
+class ValidationDataset(StoredDataset):
     """The validation images of ILSVRC 2012, in the order of their numbers; labels are WordNet ids.
 
     The classes come from ``val.txt``, with a name and an index in each line, where the index counts the
@@ -147,33 +154,24 @@ class ValidationDataset(Dataset):
     line n of ``synsets.txt`` is the WordNet id of number n. Only those images that are there are samples. An
     image that is damaged or gone fails as an input.
 
-    Args:
-        path: The folder with the images or with ``ILSVRC2012_img_val.tar``, or the tar.
-        category: The category, such as ``vision``.
-        checksum: ``sha256:…`` of the tar, where it is known.
-        name: The name of the dataset; None means ``ilsvrc2012_validation``.
-        version: The manifest's version, where there is one.
+    ``path`` is the folder with the images or with ``ILSVRC2012_img_val.tar``, or the tar; the other arguments
+    are those of ``StoredDataset``.
 
     Raises:
         DatasetError: There are no images or no classes, or a file is damaged.
     """
 
-    backend = NAME
+    backend = default_name = NAME
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
+    def _open(self, path: Path) -> int:
         folder = path if path.is_dir() else path.parent
         self._folder = folder
         self._tar: RandomAccessFile | None = None
         self._members: Mapping[str, _Member] = {}
-        names = _images_of(folder) if path.is_dir() else []
+        names = []
+        if path.is_dir():
+            with reading(path):
+                names = sorted(each.name for each in path.iterdir() if _IMAGE.fullmatch(each.name))
         if not names:
             tar = path / ARCHIVE if path.is_dir() else path
             self._tar = RandomAccessFile(tar)
@@ -183,10 +181,7 @@ class ValidationDataset(Dataset):
             raise DatasetError(f"{path}: holds no images named like ILSVRC2012_val_00000001.JPEG")
         self._names = names
         self._labels = _labels(names, _places(folder), folder)
-        super().__init__(DatasetIdentity(category, name or NAME, version, checksum, len(names)))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return len(names)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is read later."""
@@ -228,21 +223,14 @@ def is_validation(folder: Path, entries: Mapping[str, bool]) -> bool:
         return True
     if not any(_IMAGE.fullmatch(name) for name in entries):
         return False
-    return _find(_places(folder), _VALUES) is not None or _find(_places(folder), GROUND_TRUTH) is not None
-
-
-def _images_of(folder: Path) -> list[str]:
-    try:
-        return sorted(path.name for path in folder.iterdir() if _IMAGE.fullmatch(path.name))
-    except OSError as error:
-        raise DatasetError(f"{folder}: cannot be read: {error.strerror or error}") from error
+    return _find(_places(folder), _VALUES) is not None or _find(_places(folder), _GROUND_TRUTH) is not None
 
 
 def _members(path: Path) -> dict[str, _Member]:
     """Returns the images of the tar, by name."""
     found: dict[str, _Member] = {}
     try:
-        with tarfile.open(path, "r:") as tar:
+        with reading(path), tarfile.open(path, "r:") as tar:
             for entry in tar:
                 name = entry.name.rpartition("/")[2]
                 if entry.isfile() and _IMAGE.fullmatch(name):
@@ -252,14 +240,12 @@ def _members(path: Path) -> dict[str, _Member]:
         raise DatasetError(
             f"{path}: is truncated or damaged after byte {last.offset + last.size}: {one_line(error)}"
         ) from error
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
     return found
 
 
 def _places(folder: Path) -> tuple[Path, ...]:
     """Returns the paths to search for the files with the classes, in order."""
-    kits = (base / DEVELOPMENT_KIT / "data" for base in (folder, folder.parent))
+    kits = (base / _DEVELOPMENT_KIT / "data" for base in (folder, folder.parent))
     return (folder, *kits, folder.parent)
 
 
@@ -277,8 +263,8 @@ def _labels(names: list[str], places: tuple[Path, ...], folder: Path) -> list[st
     truth_path, truth, meta = _kit(places)
     if truth is None:
         raise DatasetError(
-            f"{folder}: has no {_VALUES} and no {GROUND_TRUTH} for the images; put one of them beside them, "
-            f"or the folder {DEVELOPMENT_KIT}"
+            f"{folder}: has no {_VALUES} and no {_GROUND_TRUTH} for the images; put one of them beside them, "
+            f"or the folder {_DEVELOPMENT_KIT}"
         )
     classes = _numbers(truth_path, truth)
     ids = _ids_of_numbers(meta, places, truth_path)
@@ -299,16 +285,8 @@ def _id(source: Path, name: str, number: int | None, ids: tuple[str, ...], first
 
 
 def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_TEXT_BYTES + 1)
-        if len(content) <= _MAX_TEXT_BYTES:
-            return content.decode("utf-8")
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"{path}: is not UTF-8 at byte {error.start}") from error
-    raise DatasetError(f"{path}: is larger than {_MAX_TEXT_BYTES} bytes")
+    with reading(path):
+        return read_whole(path, _MAX_TEXT_BYTES).decode("utf-8")
 
 
 def _of_values(path: Path) -> dict[str, int]:
@@ -350,11 +328,11 @@ def _wordnet_ids(path: Path) -> tuple[str, ...]:
 
 def _kit(places: tuple[Path, ...]) -> tuple[Path, str | None, bytes | None]:
     """Returns the ground truth with its path, and ``meta.mat``, from files or the kit's archive."""
-    truth, meta = _find(places, GROUND_TRUTH), _find(places, _META)
+    truth, meta = _find(places, _GROUND_TRUTH), _find(places, _META)
     if truth is not None:
         return truth, _text(truth), None if meta is None else meta.read_bytes()
     archive = next(
-        (found for ending in (".tar.gz", ".tar") if (found := _find(places, DEVELOPMENT_KIT + ending))), None
+        (found for ending in (".tar.gz", ".tar") if (found := _find(places, _DEVELOPMENT_KIT + ending))), None
     )
     if archive is None:
         return Path(), None, None
@@ -363,10 +341,10 @@ def _kit(places: tuple[Path, ...]) -> tuple[Path, str | None, bytes | None]:
         with tarfile.open(archive) as tar:
             for entry in tar:
                 name = entry.name.rpartition("/")[2]
-                file = tar.extractfile(entry) if name in {GROUND_TRUTH, _META} else None
+                file = tar.extractfile(entry) if name in {_GROUND_TRUTH, _META} else None
                 if file is not None:
                     contents[name] = file.read(_MAX_TEXT_BYTES)
-        return archive / GROUND_TRUTH, contents[GROUND_TRUTH].decode("ascii"), contents.get(_META)
+        return archive / _GROUND_TRUTH, contents[_GROUND_TRUTH].decode("ascii"), contents.get(_META)
     except (tarfile.TarError, EOFError, OSError, KeyError, UnicodeDecodeError) as error:
         raise DatasetError(f"{archive}: is damaged, or no archive of the kit: {one_line(error)}") from error
 

@@ -6,10 +6,10 @@ in folders of images and masks or in PASCAL VOC's.
 
 from __future__ import annotations
 
-import os
 import struct
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,15 +22,21 @@ from inferometer.agent.preprocessing.image_decoder import FORMATS, PILLOW_ERRORS
 from inferometer.evaluators.datasets.base import (
     IGNORED_CLASS,
     ClassMap,
-    Dataset,
-    DatasetIdentity,
     Sample,
+    StoredDataset,
     TargetImage,
     Truth,
     UnreadClassMap,
 )
-from inferometer.evaluators.datasets.files import read_class_names
-from inferometer.evaluators.datasets.folder import is_image, printable, read_image
+from inferometer.evaluators.datasets.files import (
+    is_image,
+    is_shown,
+    printable_name,
+    read_class_names,
+    read_image,
+    reading,
+    walk,
+)
 from inferometer.manifests.errors import DatasetError, InputError, one_line
 
 INPUTS, TARGETS = "inputs", "targets"
@@ -51,25 +57,20 @@ class Pair(NamedTuple):
     truth: Path
 
 
-class PairsDataset(Dataset):
+class PairsDataset(StoredDataset):
     """Images with their ground truth in another file. Both are read later, on demand.
 
-    Args:
-        identity: The identity of the dataset.
-        pairs: The files, in order.
+    The arguments are those of ``StoredDataset``.
     """
 
-    def __init__(self, identity: DatasetIdentity, pairs: Sequence[Pair]) -> None:
-        super().__init__(identity)
-        self._pairs = pairs
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+    _pairs: Sequence[Pair]
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is read later."""
         pair = self._pairs[index]
-        return Sample(printable(pair.name), partial(read_image, pair.image), truth=self.truth(pair.truth))
+        return Sample(
+            printable_name(pair.name), partial(read_image, pair.image), truth=self.truth(pair.truth)
+        )
 
     @abstractmethod
     def truth(self, path: Path) -> Callable[[], Truth]:
@@ -86,7 +87,7 @@ class PairedFolderDataset(PairsDataset):
     A target is grey or in colour, as its file is; 16 bits become 8, and transparency is dropped. Its size is
     that of the model's output, such as twice the input's.
 
-    The arguments are those of ``MaskFolderDataset``.
+    The arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: An input has no target, or a target no input.
@@ -94,17 +95,9 @@ class PairedFolderDataset(PairsDataset):
 
     backend = "paired_folder"
 
-    def __init__(
-        self,
-        root: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        pairs = paired(root, INPUTS, TARGETS)
-        super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(pairs)), pairs)
+    def _open(self, path: Path) -> int:
+        self._pairs = paired(path, INPUTS, TARGETS)
+        return len(self._pairs)
 
     def truth(self, path: Path) -> Callable[[], Truth]:
         """Returns the function that reads a target."""
@@ -122,16 +115,15 @@ def paired(root: Path, images: str, truths: str) -> list[Pair]:
     Raises:
         DatasetError: A folder cannot be read, an image has no partner, or a name stands for two files.
     """
-    firsts, seconds = _by_stem(root / images, is_image), _by_stem(root / truths, _is_shown)
+    firsts, seconds = _by_stem(root / images, is_image), _by_stem(root / truths, is_shown)
     if not firsts:
         raise DatasetError(f"{root / images}: holds no images")
     for stem, path in firsts.items():
         if stem not in seconds:
-            raise DatasetError(
-                f"{path}: there is no {truths}/{printable(stem)}.*; each image requires what is true of it"
-            )
+            missing = f"{truths}/{printable_name(stem)}.*"
+            raise DatasetError(f"{path}: there is no {missing}; each image requires what is true of it")
     if alone := sorted(seconds.keys() - firsts.keys()):
-        raise DatasetError(f"{seconds[alone[0]]}: there is no image {images}/{printable(alone[0])}.*")
+        raise DatasetError(f"{seconds[alone[0]]}: there is no image {images}/{printable_name(alone[0])}.*")
     return [
         Pair(path.relative_to(root / images).as_posix(), path, seconds[stem])
         for stem, path in sorted(firsts.items())
@@ -140,16 +132,12 @@ def paired(root: Path, images: str, truths: str) -> list[Pair]:
 
 def _by_stem(folder: Path, accepted: Callable[[str], bool]) -> dict[str, Path]:
     """Returns the files of a folder by their path without the suffix."""
-
-    def refuse(error: OSError) -> None:
-        raise DatasetError(
-            f"{error.filename or folder}: cannot be read: {error.strerror or error}"
-        ) from error
-
     found: dict[str, Path] = {}
-    for place, folders, names in os.walk(folder, onerror=refuse):
+    for place, folders, names in walk(folder):
         folders.sort()
-        for path in _accepted(folder, Path(place), sorted(names), accepted):
+        for path in (Path(place, name) for name in sorted(names)):
+            if not accepted(path.relative_to(folder).as_posix()):
+                continue
             stem = path.relative_to(folder).with_suffix("").as_posix()
             if stem in found:
                 raise DatasetError(
@@ -159,33 +147,28 @@ def _by_stem(folder: Path, accepted: Callable[[str], bool]) -> dict[str, Path]:
     return found
 
 
-def _accepted(
-    root: Path, place: Path, names: Iterable[str], accepted: Callable[[str], bool]
-) -> Iterator[Path]:
-    paths = (place / name for name in names)
-    return (path for path in paths if accepted(path.relative_to(root).as_posix()))
-
-
-def _is_shown(path: str) -> bool:
-    return not any(part.startswith(".") for part in path.split("/"))
-
-
 def read_target(path: Path) -> TargetImage:
     """Reads the image that a model should make.
 
     Raises:
         DatasetError: The file cannot be read, or is not an image.
     """
-    try:
+    with _decoding("target", path):
         image = open_image(read_image(path).content, FORMATS)
         image.load()
         grey = image.mode in _GREY_MODES or image.mode.startswith("I;16")
         pixels = np.array(in_mode(image, "L" if grey else "RGB"))
-    except OSError as error:
-        raise DatasetError(f"target {path}: cannot be read: {error.strerror or error}") from error
-    except (InputError, Image.DecompressionBombError, *PILLOW_ERRORS) as error:
-        raise DatasetError(f"target {path}: {one_line(error)}") from error
     return TargetImage(pixels[..., np.newaxis] if grey else pixels)
+
+
+@contextmanager
+def _decoding(what: str, path: Path) -> Iterator[None]:
+    """Raises DatasetError where the file of a truth cannot be read, or is not an image."""
+    try:
+        with reading(f"{what} {path}"):
+            yield
+    except (InputError, Image.DecompressionBombError, *PILLOW_ERRORS) as error:
+        raise DatasetError(f"{what} {path}: {one_line(error)}") from error
 
 
 IMAGES, MASKS = "images", "masks"
@@ -238,7 +221,7 @@ class MaskFolderDataset(_ClassMapsDataset):
     with a palette, of which the places count and not the colours. 255 is ignored, and in 16 bits 65535 too.
     A ``classes.txt`` names the classes, one a line; with more than 255 of them, 255 is a class.
 
-    ``root`` is the folder; the other arguments are those of ``ArchiveDataset``.
+    The arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: An image has no mask or a mask no image, or the names of the classes are damaged.
@@ -246,18 +229,10 @@ class MaskFolderDataset(_ClassMapsDataset):
 
     backend = "mask_folder"
 
-    def __init__(
-        self,
-        root: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        self._classes = read_class_names(root / "classes.txt") or ()
-        pairs = paired(root, IMAGES, MASKS)
-        super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(pairs)), pairs)
+    def _open(self, path: Path) -> int:
+        self._classes = read_class_names(path / "classes.txt") or ()
+        self._pairs = paired(path, IMAGES, MASKS)
+        return len(self._pairs)
 
 
 class VocSegmentationDataset(_ClassMapsDataset):
@@ -267,7 +242,7 @@ class VocSegmentationDataset(_ClassMapsDataset):
     folder, the images in ``val.txt`` are meant; without lists, all that have a mask. The classes are VOC's 20
     and the background, or those of a ``classes.txt`` in the folder. 255, the border of objects, is ignored.
 
-    The arguments are those of ``MaskFolderDataset``.
+    The arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: An image of the list is missing, or its mask is.
@@ -275,20 +250,12 @@ class VocSegmentationDataset(_ClassMapsDataset):
 
     backend = "voc_segmentation"
 
-    def __init__(
-        self,
-        root: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        folder = root if root.is_dir() else root.parents[len(VOC_LISTS.parts)]
-        listed = root / VOC_LISTS / "val.txt" if root.is_dir() else root
+    def _open(self, path: Path) -> int:
+        folder = path if path.is_dir() else path.parents[len(VOC_LISTS.parts)]
+        listed = path / VOC_LISTS / "val.txt" if path.is_dir() else path
         self._classes = read_class_names(folder / "classes.txt") or VOC_CLASSES
-        pairs = [_voc_pair(folder, stem, listed) for stem in _voc_names(folder, listed)]
-        super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(pairs)), pairs)
+        self._pairs = [_voc_pair(folder, stem, listed) for stem in _voc_names(folder, listed)]
+        return len(self._pairs)
 
 
 def is_voc_list(path: Path) -> bool:
@@ -301,15 +268,11 @@ def is_voc_list(path: Path) -> bool:
 
 
 def _voc_names(folder: Path, listed: Path) -> list[str]:
-    try:
+    with reading(listed):
         if listed.exists():
             names = listed.read_text(encoding="utf-8").split()
         else:
             names = sorted(path.stem for path in (folder / VOC_MASKS).glob("*.png"))
-    except OSError as error:
-        raise DatasetError(f"{listed}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"{listed}: is not UTF-8 at byte {error.start}") from error
     if not names:
         raise DatasetError(f"{listed if listed.exists() else folder / VOC_MASKS}: names no images")
     return names
@@ -317,7 +280,7 @@ def _voc_names(folder: Path, listed: Path) -> list[str]:
 
 def _voc_pair(folder: Path, stem: str, listed: Path) -> Pair:
     if "/" in stem or stem.startswith("."):
-        raise DatasetError(f"{listed}: {printable(stem)} is no name of an image")
+        raise DatasetError(f"{listed}: {printable_name(stem)} is no name of an image")
     pair = Pair(f"{stem}.jpg", folder / VOC_IMAGES / f"{stem}.jpg", folder / VOC_MASKS / f"{stem}.png")
     for path in pair[1:]:
         if not path.exists():
@@ -336,14 +299,10 @@ def read_mask(path: Path, classes: tuple[str, ...] = ()) -> ClassMap:
         DatasetError: The file cannot be read, is neither a grey PNG nor one with a palette, or has a number
             that is not a class.
     """
-    try:
+    with _decoding("mask", path):
         content = read_image(path).content
         image = open_image(content, ("PNG",))
         image.load()
-    except OSError as error:
-        raise DatasetError(f"mask {path}: cannot be read: {error.strerror or error}") from error
-    except (InputError, Image.DecompressionBombError, *PILLOW_ERRORS) as error:
-        raise DatasetError(f"mask {path}: {one_line(error)}") from error
     numbers = _numbers(path, image, content)
     ignored = numbers == _IGNORED if len(classes) <= _MOST_BYTE_CLASSES else np.zeros(numbers.shape, bool)
     if image.mode.startswith("I"):

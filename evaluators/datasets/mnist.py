@@ -11,7 +11,6 @@ import math
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Pixels
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.datasets.base import LoadedDataset, Sample
 from inferometer.manifests.errors import DatasetError, one_line
 
 
@@ -93,18 +92,14 @@ def _content(file: _Reader, size: int) -> bytes:
 _IMAGES = re.compile(r"(.*)images([-.])idx3-ubyte(\.gz)?")
 
 
-class IdxDataset(Dataset):
+class IdxDataset(LoadedDataset):
     """The grey images of an idx file, with the labels from the label file, in the order of the files.
 
     Labels are the digits, as text. All images are in memory.
 
-    Args:
-        path: The file of the images, such as ``t10k-images-idx3-ubyte`` or with ``.gz``, or the folder with
-            it, where the images for training are chosen if they are there.
-        category: The category, such as ``vision``.
-        checksum: Of nothing: the dataset is in two files.
-        name: The name of the dataset; None means the path.
-        version: The manifest's version, where there is one.
+    ``path`` is the file of the images, such as ``t10k-images-idx3-ubyte`` or with ``.gz``, or the folder with
+    it, where the images for training are chosen if they are there; the other arguments are those of
+    ``StoredDataset``.
 
     Raises:
         DatasetError: A file is missing, truncated or of another format, or the two do not belong together.
@@ -112,18 +107,10 @@ class IdxDataset(Dataset):
 
     backend = "mnist"
     labels_are_indices = True
+    is_one_file = False
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        self._path = path
-        images = images_file(path) if path.is_dir() else path
+    def _open(self, path: Path) -> int:
+        images = _images_file(path) if path.is_dir() else path
         if images is None:
             raise DatasetError(f"{path}: holds no file like train-images-idx3-ubyte, also with .gz")
         labels = _labels_file(images)
@@ -132,22 +119,11 @@ class IdxDataset(Dataset):
             raise DatasetError(
                 f"{labels}: has {len(self._labels)} labels, and {images} has {len(self._images)} images"
             )
-        super().__init__(DatasetIdentity(category, name or str(path), version, None, len(self._images)))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return len(self._images)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is in memory."""
         return Sample(str(index), Pixels(self._images[index]), str(int(self._labels[index])), True)
-
-    def __reduce__(self) -> tuple[Callable[..., IdxDataset], tuple[Path, DatasetIdentity]]:
-        """Pickles the path; another process reads the files again."""
-        return _reopened, (self._path, self.identity)
-
-
-def _reopened(path: Path, identity: DatasetIdentity) -> IdxDataset:
-    return IdxDataset(path, identity.category, name=identity.name, version=identity.version)
 
 
 def is_images_file(name: str) -> bool:
@@ -155,12 +131,8 @@ def is_images_file(name: str) -> bool:
     return _IMAGES.fullmatch(name) is not None
 
 
-def images_file(folder: Path) -> Path | None:
-    """Returns the file of the images in a folder, rather that for training than another one; None without.
-
-    Raises:
-        OSError: The folder cannot be listed.
-    """
+def _images_file(folder: Path) -> Path | None:
+    """Returns the file of the images in a folder, rather that for training than another one; None without."""
     found = sorted(path for path in folder.iterdir() if is_images_file(path.name))
     return min(found, key=lambda path: ("train" not in path.name, path.name), default=None)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,11 +19,11 @@ from inferometer.agent.artifacts.downloads import SHA256, digest
 from inferometer.agent.artifacts.files import ArtifactCache, get_file
 from inferometer.agent.artifacts.locations import refer
 from inferometer.evaluators.datasets import cifar10, coco, ilsvrc2012, masks, mnist, voc
-from inferometer.evaluators.datasets import masks as pairs
 from inferometer.evaluators.datasets.arrays import ArrayInputs, NamedArrayInputs, SyntheticDataset
 from inferometer.evaluators.datasets.base import Dataset, Subset
 from inferometer.evaluators.datasets.caffe_lmdb import DATA_FILE
-from inferometer.evaluators.datasets.folder import FORMATS, UrlsDataset, is_image
+from inferometer.evaluators.datasets.files import FORMATS, is_image
+from inferometer.evaluators.datasets.folder import UrlsDataset
 from inferometer.evaluators.datasets.recordio import MAGIC_BYTES, SUFFIX
 from inferometer.evaluators.datasets.tables import is_values_table
 from inferometer.manifests.catalog import Catalog
@@ -36,11 +36,12 @@ from inferometer.manifests.errors import (
     printable,
     suggestion,
 )
-from inferometer.manifests.schema import Backend, DatasetManifest, ModelManifest, TensorSpec
+from inferometer.manifests.inputs import TensorSpec
+from inferometer.manifests.schema import Backend, DatasetManifest, ModelManifest
 
 BACKENDS: tuple[str, ...] = tuple(filter(None, get_args(Backend)))
 """The names of the formats."""
-LOOKED_FOR = (
+_LOOKED_FOR = (
     f"a folder of class folders with images ({', '.join(FORMATS)}), or images alone, a .zip of the same, a "
     ".rec, an LMDB's data.mdb, an .npz, CIFAR-10's data_batch_1, MNIST's train-images-idx3-ubyte, "
     "ILSVRC2012_img_val.tar or its images, COCO's annotations.json with images, VOC's Annotations with "
@@ -50,7 +51,7 @@ LOOKED_FOR = (
 _PAIRS = {
     "mask_folder": {masks.IMAGES, masks.MASKS},
     "voc_segmentation": {masks.VOC_IMAGES, masks.VOC_MASKS},
-    "paired_folder": {pairs.INPUTS, pairs.TARGETS},
+    "paired_folder": {masks.INPUTS, masks.TARGETS},
 }
 """Folders that are one dataset where they lie beside each other, and no class folders."""
 _BEGIN_BYTES = 4096
@@ -69,15 +70,16 @@ def backend_of(path: Path) -> str:
         DatasetError: There is nothing, no known format, or more than one.
     """
     try:
-        found = _in_folder(path) if path.is_dir() else _of_file(path)
+        of_file = islice(chain(_of_name(path), _of_content(path)), 1)  # one by its name or content
+        found = _in_folder(path) if path.is_dir() else list(of_file)
         missing = not found and not path.exists()
     except OSError as error:
         raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
     if missing:
-        raise DatasetError(f"dataset {path} does not exist; accepted: {LOOKED_FOR}")
+        raise DatasetError(f"dataset {path} does not exist; accepted: {_LOOKED_FOR}")
     if not found:
         what = "holds no images" if path.is_dir() else "is none that can be read"
-        raise DatasetError(f"dataset {path} {what}; accepted: {LOOKED_FOR}")
+        raise DatasetError(f"dataset {path} {what}; accepted: {_LOOKED_FOR}")
     if len(found) > 1:
         raise DatasetError(
             f"dataset {path} may be {' or '.join(found)}; name a file in it, or the format as data_backend"
@@ -96,12 +98,8 @@ def may_hold_tensors(path: Path) -> bool:
         return False
 
 
-def place_of(path: Path, backend: str) -> Path:
-    """Returns the path that the reader of a format opens, where ``path`` is a folder with it.
-
-    Raises:
-        DatasetError: The folder has no such file, or several.
-    """
+def _place_of(path: Path, backend: str) -> Path:
+    """Returns the path that the reader of a format opens, where ``path`` is a folder with it."""
     try:
         if not path.is_dir() or backend not in _SUFFIXES:
             return path
@@ -118,6 +116,14 @@ def place_of(path: Path, backend: str) -> Path:
 
 
 _SUFFIXES = {"recordio": SUFFIX, "npz": ".npz", "zip": ".zip"}
+_BY_SUFFIX = {suffix: backend for backend, suffix in _SUFFIXES.items()} | {
+    ".mdb": "caffe_lmdb",
+    ".lmdb": "caffe_lmdb",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
 
 
 def _in_folder(path: Path) -> list[str]:
@@ -127,51 +133,36 @@ def _in_folder(path: Path) -> list[str]:
     folders = {name for name, is_folder in entries.items() if is_folder}
     if found := [backend for backend, names in _PAIRS.items() if names <= folders]:
         return found
-    rules: dict[str, Callable[[str, bool], bool]] = {
-        "recordio": lambda name, is_folder: not is_folder and name.casefold().endswith(SUFFIX),
-        "caffe_lmdb": lambda name, is_folder: not is_folder and name == DATA_FILE,
-        "npz": lambda name, is_folder: not is_folder and name.casefold().endswith(".npz"),
-        "cifar10": lambda name, is_folder: (
-            name in cifar10.FOLDERS if is_folder else cifar10.is_batch(name) or name in cifar10.ARCHIVES
-        ),
-        "mnist": lambda name, is_folder: not is_folder and mnist.is_images_file(name),
+    files = entries.keys() - folders
+    is_there = {
+        "recordio": any(name.casefold().endswith(SUFFIX) for name in files),
+        "caffe_lmdb": DATA_FILE in files,
+        "npz": any(name.casefold().endswith(".npz") for name in files),
+        "cifar10": any(cifar10.is_batch(name) or name in cifar10.ARCHIVES for name in files)
+        or not folders.isdisjoint(cifar10.FOLDERS),
+        "mnist": any(map(mnist.is_images_file, files)),
     }
-    found = [
-        backend
-        for backend, rule in rules.items()
-        if any(rule(name, folder) for name, folder in entries.items())
-    ]
-    if of_objects := _of_objects(path, entries):
-        found.append(of_objects)
+    found = [backend for backend, there in is_there.items() if there]
+    if voc.ANNOTATIONS in folders and voc.IMAGES in folders:
+        found.append("voc")
+    elif coco.FILE in files or (coco.FOLDER in folders and any((path / coco.FOLDER).glob(coco.INSTANCES))):
+        found.append("coco")
     elif ilsvrc2012.is_validation(path, entries):
         found.append("ilsvrc2012_validation")
     elif any(_is_images(path, name, is_folder, shallow=bool(found)) for name, is_folder in entries.items()):
         found.append("image_folder")
-        _refuse_parts(path, [name for name, is_folder in entries.items() if is_folder])
+        _refuse_parts(path, folders)
     if not found and any(name.casefold().endswith(".zip") for name in entries):
         found.append("zip")
     return found
 
 
-def _of_objects(path: Path, entries: Mapping[str, bool]) -> str:
-    """Returns the format of a folder with images and their objects, not only the dataset's images."""
-    if entries.get(voc.ANNOTATIONS) and entries.get(voc.IMAGES):
-        return "voc"
-    instances = entries.get(coco.FOLDER) and any((path / coco.FOLDER).glob(coco.INSTANCES))
-    return "coco" if entries.get(coco.FILE) is False or instances else ""
-
-
-def _refuse_parts(path: Path, folders: Sequence[str]) -> None:
+def _refuse_parts(path: Path, folders: Set[str]) -> None:
     """Raises DatasetError where the folders are parts with class folders each, and no classes."""
-    if folders and _PARTS.issuperset(folders) and all(_has_folder(path / name) for name in folders):
-        raise DatasetError(
-            f"dataset {path} holds the parts {' and '.join(sorted(folders))}; name one of them"
-        )
-
-
-def _has_folder(path: Path) -> bool:
-    with os.scandir(path) as listed:
-        return any(entry.is_dir() for entry in listed)
+    parts = [path / name for name in sorted(folders & _PARTS)]
+    if parts and folders <= _PARTS and all(any(map(Path.is_dir, part.iterdir())) for part in parts):
+        shown = " and ".join(part.name for part in parts)
+        raise DatasetError(f"dataset {path} holds the parts {shown}; name one of them")
 
 
 def _is_images(path: Path, name: str, is_folder: bool, *, shallow: bool) -> bool:
@@ -182,24 +173,8 @@ def _is_images(path: Path, name: str, is_folder: bool, *, shallow: bool) -> bool
     return any(map(is_image, paths))
 
 
-def _of_file(path: Path) -> list[str]:
-    """Returns the formats that a file may have: one by its name or content, or none."""
-    return list(islice(_of_name(path), 1)) or list(islice(_of_content(path), 1))
-
-
 def _of_name(path: Path) -> Iterator[str]:
     name, suffix = path.name, path.suffix.casefold()
-    by_suffix = {
-        SUFFIX: "recordio",
-        ".npz": "npz",
-        ".zip": "zip",
-        ".mdb": "caffe_lmdb",
-        ".lmdb": "caffe_lmdb",
-        ".jsonl": "jsonl",
-        ".ndjson": "jsonl",
-        ".csv": "csv",
-        ".tsv": "csv",
-    }
     if not path.is_file():
         if cifar10.is_batch(name) and path.parent.is_file():
             yield "cifar10"
@@ -208,8 +183,8 @@ def _of_name(path: Path) -> Iterator[str]:
         yield "values_csv"
     if masks.is_voc_list(path):
         yield "voc_segmentation"
-    if suffix in by_suffix:
-        yield by_suffix[suffix]
+    if suffix in _BY_SUFFIX:
+        yield _BY_SUFFIX[suffix]
     if cifar10.is_batch(name) or name in cifar10.ARCHIVES:
         yield "cifar10"
     if mnist.is_images_file(name):
@@ -281,24 +256,23 @@ def open_dataset(
             f"configuration file under datasets: {manifest.name}"
         )
     path = Path(manifest.path) if manifest.source is None else manifest.source.parent / manifest.path
+    named = {"name": manifest.name, "version": manifest.version}
     if manifest.obtain or manifest.backend:
         backend = manifest.backend or backend_of(path)
         if not manifest.checksum and (path.exists() or manifest.obtain):
-            return _opened(path, backend, manifest.category, manifest.name, manifest.version, None, tensors)
+            return _opened(path, backend, manifest.category, tensors, **named)
     if path.is_dir():
         if manifest.checksum:
             raise DatasetError(
                 f"{manifest.source}: field checksum: {path} is a folder, which has none; leave it out, "
                 "or zip the folder"
             )
-        return _opened(
-            path, backend_of(path), manifest.category, manifest.name, manifest.version, None, tensors
-        )
+        return _opened(path, backend_of(path), manifest.category, tensors, **named)
     try:
         file = get_file(refer(manifest, "path", manifest.path, manifest.checksum), cache)
     except ArtifactError as error:
         raise DatasetError(str(error)) from error
-    return _open_file(file.path, manifest.category, manifest.name, manifest.version, file.checksum, tensors)
+    return _open_file(file.path, manifest.category, tensors, checksum=file.checksum, **named)
 
 
 def open_path(
@@ -309,7 +283,7 @@ def open_path(
     Args:
         path: A file or a folder.
         category: The category, such as ``vision``.
-        backend: The name of its format, one of ``detection.BACKENDS``; None finds it out.
+        backend: The name of its format, one of ``BACKENDS``; None finds it out.
         tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
 
     Raises:
@@ -319,58 +293,60 @@ def open_path(
     if backend is not None:
         if backend not in _READERS:
             raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
-        return _opened(path, backend, category, None, None, None, tensors)
+        return _opened(path, backend, category, tensors)
     try:
         is_file = path.is_file()
     except OSError as error:
         raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
     if is_file:
-        return _open_file(path, category, None, None, None, tensors)
-    return _opened(path, backend_of(path), category, None, None, None, tensors)
+        return _open_file(path, category, tensors)
+    return _opened(path, backend_of(path), category, tensors)
 
 
 def _open_file(
     path: Path,
     category: str,
-    name: str | None,
-    version: str | None,
-    checksum: str | None,
     tensors: Sequence[TensorSpec],
+    *,
+    checksum: str | None = None,
+    **named: str | None,
 ) -> Dataset:
     """Opens a file that is one of the formats, or that an installed plug-in reads.
 
     A plug-in registers a ``Dataset`` as an entry point in the group ``inferometer.datasets``; the entry
-    point's name is the suffix of its files. ``checksum`` is the file's SHA-256, if it is known.
+    point's name is the suffix of its files. ``checksum`` is the file's SHA-256, if it is known; ``named`` is
+    the name and the version of the manifest, if there is one.
     """
     suffix = path.suffix.casefold()
     announced = tuple(metadata.entry_points(group=ENTRY_POINTS, name=suffix.removeprefix(".")))
     if not announced or suffix in {".npz", ".zip"}:
-        return _opened(path, backend_of(path), category, name, version, checksum, tensors)
+        return _opened(path, backend_of(path), category, tensors, checksum=checksum, **named)
     try:
         kind: Callable[..., Dataset] = announced[0].load()
     except IMPORT_FAILURES as error:
         raise DatasetError(
             f"dataset {path}: {announced[0].value} cannot be imported: {one_line(error)}"
         ) from error
-    return kind(path, category, checksum=checksum or _digest(path), name=name, version=version)
+    unnamed: dict[str, str | None] = {"name": None, "version": None}
+    return kind(path, category, checksum=checksum or _digest(path), **unnamed | named)
 
 
 def _opened(
     path: Path,
     backend: str,
     category: str,
-    name: str | None,
-    version: str | None,
-    checksum: str | None,
     tensors: Sequence[TensorSpec],
+    *,
+    checksum: str | None = None,
+    **named: str | None,
 ) -> Dataset:
-    place = place_of(path, backend)
+    place = _place_of(path, backend)
     if checksum is None and backend in _DIGESTED:
         checksum = _digest(place)
     module, _, reader = _READERS[backend].partition(":")
     kind: Callable[..., Dataset] = getattr(import_module(f"{__package__}.{module}"), reader)
     arrays = {"tensors": tensors} if backend == "npz" else {}
-    return kind(place, category, checksum=checksum, name=name, version=version, **arrays)
+    return kind(place, category, checksum=checksum, **named, **arrays)
 
 
 def _digest(path: Path) -> str:
@@ -386,8 +362,8 @@ class DatasetChoice:
 
     Attributes:
         name: The name in its manifest.
-        path: A dataset in one of the formats of ``detection.BACKENDS``; with a name too, it is where that
-            dataset lies, which the user obtained.
+        path: A dataset in one of the formats of ``BACKENDS``; with a name too, it is where that dataset
+            lies, which the user obtained.
         backend: The name of its format; None finds it out.
         category: The category that a dataset of a name must have, and one at a path gets; None means any.
         urls_path: A file with one URL or path a line.
@@ -431,7 +407,7 @@ class DatasetChoice:
         """The number of inputs in memory; None if they are not in memory."""
         if self.array is None or isinstance(self.array, np.ndarray):
             return None if self.array is None else len(self.array)
-        arrays = list(self.array.values() if isinstance(self.array, Mapping) else self.array)
+        arrays = self.array.values() if isinstance(self.array, Mapping) else self.array
         return min(map(len, arrays), default=0)
 
     @property
@@ -459,14 +435,8 @@ class DatasetChoice:
             DatasetError: It cannot be opened.
             ConfigurationError: A path is given beside the name of a dataset that has its own.
         """
-        opened = self._open(catalog, cache, tensors)
-        return None if opened is None else self._subset(opened)
-
-    def _open(
-        self, catalog: Catalog, cache: ArtifactCache | None, tensors: Sequence[TensorSpec]
-    ) -> Dataset | None:
         if self.urls_path:
-            return UrlsDataset(self.urls_path, duplicate_input=self.duplicates)
+            return self._subset(UrlsDataset(self.urls_path, duplicate_input=self.duplicates))
         if self.name and self.path:
             obtained = (dataset.name.casefold() for dataset in catalog.datasets if dataset.obtain)
             if self.name.casefold() not in obtained:
@@ -475,9 +445,10 @@ class DatasetChoice:
                 )
         if self.name:
             manifest = catalog.find_dataset(self.name, category=self.category)
-            return open_dataset(manifest.at(self.path) if self.path else manifest, cache, tensors)
+            manifest = manifest.at(self.path) if self.path else manifest
+            return self._subset(open_dataset(manifest, cache, tensors))
         if self.path:
-            return open_path(self.path, self.category or "vision", self.backend, tensors)
+            return self._subset(open_path(self.path, self.category or "vision", self.backend, tensors))
         return None
 
     def _subset(self, dataset: Dataset) -> Dataset:

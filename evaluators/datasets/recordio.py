@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,16 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.datasets.files import RandomAccessFile, read_class_names
-from inferometer.evaluators.datasets.folder import MAX_IMAGE_BYTES, too_large
+from inferometer.evaluators.datasets.base import Sample, StoredDataset
+from inferometer.evaluators.datasets.files import (
+    MAX_IMAGE_BYTES,
+    RandomAccessFile,
+    read_class_names,
+    reading,
+    too_large,
+)
 from inferometer.manifests.errors import DatasetError, InputError
 
 MAGIC = 0xCED7230A
 MAGIC_BYTES = struct.pack("<I", MAGIC)
 HEADER = struct.Struct("<II")
 """The two words before the content of a part."""
-MAX_PART_BYTES = (1 << 29) - 1
+_MAX_PART_BYTES = (1 << 29) - 1
 _LENGTH_BITS = 29
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _CHECKED = 64
@@ -38,7 +42,7 @@ _FIRST_CHUNK_BYTES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RecordPlaces:
+class _RecordPlaces:
     """The places of the records of a file, in the file's order.
 
     Attributes:
@@ -50,9 +54,9 @@ class RecordPlaces:
     ends: NDArray[np.int64]
 
 
-def split_word(word: int) -> tuple[int, int]:
+def _split_word(word: int) -> tuple[int, int]:
     """Returns the flag and the length in the second word of a part."""
-    return word >> _LENGTH_BITS, word & MAX_PART_BYTES
+    return word >> _LENGTH_BITS, word & _MAX_PART_BYTES
 
 
 def padded(length: int) -> int:
@@ -75,8 +79,8 @@ def framed(content: bytes) -> bytes:
     parts = [content[start:end] for start, end in zip(starts, [*cuts, len(content)], strict=True)]
     record = bytearray()
     for place, part in enumerate(parts):
-        if len(part) > MAX_PART_BYTES:
-            raise InputError(f"has {len(content)} bytes; a part of a record has at most {MAX_PART_BYTES}")
+        if len(part) > _MAX_PART_BYTES:
+            raise InputError(f"has {len(content)} bytes; a part of a record has at most {_MAX_PART_BYTES}")
         flag = _WHOLE
         if len(parts) > 1:
             flag = _FIRST if place == 0 else _LAST if place == len(parts) - 1 else _MIDDLE
@@ -85,14 +89,11 @@ def framed(content: bytes) -> bytes:
     return bytes(record)
 
 
-def join_parts(record: bytes) -> bytes:
+def _join_parts(record: bytes) -> bytes:
     """Returns the content of a record in several parts.
 
     Args:
         record: From its first word to its end at least.
-
-    Raises:
-        InputError: A part is damaged; the message begins with its offset in the record.
     """
     parts: list[bytes] = []
     offset = 0
@@ -100,7 +101,7 @@ def join_parts(record: bytes) -> bytes:
         if len(record) < offset + HEADER.size:
             raise InputError(f"part {len(parts)} at byte {offset} of the record is cut off")
         magic, word = HEADER.unpack_from(record, offset)
-        flag, length = split_word(word)
+        flag, length = _split_word(word)
         expected = (_WHOLE, _FIRST) if not parts else (_MIDDLE, _LAST)
         if magic != MAGIC or flag not in expected:
             raise InputError(f"part {len(parts)} at byte {offset} of the record is damaged")
@@ -113,7 +114,7 @@ def join_parts(record: bytes) -> bytes:
         offset = begin + padded(length)
 
 
-def find_records(file: RandomAccessFile) -> RecordPlaces:
+def find_records(file: RandomAccessFile) -> _RecordPlaces:
     """Goes through a file once, from header to header.
 
     Where no header follows a record, one of the two is damaged, and the next header is looked for: the
@@ -142,7 +143,7 @@ def find_records(file: RandomAccessFile) -> RecordPlaces:
         ) from error
     if not offsets or (len(offsets) == 1 and not _starts(file, 0)):
         raise DatasetError(f"{file.path}: holds no record of RecordIO")
-    return RecordPlaces(np.array(offsets, np.int64), np.array(ends, np.int64))
+    return _RecordPlaces(np.array(offsets, np.int64), np.array(ends, np.int64))
 
 
 def _end_of_record(file: RandomAccessFile, offset: int) -> tuple[int | None, int]:
@@ -156,7 +157,7 @@ def _end_of_record(file: RandomAccessFile, offset: int) -> tuple[int | None, int
         if len(header) < HEADER.size:
             return None, last
         magic, word = HEADER.unpack(header)
-        flag, length = split_word(word)
+        flag, length = _split_word(word)
         if magic != MAGIC or flag > _LAST or (flag in {_WHOLE, _FIRST}) != first:
             return None, last
         end, last = offset + HEADER.size + padded(length), offset
@@ -173,7 +174,7 @@ def _starts(file: RandomAccessFile, offset: int) -> bool:
     if len(header) < HEADER.size:
         return False
     magic, word = HEADER.unpack(header)
-    return bool(magic == MAGIC and split_word(word)[0] in {_WHOLE, _FIRST})
+    return bool(magic == MAGIC and _split_word(word)[0] in {_WHOLE, _FIRST})
 
 
 def _next_header(file: RandomAccessFile, offset: int) -> int:
@@ -193,19 +194,14 @@ def _next_header(file: RandomAccessFile, offset: int) -> int:
     return file.size
 
 
-def read_index(path: Path, file: RandomAccessFile) -> RecordPlaces:
+def _read_index(path: Path, file: RandomAccessFile) -> _RecordPlaces:
     """Reads an ``.idx``: in each line a key and the offset of a record, with a tab between.
 
     Some of the offsets are compared with the file. Records beyond the file's end, which is truncated then,
     are among the places.
-
-    Raises:
-        DatasetError: It cannot be read, has an invalid line, or belongs to another file.
     """
-    try:
+    with reading(path):
         lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
     if lines and not lines[-1].strip():
         lines.pop()
     offsets = np.empty(len(lines), np.int64)
@@ -222,18 +218,16 @@ def read_index(path: Path, file: RandomAccessFile) -> RecordPlaces:
     ordered = np.unique(offsets)
     if len(ordered) < len(offsets):
         raise DatasetError(f"{path}: has two lines with the same offset; {_REMEDY}")
-    places = RecordPlaces(ordered, np.append(ordered[1:], max(file.size, int(ordered[-1]) + HEADER.size)))
-    try:
+    places = _RecordPlaces(ordered, np.append(ordered[1:], max(file.size, int(ordered[-1]) + HEADER.size)))
+    with reading(file.path):
         _check_index(path, file, places)
-    except OSError as error:
-        raise DatasetError(f"{file.path}: cannot be read: {error.strerror or error}") from error
     return places
 
 
 _REMEDY = "remove the .idx, and the records are found without it"
 
 
-def _check_index(path: Path, file: RandomAccessFile, places: RecordPlaces) -> None:
+def _check_index(path: Path, file: RandomAccessFile, places: _RecordPlaces) -> None:
     """Raises DatasetError if the index is of another file, or leaves out records at an end."""
     inside = places.offsets[places.offsets < file.size]
     if not len(inside):
@@ -261,7 +255,7 @@ _BEGIN = struct.Struct("<IIIfQQ")
 _LABEL = struct.Struct("<f")
 
 
-class RecordDataset(Dataset):
+class RecordDataset(StoredDataset):
     """The images of a ``.rec``, in the order of the file.
 
     A label is the index of a class, as text; of several labels it is the first. Where ``<name>.classes.txt``
@@ -269,12 +263,7 @@ class RecordDataset(Dataset):
     an ``.idx`` of the same name beside it, the file is not gone through. Samples can be read from several
     threads. A damaged record fails as an input.
 
-    Args:
-        path: The ``.rec``.
-        category: The category, such as ``vision``.
-        checksum: ``sha256:…`` of the file, where it is known.
-        name: The name of the dataset; None means the path.
-        version: The manifest's version, where there is one.
+    The arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: The file cannot be read or has no record, or the ``.idx`` is damaged or of another file.
@@ -282,25 +271,13 @@ class RecordDataset(Dataset):
 
     backend = "recordio"
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
+    def _open(self, path: Path) -> int:
         self._file = RandomAccessFile(path)
         index = path.with_suffix(".idx")
-        self._places = read_index(index, self._file) if index.exists() else find_records(self._file)
+        self._places = _read_index(index, self._file) if index.exists() else find_records(self._file)
         self._names = read_class_names(path.with_suffix(".classes.txt"))
         self.labels_are_indices = self._names is None
-        size = len(self._places.offsets)
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, size))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return len(self._places.offsets)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample; its label is read here, its image later."""
@@ -366,16 +343,12 @@ class RecordDataset(Dataset):
         magic, word = HEADER.unpack_from(record)
         if magic != MAGIC:
             raise InputError(self._where(index, f"does not begin with the number {MAGIC:#x} of RecordIO"))
-        flag, length = split_word(word)
+        flag, length = _split_word(word)
         if flag == 0 and length > size - HEADER.size:
-            raise InputError(
-                self._where(
-                    index,
-                    f"is cut off or damaged: its length is {length}, and {size - HEADER.size} are there",
-                )
-            )
+            cut = f"is cut off or damaged: its length is {length}, and {size - HEADER.size} are there"
+            raise InputError(self._where(index, cut))
         try:
-            content = join_parts(record)
+            content = _join_parts(record)
         except InputError as error:
             raise InputError(self._where(index, str(error))) from error
         return self._split(index, content)

@@ -8,41 +8,44 @@ from __future__ import annotations
 import csv
 import io
 import math
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from typing_extensions import Self
 
 from inferometer.agent.preprocessing.inputs import Text
 from inferometer.evaluators.datasets.base import (
     AcceptedAnswers,
-    Dataset,
-    DatasetIdentity,
+    LoadedDataset,
     Sample,
+    StoredDataset,
     TargetValues,
     Truth,
 )
-from inferometer.evaluators.datasets.files import numbers, parse_json, shown
-from inferometer.evaluators.datasets.folder import printable, read_image
-from inferometer.manifests.errors import DatasetError
-from inferometer.manifests.errors import printable as escaped
+from inferometer.evaluators.datasets.files import (
+    numbers,
+    parse_json,
+    printable_name,
+    read_image,
+    read_whole,
+    reading,
+    shown,
+)
+from inferometer.manifests.errors import DatasetError, printable
 
-MAX_FILE_BYTES = 1024 * 1024 * 1024
+_MAX_FILE_BYTES = 1024 * 1024 * 1024
 """The most bytes of a file, which is in memory as a whole."""
-TAB_SUFFIX = ".tsv"
-TEXT_COLUMNS = frozenset({"text", "sentence", "question", "context", "sentence1", "sentence2"})
+_TAB_SUFFIX = ".tsv"
+_TEXT_COLUMNS = frozenset({"text", "sentence", "question", "context", "sentence1", "sentence2"})
 """The columns with texts."""
 CSV_RULES = (
     f"a quote is closed at the end of its value, and a value has at most {csv.field_size_limit()} characters"
 )
 
 
-class Row(NamedTuple):
+class _TextRow(NamedTuple):
     """One row of a file.
 
     Attributes:
@@ -56,12 +59,8 @@ class Row(NamedTuple):
     columns: Mapping[str, Any]
 
 
-def read_json_lines(path: Path) -> Iterator[Row]:
-    """Yields the objects of a file with one in each line; empty lines are skipped.
-
-    Raises:
-        DatasetError: The file cannot be read, or a line is not an object; the message has its number.
-    """
+def _read_json_lines(path: Path) -> Iterator[_TextRow]:
+    """Yields the objects of a file with one in each line; empty lines are skipped."""
     for number, line in enumerate(_content(path).split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -72,23 +71,18 @@ def read_json_lines(path: Path) -> Iterator[Row]:
             raise DatasetError(f"{place}: {error}") from error
         if not isinstance(value, dict):
             raise DatasetError(f'{place}: is no JSON object; give one in each line, such as {{"text": "…"}}')
-        yield Row(place, number, value)
+        yield _TextRow(place, number, value)
 
 
-def read_csv(path: Path) -> Iterator[Row]:
-    """Yields the rows of a CSV with a header; those of a ``.tsv`` are separated by tabs.
-
-    Raises:
-        DatasetError: The file cannot be read, has no header, or a row has another number of values than it;
-            the message has the number of the line.
-    """
+def _read_csv(path: Path) -> Iterator[_TextRow]:
+    """Yields the rows of a CSV with a header; those of a ``.tsv`` are separated by tabs."""
     content = _content(path)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
         raise DatasetError(f"{path}: line {number}: is not UTF-8") from error
-    delimiter = "\t" if path.suffix.casefold() == TAB_SUFFIX else ","
+    delimiter = "\t" if path.suffix.casefold() == _TAB_SUFFIX else ","
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     while True:
@@ -108,16 +102,13 @@ def read_csv(path: Path) -> Iterator[Row]:
             raise DatasetError(
                 f"{path}: line {number}: has {len(values)} values; the header has {len(header)} columns"
             )
-        yield Row(f"{path}: line {number}", number, dict(zip(header, values, strict=True)))
+        yield _TextRow(f"{path}: line {number}", number, dict(zip(header, values, strict=True)))
 
 
-def read_squad(path: Path) -> Iterator[Row]:
+def _read_squad(path: Path) -> Iterator[_TextRow]:
     """Yields the questions of a file in the format of SQuAD 1.1 or 2.0, as rows with these columns.
 
     ``id``, ``question``, ``context`` and ``answers``, a list that is empty for an impossible question.
-
-    Raises:
-        DatasetError: The file cannot be read, or is not of this format.
     """
     try:
         content = parse_json(_content(path))
@@ -140,7 +131,7 @@ def read_squad(path: Path) -> Iterator[Row]:
                     "context": _value(path, number, paragraph, "context"),
                     "answers": [_value(path, number, answer, "text") for answer in answers],
                 }
-                yield Row(place, number, columns)
+                yield _TextRow(place, number, columns)
 
 
 def _value(path: Path, number: int, part: Any, name: str) -> Any:
@@ -160,13 +151,8 @@ def _list(path: Path, number: int, part: Any, name: str) -> list[Any]:
 
 
 def _content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise DatasetError(f"{path}: is larger than {MAX_FILE_BYTES} bytes; split it")
+    with reading(path):
+        content = read_whole(path, _MAX_FILE_BYTES, "; split it")
     return content.removeprefix(b"\xef\xbb\xbf")
 
 
@@ -176,7 +162,7 @@ _LABELS = ("label",)
 _SHOWN = 5
 
 
-class TextDataset(Dataset):
+class TextDataset(LoadedDataset):
     """Texts, or pairs of texts, with a label, accepted answers or a reference vector each, in memory.
 
     The columns are ``text`` or ``sentence``, with an optional ``pair``; or ``question`` and ``context``; or
@@ -184,91 +170,58 @@ class TextDataset(Dataset):
     text or a whole number; ``answers``, a list, or ``answer``, one text; and ``target``, a list of numbers.
     In a CSV, lists are written as in JSON. Further columns are passed over.
 
-    The arguments are those of ``ArchiveDataset``.
+    The arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: The file cannot be read, has no rows, or a row is not as above; the message has the
             number of its line.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        self._path = path
+    _rows: ClassVar[staticmethod[[Path], Iterator[_TextRow]]]
+    """Yields the rows of a file; raises DatasetError where it cannot be read."""
+
+    def _open(self, path: Path) -> int:
         self._samples = tuple(map(_sample, self._rows(path)))
         if not self._samples:
             raise DatasetError(f"{path}: holds no texts")
         _refuse_equal_ids(path, self._samples)
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(self._samples)))
-
-    @staticmethod
-    @abstractmethod
-    def _rows(path: Path) -> Iterator[Row]:
-        """Yields the rows of a file; raises DatasetError where it cannot be read."""
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(self._samples)
+        return len(self._samples)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is in memory."""
         return self._samples[index]
-
-    def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], Path, DatasetIdentity]]:
-        """Pickles the path; another process reads the file again."""
-        return _reopened, (type(self), self._path, self.identity)
 
 
 class JsonLinesDataset(TextDataset):
     """Texts in JSON lines; see ``TextDataset``."""
 
     backend = "jsonl"
-
-    @staticmethod
-    def _rows(path: Path) -> Iterator[Row]:
-        return read_json_lines(path)
+    _rows = staticmethod(_read_json_lines)
 
 
 class CsvDataset(TextDataset):
     """Texts in a CSV, or tab-separated in a ``.tsv``; see ``TextDataset``."""
 
     backend = "csv"
-
-    @staticmethod
-    def _rows(path: Path) -> Iterator[Row]:
-        return read_csv(path)
+    _rows = staticmethod(_read_csv)
 
 
 class SquadDataset(TextDataset):
     """The questions of SQuAD's JSON with their contexts and accepted answers."""
 
     backend = "squad"
-
-    @staticmethod
-    def _rows(path: Path) -> Iterator[Row]:
-        return read_squad(path)
-
-
-def _reopened(kind: Callable[..., Any], path: Path, identity: DatasetIdentity) -> Any:
-    return kind(
-        path, identity.category, checksum=identity.checksum, name=identity.name, version=identity.version
-    )
+    _rows = staticmethod(_read_squad)
 
 
 def _refuse_equal_ids(path: Path, samples: tuple[Sample, ...]) -> None:
     known: set[str] = set()
     for sample in samples:
         if sample.id in known:
-            raise DatasetError(f"{path}: two rows have the id {escaped(sample.id)}; ids are for one each")
+            raise DatasetError(f"{path}: two rows have the id {printable(sample.id)}; ids are for one each")
         known.add(sample.id)
 
 
-def _sample(row: Row) -> Sample:
+def _sample(row: _TextRow) -> Sample:
     text = _text(row)
     id_ = row.columns.get("id", row.number)
     if isinstance(id_, bool) or not isinstance(id_, str | int) or not str(id_).strip():
@@ -277,7 +230,7 @@ def _sample(row: Row) -> Sample:
     return Sample(str(id_), text, label, truth=_truth(row))
 
 
-def _text(row: Row) -> Text:
+def _text(row: _TextRow) -> Text:
     """Returns the text or the pair of a row; an empty one is a text, which fails when it is preprocessed."""
     columns = row.columns
     for first, second in _PAIRS:
@@ -285,14 +238,14 @@ def _text(row: Row) -> Text:
             return Text(_of(row, first), _of(row, second))
     named = [name for name in _TEXTS if name in columns]
     if len(named) != 1:
-        found = ", ".join(escaped(str(name)) for name in list(columns)[:_SHOWN]) or "none"
+        found = ", ".join(printable(str(name)) for name in list(columns)[:_SHOWN]) or "none"
         raise DatasetError(
             f"{row.place}: needs one column text (or sentence), or question and context; it has: {found}"
         )
     return Text(_of(row, named[0]), _of(row, "pair") if columns.get("pair") is not None else None)
 
 
-def _of(row: Row, name: str) -> str:
+def _of(row: _TextRow, name: str) -> str:
     value = row.columns[name]
     if not isinstance(value, str):
         raise DatasetError(f"{row.place}: {name} is no text")
@@ -309,7 +262,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _label(row: Row) -> str | None:
+def _label(row: _TextRow) -> str | None:
     value = next((row.columns[name] for name in _LABELS if name in row.columns), None)
     if value is None:
         return None
@@ -320,7 +273,7 @@ def _label(row: Row) -> str | None:
     return str(value)
 
 
-def _truth(row: Row) -> Truth | None:
+def _truth(row: _TextRow) -> Truth | None:
     columns = row.columns
     found = [name for name in ("answers", "answer", "target") if columns.get(name) is not None]
     if not found:
@@ -341,7 +294,7 @@ def _truth(row: Row) -> Truth | None:
     return AcceptedAnswers(tuple(answers))
 
 
-def _list_of(row: Row, name: str) -> list[Any]:
+def _list_of(row: _TextRow, name: str) -> list[Any]:
     """Returns a value that is a list, or the JSON of one."""
     value = row.columns[name]
     if isinstance(value, str):
@@ -354,7 +307,7 @@ def _list_of(row: Row, name: str) -> list[Any]:
     return value
 
 
-def _vector(row: Row, values: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _vector(row: _TextRow, values: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     try:
         vector = numbers(values, "target")
     except ValueError as error:
@@ -365,7 +318,7 @@ def _vector(row: Row, values: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]
 
 
 SUFFIX = ".csv"
-FILE_COLUMN = "file"
+_FILE_COLUMN = "file"
 
 
 class _Row(NamedTuple):
@@ -373,13 +326,13 @@ class _Row(NamedTuple):
     values: tuple[float, ...]
 
 
-class ValuesTableDataset(Dataset):
+class ValuesTableDataset(StoredDataset):
     """A ``.csv`` of image files and numbers. The order is that of the lines.
 
     The first line names the columns; the first is ``file``, with paths relative to the table's folder, and
     the others are numbers, the targets. It is UTF-8, separated by commas.
 
-    ``path`` is the table; the other arguments are those of ``MaskFolderDataset``.
+    The arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: It cannot be read, or a line is not as above.
@@ -387,27 +340,16 @@ class ValuesTableDataset(Dataset):
 
     backend = "values_csv"
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
+    def _open(self, path: Path) -> int:
         self._folder = path.parent
         self._rows = _read(path)
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(self._rows)))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return len(self._rows)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, whose image is read later."""
         row = self._rows[index]
         truth = TargetValues(np.array(row.values, np.float64))
-        return Sample(printable(row.file), partial(read_image, self._folder / row.file), truth=truth)
+        return Sample(printable_name(row.file), partial(read_image, self._folder / row.file), truth=truth)
 
     def files(self) -> Iterator[Path]:
         """Returns the files of the images."""
@@ -424,34 +366,7 @@ def is_values_table(path: Path) -> bool:
     except (OSError, ValueError, csv.Error):
         return False
     named = [name.strip().casefold() for name in header]
-    return named[:1] == [FILE_COLUMN] and len(named) > 1 and TEXT_COLUMNS.isdisjoint(named)
-
-
-def targets_of(values: NDArray[np.float64], samples: int, where: str) -> NDArray[np.float64]:
-    """Returns targets as float64, samples × k.
-
-    Args:
-        values: Numbers; N or N × k.
-        samples: The number of samples.
-        where: The array, for errors.
-
-    Raises:
-        DatasetError: The targets are not numbers, not finite, or not for these samples.
-    """
-    if (
-        values.dtype.kind not in "fiub"
-        or values.ndim not in {1, 2}
-        or len(values) != samples
-        or not values.size
-    ):
-        raise DatasetError(
-            f"{where}: targets are {values.dtype} of shape {list(values.shape)}; accepted for {samples} "
-            "samples: numbers, N or N × k"
-        )
-    targets = values.reshape(samples, -1).astype(np.float64)
-    if len(wrong := np.flatnonzero(~np.isfinite(targets).all(axis=1))):
-        raise DatasetError(f"{where}: a target of sample {wrong[0]} is not a finite number")
-    return targets
+    return named[:1] == [_FILE_COLUMN] and len(named) > 1 and _TEXT_COLUMNS.isdisjoint(named)
 
 
 def _is_number(text: str) -> bool:
@@ -466,9 +381,9 @@ def _read(path: Path) -> Sequence[_Row]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
             header = next(rows, [])
-            if [name.strip().casefold() for name in header[:1]] != [FILE_COLUMN] or len(header) < 2:
+            if [name.strip().casefold() for name in header[:1]] != [_FILE_COLUMN] or len(header) < 2:
                 raise DatasetError(
-                    f"{path}: line 1 names the columns {FILE_COLUMN}, and one or more of numbers"
+                    f"{path}: line 1 names the columns {_FILE_COLUMN}, and one or more of numbers"
                 )
             found = [_row(path, rows.line_num, cells, len(header)) for cells in rows if cells]
     except OSError as error:

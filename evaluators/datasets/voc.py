@@ -11,23 +11,23 @@ from xml.parsers import expat
 
 import numpy as np
 
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Objects, Sample
-from inferometer.evaluators.datasets.folder import IMAGE_SUFFIXES, read_image
+from inferometer.evaluators.datasets.base import Objects, Sample, StoredDataset
+from inferometer.evaluators.datasets.files import IMAGE_SUFFIXES, read_image, reading
 from inferometer.manifests.errors import DatasetError, one_line, printable
 
 ANNOTATIONS = "Annotations"
 IMAGES = "JPEGImages"
-SETS = "ImageSets"
+_SETS = "ImageSets"
 _MOST_BYTES = 16 * 1024 * 1024
 
 
-class VocDataset(Dataset):
+class VocDataset(StoredDataset):
     """The images of ``JPEGImages`` that have a file in ``Annotations``, by name; the id is that name.
 
     The path is the folder of both, or a list of ids such as ``ImageSets/Main/val.txt`` in it. Boxes of VOC
     count pixels from 1 and include the last one: xmin to xmax become xmin - 1 and a width of
     xmax - xmin + 1, as in COCO. A ``difficult`` object becomes a crowd, which neither hits nor misses.
-    Annotations are read when a truth is; the other arguments are those of ``ArchiveDataset``.
+    Annotations are read when a truth is; the other arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: A folder is missing or cannot be read, holds no annotations, or a listed one is missing.
@@ -35,15 +35,7 @@ class VocDataset(Dataset):
 
     backend = "voc"
 
-    def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str | None = None,
-        name: str | None = None,
-        version: str | None = None,
-    ) -> None:
+    def _open(self, path: Path) -> int:
         root = path if path.is_dir() else path.parents[2] if is_image_set(path) else path.parent
         self._annotations, self._folder = root / ANNOTATIONS, root / IMAGES
         try:
@@ -61,16 +53,13 @@ class VocDataset(Dataset):
         for each in self._ids:
             if each not in present:
                 raise DatasetError(f"{self._annotations / each}.xml: is missing, and {path} names it")
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(self._ids)))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(self.sample, range(len(self)))
+        return len(self._ids)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample, whose image and truth are read later."""
         name = self._ids[index]
         picture = self._folder / self._pictures.get(name, f"{name}.jpg")
-        truth = partial(read_annotation, self._annotations / f"{name}.xml")
+        truth = partial(_read_annotation, self._annotations / f"{name}.xml")
         return Sample(printable(name), partial(read_image, picture), truth=truth)
 
     def labels(self) -> frozenset[str]:
@@ -86,17 +75,13 @@ class VocDataset(Dataset):
 
 def is_image_set(path: Path) -> bool:
     """Returns whether a path is that of a list of ids, such as ``ImageSets/Main/val.txt``."""
-    return path.suffix == ".txt" and len(path.parents) > 2 and path.parents[1].name == SETS
+    return path.suffix == ".txt" and len(path.parents) > 2 and path.parents[1].name == _SETS
 
 
 def _listed(path: Path) -> list[str]:
     """Returns the ids of a list; a second column, whether the image contains a class, is ignored."""
-    try:
+    with reading(path):
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"{path}: is not UTF-8 at byte {error.start}") from error
     found = [line.split()[0] for line in lines if line.strip()]
     if len(set(found)) < len(found):
         raise DatasetError(f"{path}: names an image twice")
@@ -105,23 +90,20 @@ def _listed(path: Path) -> list[str]:
     return found
 
 
-def read_annotation(file: Path) -> Objects:
+def _read_annotation(file: Path) -> Objects:
     """Reads the objects of an image.
 
     Entities and document types are refused: they can name other files, or grow beyond all memory.
-
-    Raises:
-        DatasetError: The file cannot be read, or is not an annotation of VOC.
     """
-    try:
+    with reading(file):
         if file.stat().st_size > _MOST_BYTES:
             raise DatasetError(f"{file}: has more than {_MOST_BYTES} bytes, which no annotation has")
-        root = _parsed(file.read_bytes())
+        content = file.read_bytes()
+    try:
+        root = _parsed(content)
         width, height = (int(_number(root, f"size/{side}")) for side in ("width", "height"))
         if width < 1 or height < 1:
             raise ValueError(f"size is {width} × {height}")
-    except OSError as error:
-        raise DatasetError(f"{file}: cannot be read: {error.strerror or error}") from error
     except expat.ExpatError as error:
         raise DatasetError(f"{file}: is no XML at line {error.lineno}, column {error.offset + 1}") from error
     except ValueError as error:

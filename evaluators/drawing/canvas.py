@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 import warnings
@@ -10,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import Any, Literal
-from unicodedata import east_asian_width
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -24,7 +24,6 @@ from matplotlib.ticker import (
     LogLocator,
     MaxNLocator,
     NullFormatter,
-    NullLocator,
 )
 
 from inferometer.evaluators.drawing.charts import (
@@ -41,11 +40,12 @@ from inferometer.evaluators.drawing.charts import (
     MatrixChart,
     PointChart,
     Timeline,
+    groups_of,
     height_of,
     row_inches,
+    shortened,
 )
-from inferometer.evaluators.drawing.point_painting import paint_points
-from inferometer.evaluators.drawing.style import (
+from inferometer.evaluators.drawing.painting import (
     ALARM,
     GRID,
     INK,
@@ -56,6 +56,8 @@ from inferometer.evaluators.drawing.style import (
     Fill,
     Palette,
     Tip,
+    make_logarithmic,
+    paint_points,
     tick,
 )
 from inferometer.manifests.errors import printable
@@ -65,7 +67,7 @@ _DARK_FROM = 0.7
 _LEAST_SHOWN = 0.0005
 
 
-def paint_matrix(axes: Axes, chart: MatrixChart, tip: Tip) -> None:
+def _paint_matrix(axes: Axes, chart: MatrixChart, tip: Tip) -> None:
     """Paints cells from white for nothing to blue for all, each with its percent."""
     axes.set_xlim(0, len(chart.columns))
     axes.set_ylim(len(chart.rows), 0)
@@ -84,31 +86,17 @@ def paint_matrix(axes: Axes, chart: MatrixChart, tip: Tip) -> None:
     axes.set_xlabel(printable(chart.axis), size=SMALL, color=INK)
 
 
-LABEL_CHARACTERS = 58
+_LABEL_CHARACTERS = 58
 """The characters that fit beside the axes."""
-DETAIL_CHARACTERS = 72
+_DETAIL_CHARACTERS = 72
 """The same of the smaller line."""
 _THIN_INCHES = 0.02
 _CHARACTER_INCHES = 0.064
 _LOGARITHMIC_FROM = 20
-_WIDE = 1000  # ratios that have ticks at powers of ten alone
 _EDGE = "#FFFFFF"
 
 
-def groups_of(chart: Chart) -> set[str]:
-    """Returns the groups that a chart shows."""
-    match chart:
-        case BarChart():
-            return {bar.group for row in chart.rows for bar in row.bars}
-        case BoxChart() | MatrixChart():
-            return set()
-        case PointChart():
-            return {series.group for series in chart.series}
-        case Timeline():
-            return {bar.group for bar in chart.bars}
-
-
-def paint(axes: Axes, chart: Chart, palette: Palette, tip: Tip) -> None:
+def _paint(axes: Axes, chart: Chart, palette: Palette, tip: Tip) -> None:
     """Paints a chart on axes of the final size."""
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=SMALL, colors=INK, length=3)
@@ -123,7 +111,7 @@ def paint(axes: Axes, chart: Chart, palette: Palette, tip: Tip) -> None:
         case BoxChart():
             _paint_boxes(axes, chart, tip)
         case MatrixChart():
-            paint_matrix(axes, chart, tip)
+            _paint_matrix(axes, chart, tip)
             middles = [place + 0.5 for place in range(len(chart.rows))]
             _name_rows(axes, middles, [Label(name) for name in chart.rows])
         case PointChart():
@@ -154,14 +142,28 @@ def _write_on(axes: Axes, x: float, y: float, text: str, fill: Fill) -> None:
     axes.text(x, y, text, va="center", ha="center", size=TINY, color=fill.text_colour, bbox=ground)
 
 
+def _write_after(axes: Axes, x: float, y: float, text: str, points: float) -> None:
+    """Writes to the right of a bar or a box, at a distance in typographic points."""
+    axes.annotate(
+        printable(text),
+        (x, y),
+        xytext=(points, 0),
+        textcoords="offset points",
+        va="center",
+        size=TINY + 0.5,
+        color=INK,
+        annotation_clip=False,
+    )
+
+
 def _name_rows(axes: Axes, middles: Sequence[float], labels: Sequence[Label]) -> None:
     """Writes the names of rows to the left of the axes, each with its detail below it."""
     axes.yaxis.set_major_locator(FixedLocator([]))
     for middle, label in zip(middles, labels, strict=True):
-        name = shortened(label.name, LABEL_CHARACTERS)
+        name = shortened(label.name, _LABEL_CHARACTERS)
         if label.detail:
             _write_beside(axes, middle - 0.03, name, "bottom", SMALL, INK)
-            _write_beside(axes, middle + 0.03, shortened(label.detail, DETAIL_CHARACTERS), "top", TINY, PALE)
+            _write_beside(axes, middle + 0.03, shortened(label.detail, _DETAIL_CHARACTERS), "top", TINY, PALE)
         else:
             _write_beside(axes, middle, name, "center", SMALL, INK)
 
@@ -210,11 +212,8 @@ def _paint_bars(axes: Axes, chart: BarChart, palette: Palette, tip: Tip) -> None
 def _make_ratios(axes: Axes, end: float, part: float) -> None:
     """Makes an axis of ratios from 1 on."""
     end = max(end, 1.01)
-    axes.set_xscale("log")
+    make_logarithmic(axes, axes.xaxis, math.log10(end))
     axes.set_xlim(1, end**part)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if end < _WIDE else (1,), numticks=30))
-    axes.xaxis.set_major_formatter(FuncFormatter(tick))
-    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _paint_row(
@@ -231,16 +230,7 @@ def _paint_row(
         if bar.ends is not None:
             _paint_whisker(axes, bar.ends, begin + pitch * 0.46, pitch * 0.16)
             end = max(end, *bar.ends)
-        axes.annotate(
-            printable(bar.text),
-            (end, begin + pitch * 0.46),
-            xytext=(3, 0),
-            textcoords="offset points",
-            va="center",
-            size=TINY + 0.5,
-            color=INK,
-            annotation_clip=False,
-        )
+        _write_after(axes, end, begin + pitch * 0.46, bar.text, 3)
 
 
 def _paint_whisker(axes: Axes, ends: tuple[float, float], middle: float, half: float) -> None:
@@ -292,7 +282,6 @@ def _paint_boxes(axes: Axes, chart: BoxChart, tip: Tip) -> None:
 
 
 def _paint_box(axes: Axes, box: Box, middle: float, tip: Tip) -> None:
-    fill = Palette(("",))[""]
     axes.plot([box.low, box.high], [middle, middle], color="#444444", linewidth=1)
     for end in (box.low, box.high):
         axes.plot([end, end], [middle - 0.12, middle + 0.12], color="#444444", linewidth=1)
@@ -301,7 +290,7 @@ def _paint_box(axes: Axes, box: Box, middle: float, tip: Tip) -> None:
         box.third - box.first,
         0.5,
         facecolor="#9CC9E6",
-        edgecolor=fill.colour,
+        edgecolor=Palette(("",))[""].colour,
         linewidth=1,
         zorder=3,
     )
@@ -311,16 +300,7 @@ def _paint_box(axes: Axes, box: Box, middle: float, tip: Tip) -> None:
         [box.middle, box.middle], [middle - 0.25, middle + 0.25], color="#000000", linewidth=1.6, zorder=4
     )
     axes.plot([box.mark], [middle], marker="D", markersize=4, color="#D55E00", zorder=5, linestyle="none")
-    axes.annotate(
-        printable(box.text),
-        (max(box.high, box.mark), middle),
-        xytext=(6, 0),
-        textcoords="offset points",
-        va="center",
-        size=TINY + 0.5,
-        color=INK,
-        annotation_clip=False,
-    )
+    _write_after(axes, max(box.high, box.mark), middle, box.text, 6)
 
 
 def _paint_timeline(axes: Axes, chart: Timeline, palette: Palette, tip: Tip) -> None:
@@ -347,20 +327,6 @@ def _paint_timeline(axes: Axes, chart: Timeline, palette: Palette, tip: Tip) -> 
         [place + 0.5 for place in range(len(chart.lanes))],
         [Label(f"{lane.name}  {lane.detail}".strip()) for lane in chart.lanes],
     )
-
-
-def shortened(text: str, most: int) -> str:
-    """Returns a text of at most ``most`` characters, cut in the middle, as names differ at both ends.
-
-    Wide letters, such as Chinese ones, count about twice.
-    """
-    text = printable(text)
-    cells = sum(2 if east_asian_width(c) in "FW" else 1 for c in text)
-    if cells <= most:
-        return text
-    most = most * len(text) // cells
-    tail = (most - 1) // 2
-    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 _WIDTH = 12.0
@@ -502,7 +468,7 @@ def _place(figure: Figure, chart: Chart, palette: Palette, tip: Tip, top: float,
     axes = figure.add_axes(
         (left / _WIDTH, 1 - (begin + inches) / height, (_WIDTH - left - right) / _WIDTH, inches / height)
     )
-    paint(axes, chart, palette, tip)
+    _paint(axes, chart, palette, tip)
     if has_legend:
         figure.legend(
             handles=[

@@ -15,10 +15,11 @@ from itertools import accumulate
 from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias
+from unicodedata import east_asian_width
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.reports.base import ALIASES, M, Row, Value
-from inferometer.manifests.errors import ConfigurationError, suggestion
+from inferometer.manifests.errors import ConfigurationError, printable, suggestion
 
 ROW_INCHES = 0.25
 """The height of a row with one line."""
@@ -275,6 +276,18 @@ def height_of(chart: Chart) -> float:
             return ROW_INCHES * max(1, len(chart.lanes))
 
 
+def groups_of(chart: Chart) -> set[str]:
+    """Returns the groups that a chart shows."""
+    match chart:
+        case BarChart():
+            return {bar.group for row in chart.rows for bar in row.bars}
+        case PointChart():
+            return {series.group for series in chart.series}
+        case Timeline():
+            return {bar.group for bar in chart.bars}
+    return set()
+
+
 def row_inches(row: BarRow, stacked: bool) -> float:
     """Returns the height of a row of bars."""
     return BIG_ROW_INCHES if row.label.detail or (len(row.bars) > 1 and not stacked) else ROW_INCHES
@@ -288,25 +301,23 @@ def how_many_fit(charts: Iterable[Chart]) -> int:
 
 MOST_EVALUATIONS = 20
 """The maximum number of evaluations in one picture, in which charts of a certain height fit."""
-_HERE = "inferometer.evaluators.drawing"
-_KINDS = "inferometer.evaluators.kinds"
 PLOTS: Mapping[str, str] = MappingProxyType(
     {
-        "latency": f"{_KINDS}.batches.plot:LatencyPlot",
-        "accuracy": f"{_KINDS}.batches.accuracy_plot:AccuracyPlot",
-        "duration": f"{_KINDS}.batches.plot:DurationPlot",
-        "layers": f"{_HERE}.traces:LayersPlot",
-        "layer_tree": f"{_HERE}.traces:LayerTreePlot",
-        "cuda_launch": f"{_HERE}.traces:KernelsPlot",
-        "eventflow": f"{_HERE}.traces:EventflowPlot",
-        "workload": f"{_KINDS}.load.plot:WorkloadPlot",
-        "max_qps": f"{_KINDS}.load.plot:MaxQpsPlot",
-        "training": f"{_KINDS}.training.plot:TrainingPlot",
-        "training_steps": f"{_KINDS}.training.plot:TrainingStepsPlot",
-        "ingestion": f"{_KINDS}.ingestion.plot:IngestionPlot",
-        "weak_scaling": f"{_KINDS}.training.plot:ScalingPlot",
-        "strong_scaling": f"{_KINDS}.training.plot:ScalingPlot",
-        "operators": f"{_KINDS}.operators.plot:OperatorsPlot",
+        "latency": "inferometer.evaluators.kinds.batches.plot:LatencyPlot",
+        "accuracy": "inferometer.evaluators.kinds.batches.plot:AccuracyPlot",
+        "duration": "inferometer.evaluators.kinds.batches.plot:DurationPlot",
+        "layers": "inferometer.evaluators.drawing.traces:LayersPlot",
+        "layer_tree": "inferometer.evaluators.drawing.traces:LayerTreePlot",
+        "cuda_launch": "inferometer.evaluators.drawing.traces:KernelsPlot",
+        "eventflow": "inferometer.evaluators.drawing.traces:EventflowPlot",
+        "workload": "inferometer.evaluators.kinds.load.plot:WorkloadPlot",
+        "max_qps": "inferometer.evaluators.kinds.load.plot:MaxQpsPlot",
+        "training": "inferometer.evaluators.kinds.training.kind:TrainingPlot",
+        "training_steps": "inferometer.evaluators.kinds.training.kind:TrainingStepsPlot",
+        "ingestion": "inferometer.evaluators.kinds.ingestion.kind:IngestionPlot",
+        "weak_scaling": "inferometer.evaluators.kinds.training.kind:ScalingPlot",
+        "strong_scaling": "inferometer.evaluators.kinds.training.kind:ScalingPlot",
+        "operators": "inferometer.evaluators.kinds.operators.kind:OperatorsPlot",
     }
 )
 """The pictures by the name of their report, as ``module:class``; each is imported on first use."""
@@ -431,6 +442,20 @@ def readable(value: float) -> str:
 def plural(count: int, noun: str, ending: str = "s") -> str:
     """Returns a count with its noun: ``1 layer``, ``2,000 layers``."""
     return f"{count:,} {noun}{'' if count == 1 else ending}"
+
+
+def shortened(text: str, most: int) -> str:
+    """Returns a text of at most ``most`` characters, cut in the middle, as names differ at both ends.
+
+    Wide letters, such as Chinese ones, count about twice.
+    """
+    text = printable(text)
+    cells = sum(2 if east_asian_width(c) in "FW" else 1 for c in text)
+    if cells <= most:
+        return text
+    most = most * len(text) // cells
+    tail = (most - 1) // 2
+    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def described(row: Mapping[str, Value], keys: Mapping[str, str]) -> Iterator[str]:

@@ -135,14 +135,14 @@ class PictureFile:
         try:
             from inferometer.evaluators.drawing import canvas  # noqa: F401 - whether it can be imported
         except ImportError as error:
-            reason = " ".join(str(error).split())
             raise ConfigurationError(
-                f"a picture needs Matplotlib, which cannot be imported ({reason}); "
+                f"a picture needs Matplotlib, which cannot be imported ({' '.join(str(error).split())}); "
                 'install it with: pip install "inferometer[plot]"'
             ) from error
         except ValueError as error:  # an invalid environment variable of Matplotlib
-            reason = " ".join(str(error).split())
-            raise ConfigurationError(f"Matplotlib, which draws pictures, does not start: {reason}") from error
+            raise ConfigurationError(
+                f"Matplotlib, which draws pictures, does not start: {' '.join(str(error).split())}"
+            ) from error
 
     def __str__(self) -> str:
         return str(self._file)

@@ -21,12 +21,12 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.agent.training.trainer import CompanionsOf, Trainer, TrainerOptions
 from inferometer.evaluators.datasets.opening import DatasetChoice as DatasetChoice
-from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.evaluation import Evaluation, SystemUnderTest, TensorSystem
 from inferometer.evaluators.jobs import options as defaults
-from inferometer.evaluators.system import SystemUnderTest, TensorSystem
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, NotFoundError
-from inferometer.manifests.schema import ModelManifest, TensorSpec
+from inferometer.manifests.inputs import TensorSpec
+from inferometer.manifests.schema import ModelManifest
 
 SYNTHETIC_INPUTS = 64
 """The least number of random tensors of an evaluation batch by batch."""

@@ -6,7 +6,6 @@ the images of a dataset.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -17,7 +16,7 @@ import numpy as np
 from inferometer.agent.tasks.predictions import ClassMaps, Images, Predictions
 from inferometer.evaluators.datasets.base import Dataset, Objects, Sample
 from inferometer.evaluators.datasets.coco import CocoResults, read_results
-from inferometer.evaluators.datasets.folder import is_image
+from inferometer.evaluators.datasets.files import is_image, walk
 from inferometer.evaluators.datasets.masks import read_mask, read_target
 from inferometer.manifests.errors import DatasetError, PredictionError, printable, suggestion
 
@@ -136,17 +135,7 @@ class EnhancedFiles(_Folder):
 
 
 def _images(folder: Path) -> list[Path]:
-    def refuse(error: OSError) -> None:
-        raise DatasetError(
-            f"{error.filename or folder}: cannot be read: {error.strerror or error}"
-        ) from error
-
-    return [
-        Path(place, name)
-        for place, _, names in os.walk(folder, onerror=refuse)
-        for name in sorted(names)
-        if is_image(name) and not name.startswith(".")
-    ]
+    return [Path(place, name) for place, _, names in walk(folder) for name in sorted(names) if is_image(name)]
 
 
 def _stem(path: str) -> str:

@@ -26,8 +26,8 @@ from inferometer.evaluators.jobs.options import (
 from inferometer.manifests.errors import ConfigurationError, printable
 
 if TYPE_CHECKING:
+    from inferometer.agent.hardware.environment import Precision, Weights
     from inferometer.agent.inference.given_models import GivenModel
-    from inferometer.agent.inference.predictor import Precision, Weights
     from inferometer.agent.inference.session import SessionOptions
     from inferometer.evaluators.datasets.opening import DatasetChoice
     from inferometer.evaluators.jobs.job import SystemRequest
@@ -37,7 +37,7 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 
 def _read_weights(name: str) -> Weights:
-    from inferometer.agent.inference.predictor import Weights
+    from inferometer.agent.hardware.environment import Weights
 
     return _choice(Weights, name, "weights", " or ".join(each.value for each in Weights))
 
@@ -48,7 +48,7 @@ def read_precision(name: str) -> Precision:
     Raises:
         ConfigurationError: There is no such precision.
     """
-    from inferometer.agent.inference.predictor import Precision
+    from inferometer.agent.hardware.environment import Precision
 
     text = Precision.FLOAT32.value if name.lower() == "float" else name
     return _choice(Precision, text, "precision", f"one of {', '.join(each.value for each in Precision)}")
@@ -167,8 +167,7 @@ class SystemOptions:
 
     def session(self) -> SessionOptions:
         """Returns what the model is opened with."""
-        from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
-        from inferometer.agent.inference.predictor import Weights
+        from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weights
         from inferometer.agent.inference.session import SessionOptions
 
         return SessionOptions(

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 import numpy as np
 
 from inferometer.agent.hardware.allocator import SETTING, Allocator
-from inferometer.agent.hardware.environment import DeviceKind
-from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
 from inferometer.agent.inference.results import LOCAL_AGENT, SystemDescription
 from inferometer.evaluators.comparing.verdict import FIGURES
 from inferometer.evaluators.evaluation import Evaluation, M, Measurement, Status
@@ -94,6 +93,22 @@ def dataset_words(evaluation: Evaluation) -> Iterator[str]:
     if ids is not None:
         chosen["sample_ids"] = ",".join(ids) if are_short(ids) else "FILE"
     yield from words(chosen, DatasetOptions)
+
+
+def notes_on_repeating(evaluation: Evaluation) -> Iterator[str]:
+    """Yields what a command that measures an evaluation again does not repeat, or requires."""
+    system, dataset = evaluation.system, evaluation.dataset
+    if evaluation.process is not None:
+        yield "It is one process of a group of --repeat; the command measures one more."
+    if system.agent != LOCAL_AGENT:
+        yield "It ran on a served agent, which may have other models and another load now."
+    if dataset.version is None and dataset.category != SYNTHETIC:
+        yield "The dataset has no manifest: its path is the one on the machine that ran the command."
+    if dataset.sample_ids is not None and not are_short(dataset.sample_ids):
+        yield (
+            f"FILE must have the ids of the {dataset.size} samples, one a line, which "
+            f"agent info evaluation show {evaluation.id} -f json gives."
+        )
 
 
 def allocator_words(system: SystemDescription) -> Iterator[str]:

@@ -14,7 +14,7 @@ from inferometer.manifests.errors import IMPORT_FAILURES, ConfigurationError, on
 
 if TYPE_CHECKING:
     from inferometer.evaluators.evaluation import Evaluation, M
-    from inferometer.evaluators.kinds.kind import Kind
+    from inferometer.evaluators.kinds.kind import Again, Kind
 
 ENTRY_POINTS = "inferometer.kinds"
 _log = logging.getLogger(__name__)
@@ -66,6 +66,18 @@ def find_kind(name: str) -> Kind[Any]:
 def kind_of(evaluation: Evaluation[M]) -> Kind[M]:
     """Returns the kind of an evaluation's measurement."""
     return find_kind(evaluation.measurement.kind)
+
+
+def again(evaluation: Evaluation) -> Again:
+    """Returns the command that measures an evaluation again, with all that it does not repeat or requires.
+
+    It names the model's version, what ran it and every option that differs from its default.
+    """
+    from inferometer.evaluators.kinds.kind import Again, notes_on_repeating
+
+    found = kind_of(evaluation).again(evaluation)
+    notes = tuple(notes_on_repeating(evaluation))
+    return Again(found.words, (*notes, *found.notes) if found.words else (*found.notes, *notes))
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,13 @@ from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import LOCAL_AGENT, InputFailure
 from inferometer.agent.tracing.recorder import TraceLevel
-from inferometer.evaluators.datasets.folder import printable
+from inferometer.evaluators.datasets.files import printable_name
 from inferometer.evaluators.evaluation import Evaluation, Status, TimedMeasurement
 from inferometer.evaluators.intervals import (
     AUTOCORRELATION_TIMES,
     Interval,
     batches_for_interval,
-    t_quantile_95,
+    mean_reach,
 )
 from inferometer.evaluators.statistics import carried_percentile, values_for_percentile
 
@@ -36,7 +35,7 @@ def interval_over(values: Sequence[float]) -> Interval:
     if len(values) < 2:
         raise ValueError(f"an interval needs at least two values, and there are {len(values)}")
     mean = float(np.mean(values))
-    reach = t_quantile_95(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    reach = mean_reach(values)
     return Interval(max(mean - reach, 0.0), mean + reach)
 
 
@@ -151,7 +150,7 @@ def trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
 
 def failure_line(failure: InputFailure) -> str:
     """Returns which input failed, in which stage and why, on one line even if a reason has several."""
-    return printable(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
+    return printable_name(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
 
 
 def failures_line(failures: Sequence[InputFailure], *, every: bool = False) -> str:

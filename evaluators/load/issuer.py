@@ -94,7 +94,7 @@ class RunWatch:
     It has no thread of its own, which on two cores would compete with the one that sends. A check costs at
     most half a millisecond, however long the run is: of more than 8,192 queries it takes every k-th.
 
-    The backlog grows without end if three checks in a row find that ``steady_state.growing`` holds, and
+    The backlog grows without end if three checks in a row find that ``validity.growing`` holds, and
     that it would not be gone before the schedule ends if answers went on as they came at their best in the
     last two thirds of the run: neither a burst that is longer than the run so far nor a stall that is over
     is a reason to stop. A query that is due and could not be sent counts to the backlog. Above the capacity
@@ -318,7 +318,7 @@ class _Pacer:
 
     Args:
         watch: Checks the run.
-        negligible_ns: The lag that changes no result; see ``lag.negligible_ns``.
+        negligible_ns: The lag that changes no result; see ``validity.negligible_ns``.
         clock: See ``run_open_loop``.
         sleep: See ``run_open_loop``.
     """

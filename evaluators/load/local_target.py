@@ -13,6 +13,7 @@ from inferometer.agent.preprocessing.inputs import Input, Payload, Tensors
 from inferometer.agent.serving.batch_worker import BatchMemory, BatchWorker, Predicted
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.request_queue import WAITING, PredictedBatch, RequestQueue, RequestState
+from inferometer.evaluators.evaluation import TensorSystem
 from inferometer.evaluators.load.target import (
     Answers,
     LoadableSystem,
@@ -21,7 +22,6 @@ from inferometer.evaluators.load.target import (
     PreparedInputs,
     shapes_of,
 )
-from inferometer.evaluators.system import TensorSystem
 from inferometer.manifests.errors import InferometerError, PredictionError, QueueFullError, SessionError
 
 _CLOSE_TIMEOUT_S = 5.0

@@ -15,12 +15,13 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.preparation import Fetch, Gate, Preparation, PreparedInput
+from inferometer.agent.inference.preparation import Gate, Preparation, PreparedInput
 from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
 from inferometer.agent.inference.session import no_fetch
 from inferometer.agent.preprocessing.inputs import (
     STRING_CHARACTERS,
     EncodedImage,
+    Fetch,
     NamedTensors,
     Payload,
     Pixels,
@@ -30,13 +31,13 @@ from inferometer.agent.preprocessing.inputs import (
     batch_size,
     dtype_of,
     element_bytes,
+    size_of,
 )
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.loading.workers import size_of
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
-from inferometer.manifests.schema import ImageParameters, InputParameters, TensorSpec
+from inferometer.manifests.inputs import ImageParameters, InputParameters, TensorSpec
 
 MAX_INPUTS = 1024
 """The most inputs of a run: more than the caches of a processor hold, and prepared within seconds."""
@@ -254,9 +255,9 @@ def synthetic_payloads(
     return ReadInputs(tuple(images), f"{_count(count, 'synthetic image')}, decoded, seed {seed}")
 
 
-def payload_of(row: Tensors) -> Tensor | NamedTensors:
-    """Returns a prepared input as the data of an input."""
-    arrays = {name: array[0] for name, array in row.items()}
+def payload_of(batch: Tensors, index: int = 0) -> Tensor | NamedTensors:
+    """Returns a row of a batch, such as a prepared input, as the data of an input."""
+    arrays = {name: array[index] for name, array in batch.items()}
     return NamedTensors(arrays) if len(arrays) > 1 else Tensor(*arrays.values())
 
 

@@ -13,7 +13,7 @@ from itertools import chain, count, cycle
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.preprocessor import tensor_bytes
+from inferometer.agent.preprocessing.preprocessor import input_bytes
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.load.target import synthetic_arrays
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader, LoaderOptions
@@ -30,7 +30,7 @@ from inferometer.evaluators.loading.workers import (
 )
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InferometerError
-from inferometer.manifests.schema import InputParameters
+from inferometer.manifests.inputs import InputParameters
 
 
 class EpochOrder:
@@ -78,13 +78,13 @@ UNLABELLED = -1
 """The label of a sample whose class is not needed."""
 
 
-def no_index(_: str | None) -> int:
+def _no_index(_: str | None) -> int:
     """Returns ``UNLABELLED`` for every class: for loading alone, whose model need not know the classes."""
     return UNLABELLED
 
 
 class DatasetLoader(Loader):
-    """The loader of the samples of a dataset. ``epoch_order.EpochOrder`` assigns samples to batches.
+    """The loader of the samples of a dataset. ``EpochOrder`` assigns samples to batches.
 
     A batch is divided among the workers, and ``prefetch`` of them are loaded while the caller has another
     one, also those of the next epoch in the order of their numbers: loading does not begin anew with each
@@ -109,7 +109,7 @@ class DatasetLoader(Loader):
         dataset: Dataset,
         parameters: InputParameters,
         options: LoaderOptions,
-        find_label: Callable[[str | None], int] = no_index,
+        find_label: Callable[[str | None], int] = _no_index,
     ) -> None:
         self._order = EpochOrder(len(dataset), options)
         self._options = options
@@ -294,17 +294,17 @@ class SyntheticLoader(Loader):
             )
         size = options.batch_size
         most = 1 if fixed else min(MOST_BATCHES, batches)
-        drawn = max(1, min(most, MOST_BYTES // (size * tensor_bytes(parameters))))
+        drawn = max(1, min(most, MOST_BYTES // (size * input_bytes(parameters.tensors))))
         seed = [options.seed, options.rank]
         try:
-            most_bytes = drawn * size * tensor_bytes(parameters)
+            most_bytes = drawn * size * input_bytes(parameters.tensors)
             [tensors] = synthetic_arrays(
                 parameters.tensors, seed, count=drawn * size, max_bytes=most_bytes
             ).values()
         except MemoryError as error:
             raise ConfigurationError(
-                f"a batch of {size} inputs takes {size * tensor_bytes(parameters)} bytes, which cannot be "
-                "had; use a smaller batch_size"
+                f"a batch of {size} inputs takes {size * input_bytes(parameters.tensors)} bytes, which "
+                "cannot be had; use a smaller batch_size"
             ) from error
         shape = (drawn * size,) if label_length is None else (drawn * size, label_length)
         labels = random_state([*seed, 1]).randint(lowest, classes, shape).astype(np.int64)

@@ -23,7 +23,7 @@ from inferometer.evaluators.loading.child_process import end_children, received,
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader, LoaderOptions
 from inferometer.evaluators.loading.workers import SharedRows
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InferometerError
-from inferometer.manifests.schema import InputParameters
+from inferometer.manifests.inputs import InputParameters
 
 _READERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"recordio": ("MXNet", "inferometer.agent.frameworks.mxnet.record_iterator:MXNetRecordReader")}

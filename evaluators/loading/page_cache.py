@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -26,11 +26,13 @@ class CachedShare:
 
     Attributes:
         share: 0…1 of their bytes; None if it is not known.
-        reason: Why it is not known, in one line; empty if it is.
+        reason: Why it is not known, or why they could not be dropped, in one line; empty for neither.
+        dropped: Whether they were dropped from it, and that worked.
     """
 
     share: float | None
     reason: str = ""
+    dropped: bool = False
 
 
 def cached_share(files: Iterable[Path]) -> CachedShare:
@@ -46,7 +48,7 @@ def cached_share(files: Iterable[Path]) -> CachedShare:
     if not paths:
         return CachedShare(None, "the dataset has no files of its own")
     resident = whole = 0
-    for path in _some(paths):
+    for path in paths[:: -(-len(paths) // MOST_FILES)]:
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except OSError:
@@ -86,40 +88,20 @@ def drop(files: Iterable[Path]) -> CachedShare:
     return cached_share(paths)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheBefore:
-    """The state of the page cache before files are read.
-
-    Attributes:
-        share: The share of their bytes that is in it, 0…1; None if it is not known.
-        dropped: Whether they were dropped from it, and that worked.
-        reason: Why the share is not known, or why they could not be dropped; empty for neither.
-    """
-
-    share: float | None
-    dropped: bool = False
-    reason: str = ""
-
-
-def before_reading(files: Iterable[Path], *, drop_first: bool = False) -> CacheBefore:
+def before_reading(files: Iterable[Path], *, drop_first: bool = False) -> CachedShare:
     """Drops files from the page cache if ``drop_first``, and returns the state of the cache."""
     if not drop_first:
-        found = cached_share(files)
-        return CacheBefore(found.share, reason=found.reason)
+        return cached_share(files)
     left = drop(files)
     if left.share is None:
-        return CacheBefore(None, reason=left.reason)
+        return left
     if left.share > DROPPED_SHARE:
-        return CacheBefore(
-            left.share,
+        return replace(
+            left,
             reason=f"{100 * left.share:.0f} % of the dataset stayed in the page cache: its file system is in "
             "memory, or another process uses it",
         )
-    return CacheBefore(left.share, dropped=True)
-
-
-def _some(paths: Sequence[Path]) -> Sequence[Path]:
-    return paths if len(paths) <= MOST_FILES else paths[:: -(-len(paths) // MOST_FILES)]
+    return replace(left, dropped=True)
 
 
 def _may_know(descriptor: int, path: Path) -> bool:

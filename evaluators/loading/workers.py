@@ -25,16 +25,7 @@ from typing_extensions import Self
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.results import InputFailure, Stage
-from inferometer.agent.preprocessing.inputs import (
-    EncodedImage,
-    NamedTensors,
-    Payload,
-    Pixels,
-    Tensor,
-    Text,
-    Url,
-    dtype_of,
-)
+from inferometer.agent.preprocessing.inputs import dtype_of, size_of
 from inferometer.agent.preprocessing.preprocessor import Preprocessor, preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.child_process import (
@@ -46,7 +37,7 @@ from inferometer.evaluators.loading.child_process import (
     start_child,
 )
 from inferometer.manifests.errors import ConfigurationError, InferometerError, InputError, one_line
-from inferometer.manifests.schema import InputParameters
+from inferometer.manifests.inputs import InputParameters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,20 +88,12 @@ class SampleFiller:
         dataset: The samples.
         parameters: The model's input.
         rows: The buffers.
-        clock: A monotonic clock in nanoseconds.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        parameters: InputParameters,
-        rows: Rows,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
+    def __init__(self, dataset: Dataset, parameters: InputParameters, rows: Rows) -> None:
         self._dataset = dataset
         self._preprocessor: Preprocessor = preprocessor_of(parameters)
         self._rows = rows
-        self._clock = clock
 
     def fill(self, task: Task, cancelled: Callable[[], bool] = lambda: False) -> FilledRows:
         """Fills the rows of a task, or fewer once ``cancelled`` returns True.
@@ -127,39 +110,24 @@ class SampleFiller:
             row = task.first_row + number
             place = int(self._rows.places[row])
             name, stage = str(place), Stage.READ
-            begin_ns = middle_ns = self._clock()
+            begin_ns = middle_ns = time.perf_counter_ns()
             try:
                 sample = self._dataset.sample(place)
                 name = sample.id
                 payload = sample.read()
-                stage, middle_ns = Stage.PREPROCESS, self._clock()
+                stage, middle_ns = Stage.PREPROCESS, time.perf_counter_ns()
                 read_bytes += size_of(payload)
                 self._preprocessor.write(payload, self._rows.inputs[row])
             except InputError as error:
                 failed.append((number, InputFailure(name, stage, str(error))))
             else:
                 labels.append(sample.label)
-            end_ns = self._clock()
+            end_ns = time.perf_counter_ns()
             if stage is Stage.READ:
                 middle_ns = end_ns
             read_ns += middle_ns - begin_ns
             preprocess_ns += end_ns - middle_ns
         return FilledRows(tuple(labels), tuple(failed), read_ns, preprocess_ns, read_bytes)
-
-
-def size_of(payload: Payload) -> int:
-    """Returns the bytes of a sample as it was read; 0 for one that is not read here."""
-    match payload:
-        case EncodedImage():
-            return len(payload.content)
-        case Pixels() | Tensor():
-            return payload.array.nbytes
-        case Text():
-            return payload.nbytes
-        case NamedTensors():
-            return sum(array.nbytes for array in payload.arrays.values())
-        case Url():
-            return 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,7 +156,7 @@ class SharedRows:
             places, inputs = CONTEXT.RawArray(c_int64, rows), CONTEXT.RawArray(c_ubyte, size)
             return cls(places, inputs, CONTEXT.RawValue(c_int64, 0))
         except (OSError, MemoryError, OverflowError) as error:
-            raise no_memory(size, error) from error
+            raise _no_memory(size, error) from error
 
     def view(self, parameters: InputParameters) -> Rows:
         """Returns the memory as arrays."""
@@ -204,7 +172,7 @@ def own_rows(rows: int, parameters: InputParameters) -> Rows:
         return Rows(np.zeros(rows, np.int64), np.zeros((rows, *shape), dtype))
     except (MemoryError, ValueError) as error:
         size = rows * math.prod(shape) * dtype.itemsize
-        raise no_memory(size, error) from error
+        raise _no_memory(size, error) from error
 
 
 def _dtype_of(parameters: InputParameters) -> np.dtype[Any]:
@@ -228,7 +196,7 @@ def _row_shape(parameters: InputParameters) -> tuple[int, ...]:
     return parameters.dimensions
 
 
-def no_memory(size: int, error: Exception) -> ConfigurationError:
+def _no_memory(size: int, error: Exception) -> ConfigurationError:
     """Returns the error for buffers of so many bytes."""
     return ConfigurationError(
         f"the batches of the loader take {size} bytes, which cannot be had: {one_line(error)}; use a smaller "

@@ -9,23 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.operators.checking import (
-    Difference,
-    draw_inputs,
-    gradient_difference,
-    output_difference,
-    run_difference,
-)
 from inferometer.agent.operators.operator import (
     Case,
     Operator,
     OperatorCall,
     OperatorRunner,
     Preset,
+    cotangents,
     element_type,
 )
 from inferometer.evaluators.kinds.operators.measurement import Correctness
 from inferometer.evaluators.kinds.operators.options import Mode
+from inferometer.evaluators.operators.cases import draw_inputs
 
 REFERENCE, FINITE_DIFFERENCES, PROPERTIES = "reference", "finite differences", "properties"
 SMALLER, ON_ROWS = ", on smaller inputs", ", on random rows"
@@ -35,7 +30,145 @@ _FLOPS_PER_S = 4e9
 _ELEMENTS_PER_S = 2e7
 """What NumPy does at least in float64 on one core: a matrix product, and an element-wise function."""
 _NO_ROWS = (ValueError, LookupError, TypeError, ArithmeticError)
-"""The exceptions that references raise for rows that they do not accept."""
+"""The exceptions that references raise for rows, or parameters, that they do not accept."""
+_STEP = 1e-4
+_GRADIENT_TOLERANCE = 20.0
+"""How many times as much a gradient may differ: finite differences have an error of their own."""
+_PRECISION = {"float64": 1e-2, "float32": 1.0, "float16": 2.0**13, "bfloat16": 2.0**16}
+"""How the tolerances of other element types compare with those of float32.
+
+That of float64 allows for parameters, such as a slope, that MXNet keeps in float32.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The deviation of values from the reference.
+
+    Attributes:
+        max_absolute: The greatest difference.
+        max_relative: The greatest difference divided by its scale, the largest magnitude.
+        tolerance: The largest accepted ``max_relative``.
+    """
+
+    max_absolute: float
+    max_relative: float
+    tolerance: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the difference is within the tolerance; False if it is not a number."""
+        return self.max_relative <= self.tolerance
+
+
+def output_difference(
+    operator: Operator,
+    case: Case,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: Sequence[NDArray[Any]],
+    dtype: str,
+) -> Difference:
+    """Compares outputs with the reference, which computes in float64.
+
+    Raises:
+        ValueError: The number or a shape of the outputs differs from the reference, or a check fails.
+    """
+    if operator.reference is None:
+        if operator.check is not None:
+            operator.check(outputs, case)
+        return Difference(0.0, 0.0, 0.0)
+    expected = operator.reference(_wide(inputs), case.parameters)
+    if len(outputs) != len(expected):
+        raise ValueError(f"there are {len(outputs)} outputs, and the reference has {len(expected)}")
+    tolerance = _tolerance(operator, dtype)
+    found = [_difference(a, b, operator, tolerance) for a, b in zip(outputs, expected, strict=True)]
+    return max(found, key=lambda each: (each.max_relative != each.max_relative, each.max_relative))
+
+
+def run_difference(
+    operator: Operator, found: NDArray[Any], earlier: NDArray[Any], dtype: str, *, gradient: bool = False
+) -> Difference:
+    """Compares elements of one run with those of an earlier one, each of which may err by the tolerance.
+
+    Raises:
+        ValueError: Their shapes differ.
+    """
+    widened = _GRADIENT_TOLERANCE if gradient else 1.0
+    return _difference(found, earlier, operator, 2 * widened * _tolerance(operator, dtype))
+
+
+def gradient_difference(
+    operator: Operator,
+    case: Case,
+    inputs: Mapping[str, NDArray[Any]],
+    gradients: Mapping[str, NDArray[Any]],
+    dtype: str,
+) -> Difference | None:
+    """Compares gradients with central differences of the reference along a random direction.
+
+    The derivative along the direction is the sum of the gradients times it. The error of central differences
+    falls with the square of the step (Nocedal and Wright, "Numerical Optimization", section 8.1).
+
+    Returns:
+        The difference; None without a reference.
+    """
+    if operator.reference is None or not gradients:
+        return None
+    random = np.random.default_rng(1)
+    wide = dict(zip(inputs, _wide(inputs), strict=True))
+    directions = {name: random.standard_normal(wide[name].shape) for name in gradients}
+
+    def weighted(step: float) -> float:
+        moved = {
+            name: wide[name] + step * directions[name] if name in directions else wide[name] for name in wide
+        }
+        outputs = operator.reference(list(moved.values()), case.parameters)  # type: ignore[misc]
+        floats = [each for each in outputs if np.asarray(each).dtype.kind == "f"]
+        return float(sum(np.sum(each * cotangents(np.shape(each))) for each in floats))
+
+    expected = (weighted(_STEP) - weighted(-_STEP)) / (2 * _STEP)
+    products = [gradients[name].astype(np.float64) * directions[name] for name in gradients]
+    found = float(sum(np.sum(each) for each in products))
+    scale = max(abs(expected), float(np.sqrt(sum(np.sum(each**2) for each in products))), 1e-12)
+    difference = abs(found - expected)
+    return Difference(
+        difference, difference / scale, _GRADIENT_TOLERANCE * max(_tolerance(operator, dtype), 1e-5)
+    )
+
+
+def _wide(inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    return [array.astype(np.float64) if array.dtype.kind == "f" else array for array in inputs.values()]
+
+
+def _tolerance(operator: Operator, dtype: str) -> float:
+    return operator.rtol * _PRECISION.get(dtype, 0.0)
+
+
+def _difference(
+    found: NDArray[Any], expected: NDArray[Any], operator: Operator, tolerance: float
+) -> Difference:
+    expected = np.asarray(expected)
+    if expected.shape == () and found.shape == (1,):  # MXNet 1 has no tensors without axes
+        expected = expected.reshape(1)
+    if found.shape != expected.shape:
+        raise ValueError(f"an output has the shape {found.shape}, and the reference {expected.shape}")
+    if not expected.size:
+        return Difference(0.0, 0.0, tolerance)
+    same = (
+        (found == expected) | (np.isnan(found) & np.isnan(expected))
+        if found.dtype.kind == "f"
+        else found == expected
+    )
+    if same.all():  # as of integers, whose tensors may be too large for copies in float64
+        return Difference(0.0, 0.0, tolerance)
+    with np.errstate(invalid="ignore"):  # an infinity less itself, where both are the same
+        difference = np.where(same, 0.0, np.abs(found.astype(np.float64) - expected.astype(np.float64)))
+    absolute = float(difference.max())
+    magnitudes = np.abs(expected[np.isfinite(expected)]) if expected.dtype.kind == "f" else np.abs(expected)
+    scale = max(
+        float(magnitudes.max()) if magnitudes.size else 0.0, operator.atol / max(operator.rtol, 1e-30)
+    )
+    return Difference(absolute, absolute / scale if absolute else 0.0, tolerance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,9 +421,8 @@ def _rows_stand_alone(
 
 def _reference(operator: Operator, inputs: Mapping[str, NDArray[Any]], case: Case) -> Sequence[NDArray[Any]]:
     assert operator.reference is not None  # noqa: S101 - as the caller has it
-    floats = [array.astype(np.float64) if array.dtype.kind == "f" else array for array in inputs.values()]
     with np.errstate(all="ignore"):
-        return operator.reference(floats, case.parameters)
+        return operator.reference(_wide(inputs), case.parameters)
 
 
 def _small_case(operator: Operator, case: Case) -> Case:
@@ -304,6 +436,6 @@ def _small_case(operator: Operator, case: Case) -> Case:
             random = np.random.default_rng(0)
             with np.errstate(all="ignore"):  # the values may be those of no other case
                 operator.reference([random.random(spec.shape) for spec in specs], wanted.parameters)
-    except (ValueError, LookupError, TypeError, ArithmeticError):
+    except _NO_ROWS:
         return small
     return wanted if fits else small

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from inferometer.agent.inference.predictor import Precision
+from inferometer.agent.hardware.environment import Precision
 from inferometer.agent.operators.operator import ParameterValue, Shape, operators
 from inferometer.agent.tracing.recorder import SpanChunk, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation

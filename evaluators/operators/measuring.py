@@ -6,11 +6,12 @@ The peak memory of a run is taken from the framework's allocator, or is the grow
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ import psutil
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.predictor import CODE_FAILURES
-from inferometer.agent.operators.checking import draw_inputs
 from inferometer.agent.operators.operator import (
     Case,
     NotSupportedHereError,
@@ -33,6 +33,7 @@ from inferometer.agent.operators.operator import (
 )
 from inferometer.evaluators.kinds.operators.measurement import OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.options import Cache, Mode, OperatorOptions
+from inferometer.evaluators.operators.cases import draw_inputs
 from inferometer.evaluators.operators.checks import (
     Computed,
     LaterRuns,
@@ -265,7 +266,8 @@ def _require_memory(operator: Operator, case: Case, dtype: str) -> None:
 
     The kernel would end this process, or another one.
     """
-    sizes = [_bytes_of(spec.shape, element_type(dtype)) for spec in operator.tensors(case)]
+    itemsize = element_type(dtype).itemsize
+    sizes = [prod(spec.shape) * itemsize for spec in operator.tensors(case)]
     needed, free = 2 * sum(sizes) + max(sizes, default=0), psutil.virtual_memory().available
     if needed > free:
         raise InferometerError(
@@ -290,10 +292,3 @@ def _moved_bytes(operator: Operator, found: Computed, dtype: str) -> int:
 
     beyond = operator.moved(found.case, element_bytes(dtype)) if operator.moved else 0
     return sum(map(size, (*found.inputs.values(), *found.outputs))) + beyond
-
-
-def _bytes_of(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
-    count = dtype.itemsize
-    for each in shape:
-        count *= each
-    return count

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from inferometer.agent.files import replacing
 from inferometer.agent.operators.operator import Case, Values, element_bytes, operators
 from inferometer.evaluators.kinds.operators.measurement import MachinePeak, OperatorRow
 
@@ -173,9 +173,8 @@ def _in_fresh_process(threads: int, dtype: str) -> MachinePeak | None:
 def _keep(folder: Path, content: object) -> None:
     with suppress(OSError):  # it is measured again
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-        Path(file.name).replace(folder / _FILE)
+        with replacing(folder / _FILE, mode=0o600) as file:
+            file.write(json.dumps(content, indent=1).encode())
 
 
 def measured_peak(threads: int, dtype: str) -> MachinePeak:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+from inferometer.agent.files import LineJournal
 from inferometer.agent.hardware.environment import Environment, read_environment
 from inferometer.agent.inference.registry import FrameworkEntry
 from inferometer.agent.operators.operator import (
@@ -32,7 +33,7 @@ from inferometer.evaluators.kinds.operators.measurement import OperatorRow, RowS
 from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.evaluators.operators.cases import OperatorRequest
 from inferometer.evaluators.operators.measuring import Cell, Measurer
-from inferometer.manifests.errors import EvaluationFailed, InferometerError, OutputError, one_line
+from inferometer.manifests.errors import EvaluationFailed, InferometerError, one_line
 
 _PROCESS = "its process"
 
@@ -251,8 +252,6 @@ Place: TypeAlias = tuple[str, int, int]
 class Journal:
     """A file of JSON lines, one for each row, that is removed when all are there.
 
-    A line that was cut off when the program ended is not read.
-
     Args:
         path: The file; None to keep nothing.
         resume: Whether to go on with the rows that it has, instead of beginning anew.
@@ -264,15 +263,7 @@ class Journal:
     def __init__(self, path: Path | None, *, resume: bool) -> None:
         self._path = path
         self.rows: Mapping[Place, OperatorRow] = _read(path) if path is not None and resume else {}
-        if path is not None:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if self.rows:
-                    _mend(path)
-                else:
-                    path.write_bytes(b"")
-            except OSError as error:
-                raise OutputError(f"{path}: the journal cannot be written: {error.strerror}") from error
+        self._lines = None if path is None else LineJournal(path, synced=False, anew=not self.rows)
 
     def add(self, place: Place, row: OperatorRow) -> None:
         """Keeps a row.
@@ -280,14 +271,8 @@ class Journal:
         Raises:
             OutputError: The file cannot be written.
         """
-        if self._path is None:
-            return
-        line = json.dumps({"place": list(place), "row": row_document(row)}) + "\n"
-        try:
-            with self._path.open("ab", buffering=0) as file:
-                file.write(line.encode())
-        except OSError as error:
-            raise OutputError(f"{self._path}: the journal cannot be written: {error.strerror}") from error
+        if self._lines is not None:
+            self._lines.add({"place": list(place), "row": row_document(row)})
 
     def remove(self) -> None:
         """Removes the file: all rows are there."""
@@ -315,11 +300,3 @@ def _read(path: Path) -> Mapping[Place, OperatorRow]:
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return found
-
-
-def _mend(path: Path) -> None:
-    """Ends the last line, in case it was cut off."""
-    with path.open("rb+") as file:
-        file.seek(-1, 2)
-        if file.read() != b"\n":
-            file.write(b"\n")

@@ -27,6 +27,7 @@ from inferometer.evaluators.plans.plan import (
     Interpreter,
     Plan,
     Software,
+    items_of,
 )
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line, suggestion
 
@@ -34,10 +35,9 @@ SOFTWARE, IMAGE = f"{CELL}software", f"{CELL}container"
 LAUNCHER, CORES, VARIABLE = f"{CELL}launcher", f"{CELL}cores", f"{CELL}env."
 SLURM = f"{CELL}slurm"
 _MOST_CORES = 65536
-_THIS = Interpreter()
 
 
-def software_of(cell: Cell, plan: Plan) -> Software:
+def _software_of(cell: Cell, plan: Plan) -> Software:
     """Returns the interpreter or container that a cell runs in.
 
     Without ``cell.software``, that is the image of ``cell.container``, or the interpreter of the plan's jobs,
@@ -48,10 +48,9 @@ def software_of(cell: Cell, plan: Plan) -> Software:
     """
     wanted = shown(cell.parameters.get(SOFTWARE))
     if not wanted:
-        image = shown(cell.parameters.get(IMAGE))
-        if image:
+        if image := shown(cell.parameters.get(IMAGE)):
             return ContainerSoftware(container=Container(image=image))
-        return Interpreter(python=plan.slurm.python) if plan.slurm and plan.slurm.python else _THIS
+        return Interpreter(python=plan.slurm.python if plan.slurm else "")
     if wanted not in plan.software:
         raise ConfigurationError(f'unknown software "{wanted}"; {suggestion(wanted, plan.software)}')
     return plan.software[wanted]
@@ -69,23 +68,23 @@ def python_of(software: Interpreter) -> str:
     return str(path.absolute())
 
 
-def absolute(folders: Sequence[str]) -> list[str]:
+def _absolute(folders: Sequence[str]) -> list[str]:
     """Returns absolute paths of folders."""
     return [str(Path(each).expanduser().absolute()) for each in folders]
 
 
-def environment_of(software: Interpreter, environment: Mapping[str, str]) -> dict[str, str]:
+def _environment_of(software: Interpreter, environment: Mapping[str, str]) -> dict[str, str]:
     """Returns variables with an interpreter's folders prepended to those set for libraries and modules."""
     found = dict(environment)
     paths = {"LD_LIBRARY_PATH": software.library_path, "PYTHONPATH": software.python_path}
     for name, folders in paths.items():
         if folders:
             present = found.get(name, os.environ.get(name, ""))
-            found[name] = ":".join([*absolute(folders), *([present] if present else [])])
+            found[name] = ":".join([*_absolute(folders), *([present] if present else [])])
     return found
 
 
-def variables_of(cell: Cell) -> dict[str, str]:
+def _variables_of(cell: Cell) -> dict[str, str]:
     """Returns the variables that a cell adds; a parameter without a value adds none.
 
     Raises:
@@ -101,15 +100,6 @@ def variables_of(cell: Cell) -> dict[str, str]:
                 )
             found[name] = shown(value)
     return found
-
-
-def launcher_of(cell: Cell) -> tuple[str, ...]:
-    """Returns the words that a cell adds before its program.
-
-    Raises:
-        ConfigurationError: A quotation is not closed.
-    """
-    return _words_of(cell, LAUNCHER)
 
 
 def sbatch_options_of(cell: Cell, plan: Plan) -> tuple[str, ...]:
@@ -132,7 +122,11 @@ def sbatch_options_of(cell: Cell, plan: Plan) -> tuple[str, ...]:
 
 
 def _words_of(cell: Cell, parameter: str) -> tuple[str, ...]:
-    """Returns the words of a parameter: a list of them, or a text that is split as in a shell."""
+    """Returns the words of a parameter: a list of them, or a text that is split as in a shell.
+
+    Raises:
+        ConfigurationError: A quotation is not closed.
+    """
     given = cell.parameters.get(parameter)
     if isinstance(given, list):
         return tuple(shown(each) for each in given)
@@ -142,15 +136,12 @@ def _words_of(cell: Cell, parameter: str) -> tuple[str, ...]:
         raise ConfigurationError(f'{parameter}: "{shown(given)}" cannot be split: {error}') from error
 
 
-def cores_of(cell: Cell, *, here: bool = True) -> str:
+def _cores_of(cell: Cell, *, here: bool = True) -> str:
     """Returns the cores that a cell is pinned to, as ``0,2-3``; empty for all.
 
-    Args:
-        cell: The cell.
-        here: Whether the cell runs on this machine; its cores are then checked against those of this process.
-
     Raises:
-        ConfigurationError: The value is not a list of cores, or this process may not use one of them.
+        ConfigurationError: The value is not a list of cores, or the cell runs ``here`` and this process may
+            not use one of them.
     """
     given = cell.parameters.get(CORES)
     written = ",".join(shown(each) for each in given) if isinstance(given, list) else shown(given)
@@ -176,7 +167,7 @@ def cores_of(cell: Cell, *, here: bool = True) -> str:
 
 _ANSWER_S = 60.0
 AGENT = "agent"
-LIMIT_S = 120.0
+_LIMIT_S = 120.0
 """How long an interpreter may take to import the frameworks."""
 _PINNING = "taskset"
 _WITHOUT_FOLDER = "import sys; sys.path[0] or sys.path.pop(0); "
@@ -203,7 +194,7 @@ print(json.dumps(told))
 """Prints a problem by framework of the arguments; under an empty name that of all."""
 
 
-def container_words(
+def _container_words(
     container: Container,
     words: Sequence[str],
     environment: Mapping[str, str],
@@ -213,36 +204,29 @@ def container_words(
 ) -> tuple[str, ...]:
     """Returns the words that run a program in a container and remove the container afterwards.
 
-    Args:
-        container: The image and its engine.
-        words: The program and its arguments, in place of the image's entry point.
-        environment: The environment variables of the program.
-        cores: The cores that it may use, such as ``0,2-3``; empty for all. Apptainer ignores them: its
-            container is a child of this process, which the caller can pin.
-        name: The container's name, for docker and podman.
-        shared: Folders and files of this machine that the container mounts at the same paths, writable.
+    The words take the place of the image's entry point. Apptainer ignores the cores and the name: its
+    container is a child of this process, which the caller can pin. What is shared is mounted at the same
+    paths, writable.
     """
-    variables, folders = dict(environment), absolute(container.library_path)
+    variables, folders = dict(environment), _absolute(container.library_path)
     if container.library_path:
         variables["LD_LIBRARY_PATH"] = ":".join(folders)
     mounts = [f"{folder}:{folder}:ro" for folder in folders] + [f"{path}:{path}" for path in shared]
-    if container.engine is Engine.APPTAINER:
-        options = [word for mount in mounts for word in ("--bind", mount)]
-        options += [word for each in variables.items() for word in ("--env", "=".join(each))]
-        return ("apptainer", "exec", *options, *container.arguments, container.image, *words)
-    options = ["--name", name] if name else []
-    options += ["--cpuset-cpus", cores] if cores else []
-    options += [word for mount in mounts for word in ("--volume", mount)]
+    mounted = "--bind" if container.engine is Engine.APPTAINER else "--volume"
+    options = [word for mount in mounts for word in (mounted, mount)]
     options += [word for each in variables.items() for word in ("--env", "=".join(each))]
+    if container.engine is Engine.APPTAINER:
+        return ("apptainer", "exec", *options, *container.arguments, container.image, *words)
+    named = ["--name", name] if name else []
+    named += ["--cpuset-cpus", cores] if cores else []
     program, *arguments = words
-    engine = container.engine.value
     return (
-        *(engine, "run", "--rm", *options, *container.arguments),
+        *(container.engine.value, "run", "--rm", *named, *options, *container.arguments),
         *("--entrypoint", program, container.image, *arguments),
     )
 
 
-def image_problem(container: Container) -> str | None:
+def _image_problem(container: Container) -> str | None:
     """Returns why a container cannot start: its engine is not installed, or the image does not exist."""
     engine, image = container.engine.value, container.image
     if shutil.which(engine) is None:
@@ -252,29 +236,25 @@ def image_problem(container: Container) -> str | None:
         return (
             f"there is no image {image}; apptainer takes a file, a folder or an address" if missing else None
         )
-    answer = answer_of((engine, "image", "inspect", image))
+    answer = _answer_of((engine, "image", "inspect", image))
     if isinstance(answer, str):
         return f"{engine} image inspect {image}: {answer}"
     if answer.returncode == 0:
         return None
     if "no such" in answer.stderr.lower() or "not known" in answer.stderr.lower():
         return f"{engine} has no image {image}; get it with: {engine} pull {image}"
-    return f"{engine} image inspect {image} failed: {last_line(answer.stderr)}"
+    return f"{engine} image inspect {image} failed: {_last_line(answer.stderr)}"
 
 
 def container_process(words: Sequence[str]) -> int | None:
-    """Returns the process id of a container that has started; None while there is none.
-
-    Args:
-        words: The command that prints the id; empty without a container.
-    """
-    answer = answer_of(words) if words else ""
+    """Returns the process id of a container, which the words print; None while there is none, or no words."""
+    answer = _answer_of(words) if words else ""
     if isinstance(answer, str) or answer.returncode or not answer.stdout.strip().isdecimal():
         return None
     return int(answer.stdout) or None
 
 
-def answer_of(
+def _answer_of(
     words: Sequence[str], environment: Mapping[str, str] | None = None, limit_s: float = _ANSWER_S
 ) -> subprocess.CompletedProcess[str] | str:
     """Returns the output of a program, or the reason why there is none, such as the time limit."""
@@ -295,7 +275,7 @@ def answer_of(
         return f"cannot be started: {error.strerror or error}"
 
 
-def last_line(text: str) -> str:
+def _last_line(text: str) -> str:
     """Returns the last line of a program's output, which holds its error."""
     lines = text.strip().splitlines()
     return one_line(lines[-1]) if lines else "it said nothing"
@@ -348,17 +328,17 @@ def command_of(
     Raises:
         ConfigurationError: The plan has no such software, or a parameter that begins with ``cell.`` is wrong.
     """
-    software = software_of(cell, plan)
-    environment = {**software.environment, **variables_of(cell), **(variables or {})}
-    launcher = (*software.launcher, *launcher_of(cell))
-    cores, slurm = cores_of(cell, here=here), sbatch_options_of(cell, plan)
+    software = _software_of(cell, plan)
+    environment = {**software.environment, **_variables_of(cell), **(variables or {})}
+    launcher = (*software.launcher, *_words_of(cell, LAUNCHER))
+    cores, slurm = _cores_of(cell, here=here), sbatch_options_of(cell, plan)
     if isinstance(software, ContainerSoftware):
         words = (*launcher, AGENT, *cell.argv)
         return replace(_contained(software, words, environment, cores, name, shared), slurm=slurm)
     program = tuple(agent) if agent and not software.python else _program(python_of(software))
     return CellCommand(
         argv=(*_pinning(cores), *launcher, *program, *cell.argv),
-        environment=environment_of(software, environment),
+        environment=_environment_of(software, environment),
         slurm=slurm,
     )
 
@@ -369,9 +349,9 @@ def check_software(
     *,
     here: bool = True,
     on_agents: bool = False,
-    limit_s: float = LIMIT_S,
-) -> Iterator[str]:
-    """Yields one line for each distinct problem with the software that the cells run in.
+    limit_s: float = _LIMIT_S,
+) -> tuple[str, ...]:
+    """Returns one line for each distinct problem with the software that the cells run in.
 
     Each interpreter and each image imports the frameworks of its cells once, in a separate process. This
     process imports none: for its own interpreter, it looks up the installed packages.
@@ -383,49 +363,41 @@ def check_software(
         on_agents: Whether agents run the models; the packages installed here do not matter then.
         limit_s: How long an interpreter may take to answer.
     """
-    seen: set[str] = set()
+    found: dict[str, None] = {}
     groups: dict[str, tuple[str, Software, dict[str, None]]] = {}
     for cell in cells:
         try:
-            software = software_of(cell, plan)
+            software = _software_of(cell, plan)
             sbatch_options_of(cell, plan)
-            yield from _new(_missing_programs(cell, software, here=here), seen)
+            found |= dict.fromkeys(_missing_programs(cell, software, here=here))
         except ConfigurationError as error:
-            yield from _new([str(error)], seen)
+            found[str(error)] = None
             continue
         name = shown(cell.parameters.get(SOFTWARE))
         _, _, frameworks = groups.setdefault(software.model_dump_json(), (name, software, {}))
-        given = cell.options.get("framework_name")
-        wanted = given if isinstance(given, list) else [given]
-        frameworks.update((shown(each), None) for each in wanted if each)
+        frameworks |= {shown(each): None for each in items_of(cell.options.get("framework_name")) if each}
     for name, software, frameworks in groups.values():
         if not name and on_agents:
             continue
         if not name and software == Interpreter():
-            yield from _new(_not_installed(frameworks), seen)
+            found |= dict.fromkeys(_not_installed(frameworks))
             continue
         problems = _folder_problems(software) or _problems(software, frameworks, limit_s)
         where = f"software {name}: " if name else ""
-        yield from _new((f"{where}{each}" for each in problems), seen)
+        found |= {f"{where}{each}": None for each in problems}
+    return tuple(found)
 
 
 def _missing_programs(cell: Cell, software: Software, *, here: bool) -> list[str]:
     """Returns the launcher's programs that are not installed; raises ConfigurationError."""
-    launcher, cores = launcher_of(cell), cores_of(cell, here=here)
-    variables_of(cell)
-    programs = [_PINNING] if cores else []
+    launcher = _words_of(cell, LAUNCHER)
+    programs = [_PINNING] if _cores_of(cell, here=here) else []
+    _variables_of(cell)
     if isinstance(software, Interpreter):
         programs += [*software.launcher[:1], *launcher[:1]]
     elif software.container.engine is not Engine.APPTAINER:
         programs = []
     return [f"{each} is not installed, or not on PATH" for each in programs if not shutil.which(each)]
-
-
-def _new(lines: Iterable[str], seen: set[str]) -> Iterator[str]:
-    for line in lines:
-        if line not in seen:
-            seen.add(line)
-            yield line
 
 
 def _not_installed(frameworks: Iterable[str]) -> Iterator[str]:
@@ -439,9 +411,9 @@ def _not_installed(frameworks: Iterable[str]) -> Iterator[str]:
 
 def _folder_problems(software: Software) -> list[str]:
     if isinstance(software, ContainerSoftware):
-        folders = absolute(software.container.library_path)
+        folders = _absolute(software.container.library_path)
     else:
-        folders = absolute([*software.library_path, *software.python_path])
+        folders = _absolute([*software.library_path, *software.python_path])
     return [f"there is no folder {each}" for each in folders if not Path(each).exists()]
 
 
@@ -451,18 +423,20 @@ def _problems(software: Software, frameworks: Iterable[str], limit_s: float) -> 
         python = python_of(software)
         if not os.access(python, os.X_OK) or Path(python).is_dir():
             return [f"there is no interpreter {python}"]
-        environment = {**os.environ, **environment_of(software, software.environment)}
-        return _told(answer_of((python, "-c", _ASKED, *frameworks), environment, limit_s), python)
+        environment = {**os.environ, **_environment_of(software, software.environment)}
+        return _told(_answer_of((python, "-c", _ASKED, *frameworks), environment, limit_s), python)
     container = software.container
-    if (problem := image_problem(container)) is not None:
+    if (problem := _image_problem(container)) is not None:
         return [problem]
     if "://" in container.image:
         return []  # asking it would download it
     name = f"inferometer-check-{uuid.uuid4().hex}"
-    words = container_words(container, ("python", "-c", _ASKED, *frameworks), software.environment, name=name)
-    answer = answer_of(words, limit_s=limit_s)
+    words = _container_words(
+        container, ("python", "-c", _ASKED, *frameworks), software.environment, name=name
+    )
+    answer = _answer_of(words, limit_s=limit_s)
     if isinstance(answer, str) and (stop := _stop(container, name)):
-        answer_of(stop)
+        _answer_of(stop)
     return _told(answer, f"image {container.image}")
 
 
@@ -473,7 +447,7 @@ def _told(answer: subprocess.CompletedProcess[str] | str, who: str) -> list[str]
     try:
         told = json.loads(answer.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError, RecursionError):
-        return [f"{who} ended with exit code {answer.returncode}: {last_line(answer.stderr)}"]
+        return [f"{who} ended with exit code {answer.returncode}: {_last_line(answer.stderr)}"]
     return [f"{who}: {problem}" if name else f"{who} {problem}" for name, problem in told.items()]
 
 
@@ -486,7 +460,7 @@ def _contained(
     shared: Sequence[str],
 ) -> CellCommand:
     container = software.container
-    argv = container_words(container, words, environment, cores, name, shared)
+    argv = _container_words(container, words, environment, cores, name, shared)
     if container.engine is Engine.APPTAINER:
         return CellCommand(argv=(*_pinning(cores), *argv))
     if not name:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inferometer.evaluators.plans.plan import Given, Parameter, Plan, Scalar, Value
+from inferometer.evaluators.plans.plan import Given, Parameter, Plan, Scalar, Value, items_of
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 _INNERMOST = re.compile(r"\$\{([^${}]*)\}")
@@ -38,8 +38,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 def is_constant(value: Any) -> bool:
     """Returns whether a value has no references."""
-    texts = value if isinstance(value, list) else [value]
-    return not any(isinstance(text, str) and "${" in text for text in texts)
+    return not any(isinstance(text, str) and "${" in text for text in items_of(value))
 
 
 def referred_in(text: str) -> set[str]:
@@ -72,60 +71,37 @@ def resolved(values: Mapping[str, Value], environment: Mapping[str, str]) -> dic
             becomes too long.
     """
     done: dict[str, Value] = {}
-    for name in values:
-        _resolve(name, values, environment, done, ())
-    return {name: done[name] for name in values}
 
+    def resolve(name: str, way: tuple[str, ...]) -> Value:
+        if name in done:
+            return done[name]
+        if name in way:
+            circle = " → ".join((*way[way.index(name) :], name))
+            raise ConfigurationError(f"parameter {way[0]}: its references lead back to itself: {circle}")
+        way, where = (*way, name), f"parameter {name}"
+        if len(way) > _MOST_DEPTH:
+            raise ConfigurationError(
+                f"parameter {way[0]}: its references are deeper than {_MOST_DEPTH} levels"
+            )
 
-def filled(text: str, values: Mapping[str, Value], where: str) -> Value:
-    """Returns a text in which references are replaced by values that have no references themselves.
+        def looked_up(wanted: str) -> Value:
+            if wanted in values:
+                return resolve(wanted, way)
+            if wanted in environment:
+                return environment[wanted]
+            raise _unknown(where, wanted, values)
 
-    Raises:
-        ConfigurationError: A reference names an unknown parameter, or is not closed; the message begins with
-            ``where``.
-    """
-
-    def looked_up(wanted: str) -> Value:
-        if wanted in values:
-            return values[wanted]
-        raise _unknown(where, wanted, values)
-
-    return _replaced(text, looked_up, where)
-
-
-def _resolve(
-    name: str,
-    values: Mapping[str, Value],
-    environment: Mapping[str, str],
-    done: dict[str, Value],
-    way: tuple[str, ...],
-) -> Value:
-    if name in done:
+        value = values[name]
+        if isinstance(value, list):
+            whole = [each for item in value for each in items_of(_replaced(item, looked_up, where))]
+            if len(whole) > _MOST_CHARACTERS:
+                raise _too_long(where)
+            done[name] = whole
+        else:
+            done[name] = _replaced(value, looked_up, where)
         return done[name]
-    if name in way:
-        circle = " → ".join((*way[way.index(name) :], name))
-        raise ConfigurationError(f"parameter {way[0]}: its references lead back to itself: {circle}")
-    way, where = (*way, name), f"parameter {name}"
-    if len(way) > _MOST_DEPTH:
-        raise ConfigurationError(f"parameter {way[0]}: its references are deeper than {_MOST_DEPTH} levels")
 
-    def looked_up(wanted: str) -> Value:
-        if wanted in values:
-            return _resolve(wanted, values, environment, done, way)
-        if wanted in environment:
-            return environment[wanted]
-        raise _unknown(where, wanted, values)
-
-    value = values[name]
-    if isinstance(value, list):
-        items = [_replaced(item, looked_up, where) for item in value]
-        whole = [each for item in items for each in (item if isinstance(item, list) else [item])]
-        if len(whole) > _MOST_CHARACTERS:
-            raise _too_long(where)
-        done[name] = whole
-    else:
-        done[name] = _replaced(value, looked_up, where)
-    return done[name]
+    return {name: resolve(name, ()) for name in values}
 
 
 def _unknown(where: str, wanted: str, values: Mapping[str, Value]) -> ConfigurationError:
@@ -140,6 +116,7 @@ def _too_long(where: str) -> ConfigurationError:
 
 
 def _replaced(value: Scalar, looked_up: Callable[[str], Value], where: str) -> Value:
+    """Returns a value with its references replaced; the message of an error begins with ``where``."""
     if not isinstance(value, str):
         return value
     text = value
@@ -207,13 +184,13 @@ def fits(
             if match is None:
                 return None
             found.update({f"{name}_{place}": group for place, group in enumerate(match.groups(), 1)})
-        elif not is_one_of(value, wanted if isinstance(wanted, list) else [wanted]):
+        elif not _is_one_of(value, items_of(wanted)):
             return None
         found[f"{name}_0"] = value
     return found
 
 
-def is_one_of(value: Value, wanted: list[Any]) -> bool:
+def _is_one_of(value: Value, wanted: list[Any]) -> bool:
     """Returns whether a value is among others; true does not equal 1, unlike in Python."""
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in wanted)
 
@@ -243,7 +220,13 @@ def holds(comparison: str, values: Mapping[str, Value]) -> bool:
 
 def _side(text: str, values: Mapping[str, Value], comparison: str) -> str | int | float:
     where = f'the constraint "{comparison}"'
-    factors = [_number(filled(part.strip(), values, where)) for part in text.split("*")]
+
+    def looked_up(wanted: str) -> Value:
+        if wanted in values:
+            return values[wanted]
+        raise _unknown(where, wanted, values)
+
+    factors = [_number(_replaced(part.strip(), looked_up, where)) for part in text.split("*")]
     if len(factors) == 1:
         return factors[0]
     product: int | float = 1
@@ -267,7 +250,7 @@ def _number(value: Value) -> str | int | float:
     return text
 
 
-ID_LENGTH = 12
+_ID_LENGTH = 12
 CELL = "cell."
 """The prefix of parameters that say how a cell runs, such as ``cell.software``; they belong to its id."""
 _CONDITION = "${__condition."
@@ -299,11 +282,8 @@ class Cell:
 
         A list is an option that is given several times; one without a value is left out.
         """
-        given = []
-        for name, value in self.options.items():
-            each_value = value if isinstance(value, list) else [value]
-            given += [f"--{name}={shown(each)}" for each in each_value if each is not None]
-        return (*self.words, *given)
+        options = (f"--{name}={text}" for name, texts in _written(self.options).items() for text in texts)
+        return (*self.words, *options)
 
     @property
     def name(self) -> str:
@@ -348,9 +328,8 @@ def cells_of(
             has no values, or there are too many cells.
     """
     given = _joined(plan.parameters, parameters or {})
-    varied = {**plan.variables, **{name: list(values) for name, values in (variables or {}).items()}}
-    order = [name for name in plan.var_order if name in varied]
-    order += [name for name in varied if name not in order]
+    varied = {**plan.variables, **(variables or {})}
+    order = [name for name in dict.fromkeys((*plan.var_order, *varied)) if name in varied]
     _check_size(plan, varied)
     found: dict[str, Cell] = {}
     for draft in _combinations(plan, given, varied, order):
@@ -370,7 +349,7 @@ def runs_of(plan: Plan, cells: Sequence[Cell]) -> Iterator[Run]:
             yield Run(cell, repetition)
 
 
-def value_of(given: Given) -> Value:
+def _value_of(given: Given) -> Value:
     """Returns the value of a parameter, which may be written alone or with its type and description."""
     return given.val if isinstance(given, Parameter) else given
 
@@ -383,7 +362,7 @@ class _Draft:
     known: Mapping[str, Given]
 
     def with_given(self, given: Mapping[str, Given]) -> _Draft:
-        values = {name: value_of(each) for name, each in given.items()}
+        values = {name: _value_of(each) for name, each in given.items()}
         known = {name: each for name, each in given.items() if isinstance(each, Parameter)}
         return _Draft({**self.values, **values}, {**self.known, **known} if known else self.known)
 
@@ -394,9 +373,8 @@ def _joined(plan: Mapping[str, Given], replacing: Mapping[str, Given]) -> dict[s
     for name, each in replacing.items():
         before = joined.get(name)
         if isinstance(before, Parameter) and not isinstance(each, Parameter):
-            joined[name] = before.model_copy(update={"val": each})
-        else:
-            joined[name] = each
+            each = before.model_copy(update={"val": each})
+        joined[name] = each
     return joined
 
 
@@ -420,7 +398,7 @@ def _combinations(
     plan: Plan, given: Mapping[str, Given], varied: Mapping[str, Sequence[Value]], order: Sequence[str]
 ) -> Iterator[_Draft]:
     """Yields each cell of the grid that is not excluded, and then the included cells."""
-    plain = _Draft({name: value_of(each) for name, each in given.items()}, given)
+    plain = _Draft({name: _value_of(each) for name, each in given.items()}, given)
     for combination in itertools.product(*(varied[name] for name in order)):
         values = {**plain.values, **dict(zip(order, combination, strict=True))}
         if not any(fits(values, each, strict=True) is not None for each in plan.exclude):
@@ -449,13 +427,11 @@ def _extended(draft: _Draft, plan: Plan) -> list[_Draft]:
     return drafts
 
 
-def _of_extension(value: Value, prefix: str) -> Value:
+def _of_extension(value: Value, prefix: str) -> Any:
     """Returns a value whose references to what fitted name that of this extension."""
-
-    def replaced(item: Scalar) -> Scalar:
-        return item.replace(_CONDITION, "${" + prefix) if isinstance(item, str) else item
-
-    return [replaced(item) for item in value] if isinstance(value, list) else replaced(value)
+    if isinstance(value, list):
+        return [_of_extension(item, prefix) for item in value]
+    return value.replace(_CONDITION, "${" + prefix) if isinstance(value, str) else value
 
 
 def _cell(plan: Plan, draft: _Draft, environment: Mapping[str, str]) -> Cell:
@@ -470,14 +446,13 @@ def _cell(plan: Plan, draft: _Draft, environment: Mapping[str, str]) -> Cell:
     told = json.dumps(
         [words, _written(options), _written(how)], sort_keys=True, ensure_ascii=True, separators=(",", ":")
     )
-    return Cell(hashlib.sha256(told.encode()).hexdigest()[:ID_LENGTH], words, options, parameters)
+    return Cell(hashlib.sha256(told.encode()).hexdigest()[:_ID_LENGTH], words, options, parameters)
 
 
 def _written(values: Mapping[str, Value]) -> dict[str, list[str]]:
     """Returns values as a command line has them, where 16 and "16" are equal, and null counts as absent."""
     written = {
-        name: [shown(each) for each in (value if isinstance(value, list) else [value]) if each is not None]
-        for name, value in values.items()
+        name: [shown(each) for each in items_of(value) if each is not None] for name, value in values.items()
     }
     return {name: texts for name, texts in written.items() if texts}
 
@@ -488,10 +463,10 @@ def _checked(name: str, value: Value, given: Given) -> Value:
         return value
     typed: Value = value
     if given.type is not None:
-        items = [_typed(name, each, given.type) for each in (value if isinstance(value, list) else [value])]
+        items = [_typed(name, each, given.type) for each in items_of(value)]
         typed = items if isinstance(value, list) else items[0]
-    for each in typed if isinstance(typed, list) else [typed]:
-        if given.val_domain and each is not None and not is_one_of(each, given.val_domain):
+    for each in items_of(typed):
+        if given.val_domain and each is not None and not _is_one_of(each, given.val_domain):
             domain = ", ".join(shown(one) for one in given.val_domain)
             raise ConfigurationError(f'parameter {name}: "{shown(each)}" is not in its domain: {domain}')
     return typed

@@ -24,7 +24,7 @@ from typing import Any
 from inferometer.evaluators.plans import dlbs_names as names
 from inferometer.evaluators.plans.cell_command import IMAGE, VARIABLE
 from inferometer.evaluators.plans.cells import Cell, cells_of, shown, with_references
-from inferometer.evaluators.plans.plan import plan_of
+from inferometer.evaluators.plans.plan import items_of, plan_of
 from inferometer.manifests.errors import ConfigurationError
 
 _SECTIONS = {"parameters": dict, "variables": dict, "extensions": list}
@@ -98,7 +98,7 @@ def _parsed(text: str) -> dict[str, Any]:
         if not all(isinstance(case, dict) for case in extension["cases"]):
             raise _refused(f"extensions.{number}.cases: has what is not an object")
     variables = content["variables"].items()
-    return {**content, "variables": {n: v if isinstance(v, list) else [v] for n, v in variables}}
+    return {**content, "variables": {name: items_of(values) for name, values in variables}}
 
 
 def _complete(content: dict[str, Any], kinds: Mapping[str, type], where: str) -> None:
@@ -120,7 +120,8 @@ class _Import:
         self._name, self._environment = name, environment
         self._parameters, self._variables, self._extensions = (content[each] for each in _SECTIONS)
         self._parts = _parts(content)
-        self._lost = dict.fromkeys(content.keys() - _SECTIONS.keys(), "DLBS passes over this section too")
+        others = (each for each in content if each not in _SECTIONS)
+        self._lost = dict.fromkeys(others, "DLBS passes over this section too")
         self._has_nested = False
         self._mentioned = self._find_mentioned()
         self._add_defaults()
@@ -130,7 +131,7 @@ class _Import:
         self._command = self._find_command()
         self._options = names.options_of(self._command)
         self._names = {name: ours for name, ours in names.NAMES.items() if name in self._set}
-        same = [each for each in ("exp.gpus", "exp.num_gpus", "exp.num_local_gpus") if each in self._names]
+        same = [each for each in names.GPUS if each in self._names]
         for each in same[1:]:
             self._lost[each] = f"{same[0]} says it"
             del self._names[each]
@@ -147,7 +148,7 @@ class _Import:
         plan["extensions"] = [*self._converted_extensions(), *self._of_frameworks(parameters)]
         if False in self._values_of(names.DOCKER):
             plan["extensions"].append({"condition": {names.DOCKER: False}, "parameters": {IMAGE: None}})
-        if not self._set & {"exp.gpus", "exp.num_gpus", "exp.num_local_gpus", "exp.device_type"}:
+        if not self._set & {*names.GPUS, "exp.device_type"}:
             parameters["gpus"] = names.DEFAULTS["exp.gpus"]
         self._complete_nested(parameters)
         self._drop_unknown(plan)
@@ -278,7 +279,7 @@ class _Import:
             value = self._rewritten(_value(written))
             if isinstance(written, dict):
                 kept = {key: each for key, each in written.items() if key in ("type", "desc", "val_domain")}
-                for key in written.keys() - kept.keys() - {"val"}:
+                for key in (each for each in written if each not in (*kept, "val")):
                     self._lost[f"{name}.{key}"] = "a parameter has val, type, desc and val_domain"
                 value = {"val": value, **kept}
             converted[self._named(name)] = value
@@ -320,9 +321,8 @@ class _Import:
             for name, option in self._options.items():
                 if not name.startswith(f"{framework}.") or name not in self._set or option in general:
                     continue
-                if (
-                    name in self._variables or parameters.setdefault(name, None) != ""
-                ):  # "" is nothing in DLBS
+                # "" is nothing in DLBS
+                if name in self._variables or parameters.setdefault(name, None) != "":
                     given[option] = f"${{{name}}}"
             given |= self._variables_of(framework)
             if given:
@@ -348,7 +348,7 @@ class _Import:
     def _complete_nested(self, parameters: dict[str, Any]) -> None:
         """Gives each framework the parameters that a nested reference names; absent ones become None."""
         for name, rest in dict(_OF_FRAMEWORK.findall(json.dumps(self._parts))).items():
-            for framework in {*self._values_of(names.FRAMEWORK), *self._values_of(name)}:
+            for framework in dict.fromkeys((*self._values_of(names.FRAMEWORK), *self._values_of(name))):
                 if framework and f"{framework}.{rest}" not in self._set:
                     parameters[f"{framework}.{rest}"] = None
 
@@ -394,7 +394,7 @@ class _Import:
         cells = self._cells(plan, constraints)
         counts: Counter[tuple[str, str, str]] = Counter()
         for cell in cells:
-            values = [(name, shown(cell.parameters.get(self._named(name)))) for name in names.DECIDING]
+            values = [(name, shown(cell.parameters.get(self._named(name)))) for name in names.ALLOWED]
             refused = [(*each, reason) for each in values if (reason := names.why_not(*each))]
             counts.update(refused[:1])
         if cells and counts.total() == len(cells):
@@ -430,7 +430,7 @@ def _of_extension(extension: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _why_python(value: Any) -> str:
     """Returns the reason why a value with a Python expression has no equal; empty for one without."""
-    for text in value if isinstance(value, list) else [value]:
+    for text in items_of(value):
         if isinstance(text, str) and (found := _PYTHON.search(text)):
             whole = found[0]
             cut = whole if len(whole) <= _SHOWN_CHARACTERS else whole[:_SHOWN_CHARACTERS] + "…"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from inferometer.evaluators.plans.cell_command import CORES, IMAGE, LAUNCHER, SLURM, SOFTWARE, VARIABLE
 from inferometer.evaluators.plans.cells import referred_in, with_references
-from inferometer.evaluators.plans.plan import Plan
+from inferometer.evaluators.plans.plan import Plan, items_of
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 FRAMEWORKS = ("mxnet", "pytorch")
@@ -24,8 +25,17 @@ STATUS, TRIAL, DOCKER = "exp.status", "exp.trial", "exp.docker"
 VAR_ORDER, RERUN = "sys.plan_builder.var_order", "exp.rerun"
 RUNTIME_VARIABLE = "runtime.env."
 ENVIRONMENTS = tuple(f"{framework}.env" for framework in FRAMEWORKS)
-DECIDING = (FRAMEWORK, PHASE, "exp.dtype", "exp.gpus")
-"""The parameters whose value decides whether a cell has an equal."""
+GPUS = ("exp.gpus", "exp.num_gpus", "exp.num_local_gpus")
+"""The parameters that say on which GPUs, or on how many, a cell runs; the first that is set counts."""
+ALLOWED: Mapping[str, tuple[str, str]] = {
+    FRAMEWORK: (
+        f"(?i:{'|'.join(FRAMEWORKS)})",
+        f"not among the frameworks of DLBS that are here: {', '.join(FRAMEWORKS)}",
+    ),
+    "exp.dtype": ("float|float32|float16", "dtype takes float, float32, float16 and bfloat16"),
+    "exp.gpus": ("[^:]*", "a replica has one GPU here; separate them with commas"),
+}
+"""What values match that have an equal, of the parameters where some have none, and why those have none."""
 
 
 class Name(NamedTuple):
@@ -157,13 +167,10 @@ def why_no_equal(name: str) -> str | None:
 
 def why_not(name: str, value: Any) -> str | None:
     """Returns why a value of a parameter has no equal; None if it has one, or is empty."""
-    if name == FRAMEWORK and value and str(value).casefold() not in FRAMEWORKS:
-        return f"not among the frameworks of DLBS that are here: {', '.join(FRAMEWORKS)}"
-    if name == "exp.dtype" and value and value not in ("float", "float32", "float16"):
-        return "dtype takes float, float32, float16 and bfloat16"
-    if name == "exp.gpus" and ":" in str(value):
-        return "a replica has one GPU here; separate them with commas"
-    return None
+    if not value or name not in ALLOWED:
+        return None
+    fitting, reason = ALLOWED[name]
+    return None if re.fullmatch(fitting, str(value)) else reason
 
 
 def is_known(name: str) -> bool:
@@ -252,7 +259,7 @@ class GivenNames:
             return name
         ours = _ours(name, self._command)
         if ours != name:
-            for each in value if isinstance(value, list) else [value]:
+            for each in items_of(value):
                 if reason := why_not(name, each):
                     raise ConfigurationError(f"{name}={each}: {reason}")
             return ours

@@ -143,6 +143,13 @@ Software: TypeAlias = Annotated[
 Scalar: TypeAlias = bool | int | float | str | None
 Value: TypeAlias = Scalar | list[Scalar]
 """What a parameter may be; a list gives an option several values."""
+
+
+def items_of(value: Any) -> list[Any]:
+    """Returns a value as a list; a list is unchanged."""
+    return value if isinstance(value, list) else [value]
+
+
 _KINDS = {"Parameter", "bool", "int", "float", "str", "none"}
 PLAN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """What the name of a plan fits, and so that of its folder."""
@@ -267,7 +274,7 @@ class Plan(_Strict):
     def _listed(cls, content: Any) -> Any:
         """Wraps a variable with one value in a list; DLBS also accepts one without a list."""
         if isinstance(content, Mapping) and isinstance(content.get("variables"), Mapping):
-            variables = {n: v if isinstance(v, list) else [v] for n, v in content["variables"].items()}
+            variables = {name: items_of(values) for name, values in content["variables"].items()}
             return {**content, "variables": variables}
         return content
 

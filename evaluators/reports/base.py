@@ -28,6 +28,7 @@ Value: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = Mapping[str, Value]
 """A value for each of the report's columns, by the column's key."""
 _NS_PER_MS = 1_000_000
+NS_PER_US = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,11 @@ def describe_verdict(evaluation: Evaluation, invalid: str) -> Row:
 def in_ms(duration_ns: float | None) -> float | None:
     """Returns a duration in milliseconds; None for an unknown one."""
     return None if duration_ns is None else duration_ns / _NS_PER_MS
+
+
+def in_us(duration_ns: float | None) -> float | None:
+    """Returns a duration in microseconds; None for an unknown one."""
+    return None if duration_ns is None else duration_ns / NS_PER_US
 
 
 ENTRY_POINTS = "inferometer.reports"

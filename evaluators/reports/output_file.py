@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
+from inferometer.agent.files import replacing
 from inferometer.manifests.errors import OutputError
 
 Content: TypeAlias = str | bytes | Iterable[str]
@@ -70,13 +70,8 @@ class OutputFile:
         Raises:
             OutputError: It exists, or cannot be written.
         """
-        with self._refusing(), self._beside(self._path, content) as written:
-            try:
-                os.link(written, self._path)  # unlike a rename, never replaces another file
-            except FileExistsError:
-                raise
-            except OSError:  # a file system without links
-                written.rename(self._path)
+        with self._refusing():
+            self._write(self._path, content, new=True)
 
     def replace(self, content: Content) -> None:
         """Writes the file, and replaces an existing one.
@@ -85,11 +80,8 @@ class OutputFile:
             OutputError: It cannot be written.
         """
         with self._refusing():
-            target = Path(os.path.realpath(self._path))  # Path.resolve fails on links in a circle
-            with self._beside(target, content) as written:
-                if target.exists():
-                    written.chmod(target.stat().st_mode & 0o7777)
-                written.replace(target)
+            # Path.resolve fails on links in a circle
+            self._write(Path(os.path.realpath(self._path)), content, new=False)
 
     def in_the_way(self) -> OutputError:
         """Returns the error for an existing file that is not to be changed."""
@@ -111,23 +103,16 @@ class OutputFile:
                 raise self.in_the_way()
             self._path.parent.stat()
 
-    @contextmanager
-    def _beside(self, target: Path, content: Content) -> Iterator[Path]:
-        """Writes a temporary file into the folder of ``target``, and removes it at the end if it is left."""
+    def _write(self, target: Path, content: Content, *, new: bool) -> None:
         pieces = [content] if isinstance(content, str | bytes) else content
-        written = target.with_name(f".inferometer-{uuid.uuid4().hex}.tmp")
         try:
-            with written.open("xb") as file:
+            with replacing(target, synced=True, new=new) as file:
                 for piece in pieces:
                     file.write(piece.encode("utf-8") if isinstance(piece, str) else piece)
-                file.flush()
-                os.fsync(file.fileno())
-            yield written
+                if not new and target.exists():
+                    os.fchmod(file.fileno(), target.stat().st_mode & 0o7777)
         except UnicodeEncodeError as error:
             raise OutputError(f"{self}: cannot be written: a value is no text in UTF-8") from error
-        finally:
-            with suppress(OSError):
-                written.unlink(missing_ok=True)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

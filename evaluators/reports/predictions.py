@@ -53,6 +53,7 @@ _LEGEND_CLASSES = 20
 _NAME_CHARACTERS = 28
 
 Colour = tuple[int, int, int]
+_Font = ImageFont.ImageFont | ImageFont.FreeTypeFont
 
 
 def can_be_drawn(prediction: Predictions) -> bool:
@@ -78,11 +79,11 @@ def picture_of(prediction: Predictions, image: Image.Image, labels: Sequence[str
         case ClassMaps():
             return _with_classes(prediction, image, labels)
         case Images():
-            return _side_by_side(image, _as_image(prediction))
+            return _side_by_side(image, image_alone(prediction))
     raise ValueError(f"there is no picture of {prediction.kind}")
 
 
-def colour_of(place: int) -> Colour:
+def _colour_of(place: int) -> Colour:
     """Returns the colour of a class: seven that colour-blind people can tell apart, then darker ones."""
     colour = _COLOURS[place % len(_COLOURS)]
     if place // len(_COLOURS) % 2:
@@ -90,7 +91,7 @@ def colour_of(place: int) -> Colour:
     return colour
 
 
-def shown_objects(prediction: Detections | Instances) -> NDArray[np.int64]:
+def _shown_objects(prediction: Detections | Instances) -> NDArray[np.int64]:
     """Returns the places of the objects that are shown, the most certain first."""
     found: NDArray[np.int64] = np.flatnonzero(prediction.scores >= SHOWN_SCORE)
     return found[np.argsort(-prediction.scores[found], kind="stable")][:SHOWN_OBJECTS]
@@ -104,32 +105,29 @@ def class_name(labels: Sequence[str], place: int) -> str:
 def _with_objects(
     prediction: Detections | Instances, image: Image.Image, labels: Sequence[str]
 ) -> Image.Image:
-    places = shown_objects(prediction)
+    places = _shown_objects(prediction)
     if isinstance(prediction, Instances):
         image = _with_masks(prediction, image, places)
     scale = _scale_of(image)
     image = _scaled(image, scale)
     draw, font = ImageDraw.Draw(image), _font(image)
     width = max(2, max(image.size) // 250)
-    corners = prediction.boxes[places] * scale
     limits = np.array([*image.size, *image.size]) - 1
+    corners = np.clip(prediction.boxes[places] * scale, 0, limits).tolist()
+    boxes = list(zip(corners, places.tolist(), strict=True))
     taken: list[_Box] = []
-    for (left, top, right, bottom), place in zip(
-        np.clip(corners, 0, limits).tolist(), places.tolist(), strict=True
-    ):
-        colour = colour_of(int(prediction.classes[place]))
+    for (left, top, right, bottom), place in boxes:
+        colour = _colour_of(int(prediction.classes[place]))
         corner = max(left, right), max(top, bottom)
         # black around the colour, so that it is seen on any image
         draw.rectangle((left - 1, top - 1, corner[0] + 1, corner[1] + 1), outline="black", width=width + 2)
         draw.rectangle((left, top, *corner), outline=colour, width=width)
-    for (left, top, _, bottom), place in zip(
-        np.clip(corners, 0, limits).tolist(), places.tolist(), strict=True
-    ):
+    for (left, top, _, bottom), place in boxes:
         index = int(prediction.classes[place])
         text = f"{class_name(labels, index)} {prediction.scores[place]:.2f}"
         spot = _spot(draw, font, text, (left, top, bottom), image.size, taken)
         taken.append(spot)
-        _write_on(draw, font, text, spot, colour_of(index))
+        _write_on(draw, font, text, spot, _colour_of(index))
     return image
 
 
@@ -150,7 +148,7 @@ class _Box(NamedTuple):
 
 def _spot(
     draw: ImageDraw.ImageDraw,
-    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
+    font: _Font,
     text: str,
     at: tuple[float, float, float],
     size: tuple[int, int],
@@ -169,13 +167,7 @@ def _spot(
     return (free or spots or [_Box(left, 0.0, left + width, float(height))])[0]
 
 
-def _write_on(
-    draw: ImageDraw.ImageDraw,
-    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
-    text: str,
-    spot: _Box,
-    colour: Colour,
-) -> None:
+def _write_on(draw: ImageDraw.ImageDraw, font: _Font, text: str, spot: _Box, colour: Colour) -> None:
     draw.rectangle(tuple(spot), fill=colour, outline="black")
     light = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] > 120
     draw.text((spot.left + 2, spot.top + 1), text, fill="black" if light else "white", font=font)
@@ -188,7 +180,7 @@ def _with_masks(prediction: Instances, image: Image.Image, places: NDArray[np.in
     masks = prediction.run_lengths()
     for place in reversed(places.tolist()):  # the most certain ones on top
         inside = decoded(masks[place], height, width)
-        colour = np.array(colour_of(int(prediction.classes[place])), np.float32)
+        colour = np.array(_colour_of(int(prediction.classes[place])), np.float32)
         pixels[inside] = pixels[inside] * (1 - _OVERLAY) + colour * _OVERLAY
     return Image.fromarray(pixels.astype(np.uint8))
 
@@ -208,7 +200,7 @@ def _with_classes(prediction: ClassMaps, image: Image.Image, labels: Sequence[st
         name = class_name(labels, place)
         if name.casefold() == _BACKGROUND:
             continue
-        colour = colour_of(place)
+        colour = _colour_of(place)
         pixels[inside] = pixels[inside] * (1 - _OVERLAY) + np.array(colour, np.float32) * _OVERLAY
         legend.append((f"{name} {100 * count / classes.size:.1f} %", colour))
     drawn = Image.fromarray(pixels.astype(np.uint8))
@@ -255,14 +247,10 @@ def _side_by_side(given: Image.Image, made: Image.Image) -> Image.Image:
     return whole
 
 
-def _as_image(prediction: Images) -> Image.Image:
-    pixels = np.rint(np.clip(prediction.pixels[0], 0, 1) * 255).astype(np.uint8)
-    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
-
-
 def image_alone(prediction: Images) -> Image.Image:
     """Returns a predicted image as it is, without its input."""
-    return _as_image(prediction)
+    pixels = np.rint(np.clip(prediction.pixels[0], 0, 1) * 255).astype(np.uint8)
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
 
 
 def _check_size(image: Image.Image, width: int, height: int) -> None:
@@ -285,15 +273,12 @@ def _scaled(image: Image.Image, scale: float) -> Image.Image:
     return image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
 
 
-def _font(image: Image.Image) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+def _font(image: Image.Image) -> _Font:
     return ImageFont.load_default(max(13, max(image.size) // 45))
 
 
-def _size_of(
-    draw: ImageDraw.ImageDraw, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, text: str
-) -> tuple[int, int]:
-    left, top, right, bottom = draw.textbbox((0, 0), f"{text}Åg", font=font)
-    del left, top
+def _size_of(draw: ImageDraw.ImageDraw, font: _Font, text: str) -> tuple[int, int]:
+    _, _, right, bottom = draw.textbbox((0, 0), f"{text}Åg", font=font)
     cut = draw.textbbox((0, 0), "Åg", font=font)[2]
     return int(right - cut) + 6, int(bottom) + 4
 
@@ -334,7 +319,7 @@ def prediction_table(predictions: Sequence[InputPrediction], labels: Sequence[st
 
 
 def _objects(prediction: Any, labels: Sequence[str]) -> _Rows:
-    places = shown_objects(prediction).tolist()
+    places = _shown_objects(prediction).tolist()
     masks = prediction.run_lengths() if isinstance(prediction, Instances) else None
     for place in places:
         box = dict(zip(("left", "top", "right", "bottom"), prediction.boxes[place].tolist(), strict=True))

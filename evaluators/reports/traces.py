@@ -20,6 +20,7 @@ from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.reports.base import (
     NAME_COLUMNS,
+    NS_PER_US,
     STABILITY_COLUMN,
     Column,
     M,
@@ -27,6 +28,7 @@ from inferometer.evaluators.reports.base import (
     Row,
     Value,
     describe_names,
+    in_us,
 )
 from inferometer.evaluators.statistics import carried_percentile, trimmed_mean
 from inferometer.evaluators.traces.layers import Layer, layers
@@ -71,12 +73,11 @@ class TraceReport(Report[M]):
         """Yields the rows of one evaluation."""
 
 
-def describe_traced(evaluation: Evaluation) -> Row:
+def _describe_traced(evaluation: Evaluation) -> Row:
     """Returns the values of ``TRACED_COLUMNS``."""
     return {**describe_names(evaluation), "trace_level": evaluation.trace_level.name}
 
 
-_NS_PER_US = 1000
 _RUNTIME_CALL = "runtime call"
 _PHASE_COLUMN = Column("phase", "phase", detail=1)
 """The phase of a training step; empty in inference."""
@@ -96,15 +97,11 @@ def _figures(
     """Returns the values of ``_MEAN_COLUMNS``, of columns of percentiles, and of ``_TOTAL_COLUMNS``."""
     return {
         "occurrences": len(durations_ns),
-        "duration_us_trimmed_mean": trimmed_mean(durations_ns) / _NS_PER_US,
-        **{f"duration_us_p{each}": _in_us(carried_percentile(durations_ns, each)) for each in percents},
-        "total_us": total_ns / _NS_PER_US,
+        "duration_us_trimmed_mean": trimmed_mean(durations_ns) / NS_PER_US,
+        **{f"duration_us_p{each}": in_us(carried_percentile(durations_ns, each)) for each in percents},
+        "total_us": total_ns / NS_PER_US,
         "share_percent": 100 * total_ns / whole_ns if whole_ns else None,
     }
-
-
-def _in_us(duration_ns: float | None) -> float | None:
-    return None if duration_ns is None else duration_ns / _NS_PER_US
 
 
 _HEAVIEST = 10
@@ -134,7 +131,7 @@ class LayerRunsReport(TraceReport[Traced]):
 
     def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields a row for each span of a layer; one chunk is in memory at a time."""
-        described = describe_traced(evaluation)
+        described = _describe_traced(evaluation)
         sizes = evaluation.measurement.traced_sizes.tolist()
         for chunk in chunks:
             for position, batch, start_ns, duration_ns in chunk.values(
@@ -154,7 +151,7 @@ class LayerRunsReport(TraceReport[Traced]):
                     "layer_type": type_ if isinstance(type_, str) else "",
                     "phase": phase if isinstance(phase, str) else "",
                     "started_at_ns": start_ns,
-                    "duration_us": duration_ns / _NS_PER_US,
+                    "duration_us": duration_ns / NS_PER_US,
                 }
 
 
@@ -193,7 +190,7 @@ class LayersReport(TraceReport[Traced]):
         totals = [int(layer.durations_ns.sum()) for layer in found]
         for layer, total_ns in zip(found, totals, strict=True):
             yield {
-                **describe_traced(evaluation),
+                **_describe_traced(evaluation),
                 "layer_index": layer.index,
                 "layer_name": layer.name,
                 "layer_type": layer.type,
@@ -239,7 +236,7 @@ class LayerTreeReport(TraceReport[Traced]):
             durations_ns = np.concatenate([layer.durations_ns for layer in found])
             memory = [layer.allocated_bytes for layer in found if layer.allocated_bytes is not None]
             yield {
-                **describe_traced(evaluation),
+                **_describe_traced(evaluation),
                 "layer_type": key[0],
                 "phase": key[1],
                 "layers": len(found),
@@ -292,7 +289,7 @@ class KernelsReport(TraceReport[Traced]):
         for key, kernel in sorted(found.items(), key=lambda item: -totals[item[0]]):
             layer_name, kernel_name = key
             yield {
-                **describe_traced(evaluation),
+                **_describe_traced(evaluation),
                 "layer_name": layer_name,
                 "kernel_name": kernel_name,
                 "activity": kernel.activity,
@@ -367,7 +364,7 @@ class EventflowReport(TraceReport[Traced]):
                     "name": kind.name,
                     "level": kind.level.name,
                     "start_unix_ns": start_ns,
-                    "duration_us": duration_ns / _NS_PER_US,
+                    "duration_us": duration_ns / NS_PER_US,
                     "batch": None if batch == NO_BATCH else batch,
                     "thread": thread,
                     "attributes": attributes[position],

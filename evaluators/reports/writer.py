@@ -38,7 +38,7 @@ def choose_columns(columns: Sequence[Column], names: str) -> tuple[Column, ...]:
     Raises:
         ConfigurationError: A column does not exist, or no name is given.
     """
-    known = known_columns(columns)
+    known = _known_columns(columns)
     return tuple(dict.fromkeys(_find(known, name) for name in _split(names, "columns")))
 
 
@@ -55,7 +55,7 @@ def sort_rows(columns: Sequence[Column], rows: Iterable[Row], names: str) -> lis
     Raises:
         ConfigurationError: A column does not exist, or no name is given.
     """
-    known = known_columns(columns)
+    known = _known_columns(columns)
     keys = [
         (_find(known, name.removeprefix(_DESCENDING)).key, name.startswith(_DESCENDING))
         for name in _split(names, "sort")
@@ -67,7 +67,7 @@ def sort_rows(columns: Sequence[Column], rows: Iterable[Row], names: str) -> lis
     return ordered
 
 
-def known_columns(columns: Sequence[Column]) -> Mapping[str, Column]:
+def _known_columns(columns: Sequence[Column]) -> Mapping[str, Column]:
     """Returns the columns by each of their names, the keys first."""
     known = {column.key: column for column in columns}
     headings = [_name(_UNIT.sub("", column.header)) for column in columns]
@@ -110,15 +110,15 @@ NOTHING = "---"
 """The cell of a value that is not there."""
 
 
-def markdown_lines(columns: Sequence[Column], rows: Iterable[Row], *, header: bool) -> Iterator[str]:
+def _markdown_lines(columns: Sequence[Column], rows: Iterable[Row], *, header: bool) -> Iterator[str]:
     """Yields the pieces of the table; numbers are rounded, and texts that may wrap are on the left."""
     if header:
-        yield header_line(columns)
+        yield _header_line(columns)
         yield _line(":---" if column.wraps else ":---:" for column in columns)
     yield from joined(_line(_cell(row, column) for column in columns) for row in rows)
 
 
-def header_line(columns: Sequence[Column]) -> str:
+def _header_line(columns: Sequence[Column]) -> str:
     """Returns the first line of a table of some columns."""
     return _line(_escaped(column.header) for column in columns)
 
@@ -258,7 +258,7 @@ def _pieces(
         case Format.JSON:
             yield from _json_pieces(_objects(columns, rows))
         case Format.MARKDOWN:
-            yield from markdown_lines(columns, rows, header=header)
+            yield from _markdown_lines(columns, rows, header=header)
 
 
 def _appended(
@@ -277,7 +277,7 @@ def _appended(
         _check_csv(present, columns, file, header)
         header = False
     if output_format is Format.MARKDOWN and header:
-        if not present.startswith(header_line(columns)):
+        if not present.startswith(_header_line(columns)):
             raise OutputError(f"{file}: has another table than this one; name another file")
         header = False
     separator = "" if present.endswith("\n") else "\n"

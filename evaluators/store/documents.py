@@ -34,8 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu
-from inferometer.agent.inference.predictor import Precision, Weights, has_own_precision
+from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu, Precision, Weights
+from inferometer.agent.inference.predictor import has_own_precision
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.tracing.recorder import (
     COLUMNS,
@@ -71,19 +71,8 @@ from inferometer.manifests.schema import ModelManifest
 _SPREADS = ("frequency_mhz", "gpu_clock_mhz")
 
 
-def conditions_document(conditions: Conditions | None) -> dict[str, Any] | None:
-    """Returns the document of conditions; None if there are none."""
-    if conditions is None:
-        return None
-    return fields_of(conditions) | {"hosts": [_host_document(host) for host in conditions.hosts]}
-
-
-def conditions_from_document(document: Any) -> Conditions | None:
-    """Returns the conditions of a document; None for one of an earlier version, which has none.
-
-    Raises:
-        KeyError, TypeError, ValueError: The document is damaged.
-    """
+def _conditions(document: Any) -> Conditions | None:
+    """Returns the conditions of a document; None for one of an earlier version, which has none."""
     if document is None:
         return None
     known = restored(document)
@@ -95,13 +84,6 @@ def conditions_from_document(document: Any) -> Conditions | None:
             hosts=tuple(_host(host) for host in known["hosts"]),
         )
     )
-
-
-def _host_document(host: HostConditions) -> dict[str, Any]:
-    spreads = {name: getattr(host, name) for name in _SPREADS}
-    return fields_of(host) | {
-        name: None if each is None else fields_of(each) for name, each in spreads.items()
-    }
 
 
 def _host(document: dict[str, Any]) -> HostConditions:
@@ -376,16 +358,16 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
         "system": {name: storable(getattr(system, name)) for name in _SYSTEM},
         "device": {"kind": system.device.kind.value, "index": system.device.index},
         "using_gpu": system.device.is_gpu,
-        "environment": fields_of(environment) | {"gpus": [fields_of(gpu) for gpu in environment.gpus]},
+        "environment": fields_of(environment),
         "machine_architecture": storable_text(environment.architecture),
         "hostname": storable_text(environment.hostname),
         "dataset": _dataset_document(dataset),
         "trace_level": evaluation.trace_level.name,
         "batch_size": evaluation.measurement.batch_size,
         "elapsed_ns": evaluation.measurement.elapsed_ns,
-        "trace": fields_of(evaluation.trace) if evaluation.trace else None,
+        "trace": storable(evaluation.trace),
         "group_id": evaluation.group_id,
-        "conditions": conditions_document(evaluation.conditions),
+        "conditions": storable(evaluation.conditions),
         "process": evaluation.process,
     }
 
@@ -419,7 +401,7 @@ def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluati
         trace=None if trace is None else checked(TraceSummary(**trace | {"notes": tuple(trace["notes"])})),
         spans=tuple(map(chunk_from_document, parts[SPANS])),
         group_id=head.get("group_id"),
-        conditions=conditions_from_document(head.get("conditions")),
+        conditions=_conditions(head.get("conditions")),
         process=None if head.get("process") is None else int(head["process"]),
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Protocol, TypeVar
 
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.tracing.recorder import SpanChunk
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.evaluation import Evaluation
@@ -64,26 +64,18 @@ def indexes() -> Mapping[str, tuple[str, ...]]:
     }
 
 
-class Database(Protocol):
-    """Collections by name, with the methods that pymongo and neosqlite share."""
-
-    def __getitem__(self, name: str, /) -> Any:
-        """Returns a collection."""
-        ...
-
-
 class Connection(Protocol):
     """An open database.
 
     Attributes:
         location: The file or address, for messages; without credentials.
-        database: Its collections.
+        database: Its collections by name, with the methods that pymongo and neosqlite share.
         errors: The exceptions that its methods raise.
         duplicate_error: The exception for a duplicate id, one of ``errors``.
     """
 
     location: str
-    database: Database
+    database: Any
     errors: tuple[type[Exception], ...]
     duplicate_error: type[Exception]
 

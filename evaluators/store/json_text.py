@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
+from inferometer.agent.files import replacing, sync
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.store import documents_v1
 from inferometer.evaluators.store.documents import Documents, from_documents, to_documents
@@ -67,21 +66,12 @@ def write_spool(evaluation: Evaluation, directory: Path) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor, name = tempfile.mkstemp(dir=directory, prefix=".", suffix=".part")
+            _write(path, content)
         except FileNotFoundError:  # another process has removed the folder, which was empty
             directory.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=directory, prefix=".", suffix=".part")
-        partial = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-        _sync_directory(directory)
+            _write(path, content)
+        with suppress(OSError):  # some file systems do not support this
+            sync(directory)  # without this, a power failure may lose the name of a new file
     except OSError as error:
         raise StoreError(
             f"{path}: evaluation {evaluation.id} cannot be written there: {error.strerror or error}; "
@@ -108,11 +98,6 @@ def read_spool(path: Path) -> Evaluation:
         raise StoreError(f"{path}: {error}") from error
 
 
-def _sync_directory(directory: Path) -> None:
-    """Syncs the name of a new file to the disk; without this a power failure may lose it."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some file systems do not support this
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path, synced=True, mode=0o600) as file:
+        file.write(content)

@@ -14,7 +14,7 @@ from dns.exception import DNSException, FormError
 from dns.exception import SyntaxError as DNSSyntaxError
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
-from inferometer.evaluators.store.evaluation_store import EXPIRING, Database, indexes
+from inferometer.evaluators.store.evaluation_store import EXPIRING, indexes
 from inferometer.manifests.errors import ConfigurationError, StoreError
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class MongoConnection:
                     f"{_advice(error, otherwise)}"
                 ) from error
             raise
-        self.database: Database = database
+        self.database: Any = database
 
     def prepare_to_write(self) -> None:
         """Creates missing indexes; logs a warning for one that the server refuses."""

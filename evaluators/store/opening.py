@@ -12,18 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
-from inferometer.evaluators.store.evaluation_store import Collections
+from inferometer.evaluators.store.evaluation_store import Collections, Connection, EvaluationStore
 from inferometer.evaluators.store.values import restored, storable
 from inferometer.manifests.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from inferometer.evaluators.store.evaluation_store import Connection, EvaluationStore
-
-
-COLLECTION = "agent"
+_COLLECTION = "agent"
 SCHEMA_VERSION = 1
 _TEXTS = ("hostname", "architecture", "cpu_model", "inferometer_version")
 _log = logging.getLogger(__name__)
@@ -50,7 +46,7 @@ class AgentRecord:
     expires_at: datetime
 
 
-def agent_document(record: AgentRecord, document_id: str) -> dict[str, Any]:
+def _document(record: AgentRecord, document_id: str) -> dict[str, Any]:
     """Returns a record as a document of the collection ``agent``, one for each heartbeat."""
     agent_info = record.agent_info
     return {
@@ -60,10 +56,7 @@ def agent_document(record: AgentRecord, document_id: str) -> dict[str, Any]:
         "address": record.address,
         **{name: storable(getattr(agent_info, name)) for name in (*_TEXTS, "gpus")},
         "frameworks": [{"name": n, "version": v} for n, v in agent_info.frameworks.items()],
-        "models": [
-            storable({"name": m.name, "version": m.version, "framework": m.framework})
-            for m in agent_info.models
-        ],
+        "models": storable(agent_info.models),
         "started_at": agent_info.started_at,
         "http_port": agent_info.http_port,
         "open_sessions": record.open_sessions,
@@ -73,12 +66,8 @@ def agent_document(record: AgentRecord, document_id: str) -> dict[str, Any]:
     }
 
 
-def agent_record(document: Mapping[str, Any]) -> AgentRecord:
-    """Returns the record of a document.
-
-    Raises:
-        KeyError, TypeError, ValueError: The document is damaged, or of a newer schema.
-    """
+def _record(document: Mapping[str, Any]) -> AgentRecord:
+    """Returns the record of a document; raises KeyError, TypeError or ValueError for a damaged one."""
     if document["schema_version"] > SCHEMA_VERSION:
         raise ValueError(f"its schema version is {document['schema_version']}")
     frameworks = {str(each["name"]): str(each["version"]) for each in document["frameworks"]}
@@ -128,7 +117,7 @@ class AgentDirectory(Collections):
         Raises:
             StoreError: The database cannot be reached.
         """
-        document = agent_document(record, str(uuid.uuid4()))
+        document = _document(record, str(uuid.uuid4()))
         # An earlier agent of this machine at this address was killed: only one can listen there.
         here = {"address": record.address, "hostname": document["hostname"]}
         with self._wrapped(f"agent {record.address} was not published"):
@@ -163,7 +152,7 @@ class AgentDirectory(Collections):
         with self._wrapped("agents cannot be read"):
             for document in self._agents.find({"expires_unix_ms": {"$gt": unix_ms(now)}}):
                 try:
-                    record = agent_record(document)
+                    record = _record(document)
                 except (KeyError, TypeError, ValueError) as error:
                     reason = f"{type(error).__name__}: {error}"
                     _log.warning("%s: skipped an unreadable agent: %s", self.location, reason)
@@ -175,7 +164,7 @@ class AgentDirectory(Collections):
 
     @property
     def _agents(self) -> Any:
-        return self._connection.database[COLLECTION]
+        return self._connection.database[_COLLECTION]
 
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
@@ -197,8 +186,6 @@ def open_store(address: str | None, name: str, data_dir: Path) -> EvaluationStor
         ConfigurationError: The address or the name is invalid.
         StoreError: The database cannot be reached or opened.
     """
-    from inferometer.evaluators.store.evaluation_store import EvaluationStore
-
     return EvaluationStore(_connect(address, name, data_dir, _WITHOUT_STORE))
 
 

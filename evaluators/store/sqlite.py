@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import neosqlite
 from neosqlite import exceptions
 from neosqlite.connection import sqlite3  # neosqlite chooses between two builds of this module
 
-from inferometer.evaluators.store.evaluation_store import Database, indexes
+from inferometer.evaluators.store.evaluation_store import indexes
 from inferometer.manifests.errors import StoreError
 
 _TIMEOUT_S = 60.0
@@ -74,7 +75,7 @@ class SqliteConnection:
         self._connection = neosqlite.Connection(
             name, uri=is_fixed, timeout=_TIMEOUT_S, auto_vacuum="NONE", write_concern={"j": True}
         )
-        self.database: Database = self._connection
+        self.database: Any = self._connection
         try:
             if not is_fixed:
                 self._make_collections()

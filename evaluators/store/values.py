@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import GenericAlias
@@ -44,7 +44,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def storable(value: object) -> Any:
-    """Returns ``value`` as dicts, lists, texts, numbers, booleans and None."""
+    """Returns ``value`` as dicts, lists, texts, numbers, booleans and None; a dataclass as its fields."""
     if isinstance(value, Enum):
         value = value.value
     match value:
@@ -60,7 +60,7 @@ def storable(value: object) -> Any:
             return {_storable_key(str(key)): storable(item) for key, item in value.items()}
         case list() | tuple():
             return [storable(item) for item in value]
-    return storable_text(str(value))
+    return fields_of(value) if is_dataclass(value) else storable_text(str(value))
 
 
 def restored(value: Any) -> Any:

@@ -20,13 +20,8 @@ from pycocotools.cocoeval import COCOeval
 
 from inferometer.evaluators.datasets.base import Polygons, RunLengths
 from inferometer.evaluators.datasets.coco import Annotation
-from inferometer.evaluators.tasks.metric import (
-    RESAMPLES,
-    Score,
-    ScoreInterval,
-    bootstrap_intervals,
-    score_within,
-)
+from inferometer.evaluators.intervals import RESAMPLES, ScoreInterval, bootstrap_intervals
+from inferometer.evaluators.tasks.metric import Score, score_within
 
 VERSION = metadata.version("pycocotools")
 _LAST = -1
@@ -141,7 +136,7 @@ def _intervals(evaluation: COCOeval, images: int) -> list[ScoreInterval | None]:
     Drawing images repeatedly raises AP where a class has few objects: precision at a recall is the highest
     from there on, and a class is left out of a draw that has none of it; so do few images.
     """
-    resampled = ResampledPrecision(evaluation.evalImgs, images, len(evaluation.params.catIds))
+    resampled = _ResampledPrecision(evaluation.evalImgs, images, len(evaluation.params.catIds))
     thresholds = len(evaluation.params.iouThrs)
     affordable = _BUDGET // max(1, resampled.detections * thresholds)
     if affordable < _LEAST_RESAMPLES:
@@ -156,7 +151,7 @@ def _intervals(evaluation: COCOeval, images: int) -> list[ScoreInterval | None]:
     )
 
 
-class ResampledPrecision:
+class _ResampledPrecision:
     """Average precision over images that count several times, from the matches that pycocotools found.
 
     An image that is drawn n times counts as n images with the same detections. Their equal scores stay

@@ -17,12 +17,13 @@ from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps, Ima
 from inferometer.evaluators.datasets.base import IGNORED_CLASS, ClassMap, Sample, TargetImage, UnreadClassMap
 from inferometer.evaluators.kinds.batches.accuracy import ClassIndex
 from inferometer.evaluators.tasks.metric import (
+    MOST_COUNTS,
     Score,
     TaskMetric,
     TaskResult,
     mean_score,
-    ratio_interval,
-    score_within,
+    ratio_score,
+    truth_of,
 )
 from inferometer.manifests.errors import DatasetError, PredictionError, printable
 from inferometer.manifests.schema import ModelManifest
@@ -123,11 +124,9 @@ class ImageEnhancementMetric(TaskMetric):
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
         """Compares one image; see ``TaskMetric``."""
-        truth = sample.read_truth()
-        if truth is None:
+        missing = "has no target image, which image enhancement is scored against"
+        if (truth := truth_of(sample, TargetImage, missing)) is None:
             return
-        if not isinstance(truth, TargetImage):
-            raise DatasetError("has no target image, which image enhancement is scored against")
         if not isinstance(prediction, Images) or len(prediction) != 1:
             raise PredictionError("the prediction is no image")
         image, target = self._compared(prediction.pixels[0], truth.pixels)
@@ -181,8 +180,6 @@ class ImageEnhancementMetric(TaskMetric):
 DEFINITION = "mean IoU over the dataset's confusion matrix, version 1"
 MOST_CLASSES = 4096
 """A dataset has at most so many classes: the matrix then has 128 MiB."""
-MOST_COUNTS = 2**24
-"""The interval requires three counts of each image and class; beyond 128 MiB there is none."""
 MOST_SHOWN_CLASSES = 256
 """The matrix is among the details for at most so many classes."""
 _NO_MAP = "has no class map, which semantic segmentation is scored against"
@@ -223,11 +220,8 @@ class SemanticSegmentationMetric(TaskMetric):
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
         """Counts the pixels of one image; see ``TaskMetric``."""
-        truth = sample.read_truth()
-        if truth is None:
+        if (truth := truth_of(sample, ClassMap, _NO_MAP)) is None:
             return
-        if not isinstance(truth, ClassMap):
-            raise DatasetError(_NO_MAP)
         if not isinstance(prediction, ClassMaps) or len(prediction) != 1:
             raise PredictionError("the prediction is no class map")
         found = prediction.map(0)
@@ -321,7 +315,7 @@ class SemanticSegmentationMetric(TaskMetric):
         ious = _ious(_of_classes(self._matrix))
         occurring = int(np.isfinite(ious).sum())
         shown = [
-            *self._scores(_mean(ious), _accuracy_of(self._matrix)),
+            *self._scores(_mean(ious), _share(int(self._matrix.trace()), int(self._matrix.sum()))),
             Score("classes", float(occurring), is_count=True),
             Score("ignored", self._ignored / self._pixels if self._pixels else None),
             Score("unseen", _share(self._unseen, self._pixels - self._ignored)),
@@ -336,11 +330,10 @@ class SemanticSegmentationMetric(TaskMetric):
         for place, each in enumerate(self._counts):
             counts[:, place, : each.shape[1]] = each
         recognised, true, predicted = counts
-        of_iou = ratio_interval(recognised, true + predicted - recognised)
-        of_pixels = ratio_interval(recognised.sum(axis=1, keepdims=True), true.sum(axis=1, keepdims=True))
+        right, every = (each.sum(axis=1, keepdims=True) for each in (recognised, true))
         return (
-            score_within("mean_IoU", mean_iou, of_iou, least=0.0, most=1.0),
-            score_within("pixel_accuracy", accuracy, of_pixels, least=0.0, most=1.0),
+            ratio_score("mean_IoU", mean_iou, recognised, true + predicted - recognised),
+            ratio_score("pixel_accuracy", accuracy, right, every),
         )
 
     def _details(self, ious: NDArray[np.float64]) -> dict[str, Any]:
@@ -377,10 +370,6 @@ def _ious(counts: NDArray[Any]) -> NDArray[np.float64]:
 def _mean(ious: NDArray[np.float64]) -> float | None:
     finite = ious[np.isfinite(ious)]
     return float(finite.mean()) if len(finite) else None
-
-
-def _accuracy_of(matrix: NDArray[np.int64]) -> float | None:
-    return _share(int(matrix.trace()), int(matrix.sum()))
 
 
 def _share(part: int, whole: int) -> float | None:

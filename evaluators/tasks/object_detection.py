@@ -11,7 +11,7 @@ from inferometer.agent.tasks.predictions import Detections, Instances, Predictio
 from inferometer.evaluators.datasets.base import Objects, Polygons, RunLengths, Sample
 from inferometer.evaluators.datasets.coco import Annotation, CocoResults, annotations_of
 from inferometer.evaluators.kinds.batches.accuracy import ClassIndex, decimal
-from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult
+from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult, truth_of
 from inferometer.manifests.errors import DatasetError, FrameworkUnavailableError, PredictionError, printable
 from inferometer.manifests.schema import ModelManifest
 
@@ -123,13 +123,11 @@ class DetectionMetric(TaskMetric):
         )
 
     def _truth(self, sample: Sample) -> Objects | None:
-        truth = sample.read_truth()
-        if truth is None or isinstance(truth, Objects):
-            return truth
-        raise DatasetError(
+        missing = (
             f"sample {printable(sample.id)}: has no objects, which {self.task} is scored against; give a "
             "dataset such as COCO's"
         )
+        return truth_of(sample, Objects, missing)
 
     def _places(self) -> list[int]:
         """Returns the place of each image in pycocotools' order, that of the ids; numbers come before texts.

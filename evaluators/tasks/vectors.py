@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Predictions, Values
 from inferometer.evaluators.datasets.base import Sample, TargetValues
+from inferometer.evaluators.intervals import ScoreInterval, ratio_interval
 from inferometer.evaluators.tasks.metric import (
     Score,
-    ScoreInterval,
     TaskMetric,
     TaskResult,
     mean_score,
-    ratio_interval,
     score_within,
     share_score,
+    truth_of,
 )
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
@@ -50,11 +50,9 @@ class RegressionMetric(TaskMetric):
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
         """Takes the numbers of one input; see ``TaskMetric``."""
-        truth = sample.read_truth()
+        truth = truth_of(sample, TargetValues, "has no targets, which a regression is scored against")
         if truth is None:
             return
-        if not isinstance(truth, TargetValues):
-            raise DatasetError("has no targets, which a regression is scored against")
         if not isinstance(prediction, Values) or len(prediction) != 1:
             raise PredictionError("the prediction has no numbers")
         values = prediction.values[0].astype(np.float64)
@@ -220,14 +218,13 @@ class EmbeddingMetric(TaskMetric):
         """Returns the scores; None if no sample with a reference or a label was predicted."""
         if not self._samples:
             return None
-        scores: list[Score] = []
         details: Mapping[str, Any] = {}
         similarities = np.asarray(self._similarities, np.float64)
-        scores.append(mean_score("cosine similarity", similarities, least=-1.0, most=1.0))
+        scores = [mean_score("cosine similarity", similarities, least=-1.0, most=1.0)]
         ranks = np.empty(0, np.int64)
         if self._labels:
-            ranks = nearest_ranks(np.stack(self._vectors), self._labels)
-            details = _details(ranks, len(self._labels))
+            ranks = _nearest_ranks(np.stack(self._vectors), self._labels)
+            details = {"labelled_samples": len(self._labels), "queries": len(ranks)}
         scores += [share_score(f"recall@{k}", ranks < k) for k in RECALL_RANKS]
         if not len(similarities):
             scores.append(scores.pop(0))
@@ -240,7 +237,7 @@ class EmbeddingMetric(TaskMetric):
         )
 
 
-def nearest_ranks(vectors: NDArray[np.floating[Any]], labels: list[str]) -> NDArray[np.int64]:
+def _nearest_ranks(vectors: NDArray[np.floating[Any]], labels: list[str]) -> NDArray[np.int64]:
     """Returns how many neighbours are nearer than the nearest of the same label, for each sample.
 
     Memory is bounded: similarities are computed in blocks of samples.
@@ -270,10 +267,6 @@ def nearest_ranks(vectors: NDArray[np.floating[Any]], labels: list[str]) -> NDAr
     return ranks
 
 
-def _details(ranks: NDArray[np.int64], labelled: int) -> Mapping[str, Any]:
-    return {"labelled_samples": labelled, "queries": len(ranks)}
-
-
 def _direction(vector: NDArray[Any]) -> NDArray[np.float64] | None:
     """Returns a vector of length 1, float64, k; None for zeros, and for what is not finite."""
     largest = float(np.abs(vector).max()) if vector.size else 0.0
@@ -287,11 +280,9 @@ def _direction(vector: NDArray[Any]) -> NDArray[np.float64] | None:
 
 def _reference(sample: Sample) -> NDArray[np.float64] | None:
     """Returns the direction of a sample's reference vector; None without one."""
-    truth = sample.read_truth()
-    if truth is None:
+    missing = f"input {sample.id}: has no reference vector, which embeddings are scored by"
+    if (truth := truth_of(sample, TargetValues, missing)) is None:
         return None
-    if not isinstance(truth, TargetValues):
-        raise DatasetError(f"input {sample.id}: has no reference vector, which embeddings are scored by")
     direction = _direction(truth.values) if truth.values.ndim == 1 else None
     if direction is None:
         raise DatasetError(

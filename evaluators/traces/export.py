@@ -1,15 +1,23 @@
-"""Export of traces as Chrome trace events and as OTLP JSON.
+"""Export of traces as Chrome trace events, as OTLP JSON and as a flame graph.
 
-Perfetto and chrome://tracing open the former; OpenTelemetry's collectors and viewers read the latter.
+Perfetto and chrome://tracing open the first; OpenTelemetry's collectors and viewers read the second. A flame
+graph has stacks of spans by name, with a width of their time: spans are aggregated into frames by their names
+and those of their ancestors.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.agent.tracing.readable import plain
 from inferometer.agent.tracing.recorder import (
@@ -194,3 +202,273 @@ _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+Spans: TypeAlias = Callable[[], Iterable[SpanChunk]]
+"""Returns an iteration over the spans of a trace from the first; can be called repeatedly."""
+
+_OUTSIDE = -1  # the position of the parent of a root span
+_NOWHERE = -1  # the stack of a span below itself
+_TOP = 0
+_LATEST_NS = int(np.iinfo(np.int64).max)
+
+
+@dataclass(slots=True)
+class Frame:
+    """All spans of one name below ancestors of the same names: their count and total time."""
+
+    name: str
+    count: int = 0
+    total_ns: int = 0
+    children: list[Frame] = field(default_factory=list)
+
+    @property
+    def width_ns(self) -> int:
+        """The time that the frame's width shows: that of its children if they ran concurrently."""
+        return max(self.total_ns, sum(child.width_ns for child in self.children))
+
+
+def frames(spans: Spans) -> Frame:
+    """Aggregates spans into frames; spans without a parent in the trace are at the top.
+
+    Sibling frames are ordered by the earliest start of their spans. Spans below themselves are omitted.
+
+    Memory: about 40 bytes for each span with children, one chunk, and the frames. The spans are read three
+    times: to find the spans with children, to read these, and to aggregate all.
+
+    Returns:
+        A frame without a name whose children are the top frames.
+    """
+    above = _above(spans())
+    names: dict[str, int] = {}
+    found: list[tuple[NDArray[np.int64], ...]] = [(np.empty(0, np.int64),) * 3]
+    for chunk in spans():
+        has_others = _positions(above, chunk.span_id) >= 0
+        columns = (_names(chunk, names), chunk.span_id, chunk.parent_id)
+        found.append(tuple(column[has_others] for column in columns))
+    name, span_id, parent_id = (np.concatenate(column) for column in zip(*found, strict=True))
+    order = np.argsort(span_id, kind="stable")
+    name, span_id, parent_id = name[order], span_id[order], parent_id[order]
+    stacks = _Stacks(list(names))
+    stack_of = _stacked(stacks, name, _positions(span_id, parent_id))
+    for chunk in spans():
+        parents = _positions(span_id, chunk.parent_id)
+        stack_above = np.where(parents == _OUTSIDE, _TOP, np.append(stack_of, _NOWHERE)[parents])
+        known = stack_above != _NOWHERE
+        stacks.add(
+            stack_above[known], _names(chunk, names)[known], chunk.start_ns[known], chunk.duration_ns[known]
+        )
+    return stacks.as_frame()
+
+
+class _Stacks:
+    """Stacks of names, each with a number; ``_TOP`` is the empty stack."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+        self._number: dict[int, int] = {}
+        self._key, self._start_ns = [0], [_LATEST_NS]
+        self._frames = [Frame("")]
+
+    def numbers(
+        self, above: NDArray[np.int64], name: NDArray[np.int64]
+    ) -> tuple[list[int], NDArray[np.int64]]:
+        """Returns the distinct stacks of spans below others, and for each span the index of its stack."""
+        keys, inverse = np.unique(above * len(self._names) + name, return_inverse=True)
+        return [self._number.get(key) or self._new(key) for key in keys.tolist()], inverse
+
+    def add(
+        self,
+        above: NDArray[np.int64],
+        name: NDArray[np.int64],
+        start_ns: NDArray[np.int64],
+        duration_ns: NDArray[np.int64],
+    ) -> None:
+        """Adds spans and their time."""
+        numbers, inverse = self.numbers(above, name)
+        counts = np.bincount(inverse, minlength=len(numbers))
+        totals = np.zeros(len(numbers), np.int64)
+        np.add.at(totals, inverse, duration_ns)
+        starts = np.full(len(numbers), _LATEST_NS)
+        np.minimum.at(starts, inverse, start_ns)
+        for number, count, total_ns, begin_ns in zip(
+            numbers, counts.tolist(), totals.tolist(), starts.tolist(), strict=True
+        ):
+            self._frames[number].count += count
+            self._frames[number].total_ns += total_ns
+            self._start_ns[number] = min(begin_ns, self._start_ns[number])
+
+    def as_frame(self) -> Frame:
+        """Returns the stacks as a tree of frames."""
+        for number in sorted(range(1, len(self._key)), key=lambda n: (self._start_ns[n], self._key[n])):
+            self._frames[self._key[number] // len(self._names)].children.append(self._frames[number])
+        return self._frames[_TOP]
+
+    def _new(self, key: int) -> int:
+        number = self._number[key] = len(self._key)
+        self._key.append(key)
+        self._start_ns.append(_LATEST_NS)
+        self._frames.append(Frame(self._names[key % len(self._names)]))
+        return number
+
+
+def _above(chunks: Iterable[SpanChunk]) -> NDArray[np.int64]:
+    """Returns the sorted ids of the spans with children."""
+    found: NDArray[np.int64] = np.empty(0, np.int64)
+    pieces: list[NDArray[np.int64]] = []
+    waiting = 0
+    for chunk in chunks:
+        pieces.append(np.unique(chunk.parent_id))
+        waiting += len(pieces[-1])
+        if waiting > len(found):
+            found, pieces, waiting = np.unique(np.concatenate([found, *pieces])), [], 0
+    ids: NDArray[np.int64] = np.unique(np.concatenate([found, *pieces]))
+    return ids
+
+
+def _stacked(stacks: _Stacks, name: NDArray[np.int64], above: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the number of each span's stack, level by level from the top; ``above`` locates its parent."""
+    stack_of: NDArray[np.int64] = np.full(len(name), _NOWHERE, np.int64)
+    level = np.flatnonzero(above == _OUTSIDE)
+    parents = np.full(len(level), _TOP, np.int64)
+    while len(level):
+        numbers, inverse = stacks.numbers(parents, name[level])
+        stack_of[level] = np.array(numbers, np.int64)[inverse]
+        left = np.flatnonzero((above != _OUTSIDE) & (stack_of == _NOWHERE))
+        level = left[stack_of[above[left]] != _NOWHERE]
+        parents = stack_of[above[level]]
+    return stack_of
+
+
+def _names(chunk: SpanChunk, names: dict[str, int]) -> NDArray[np.int64]:
+    """Returns the name of each span, as its number in ``names``, which grows as needed."""
+    of_kind = np.array([names.setdefault(kind.name, len(names)) for kind in chunk.kinds], np.int64)
+    of_span: NDArray[np.int64] = of_kind[chunk.kind]
+    return of_span
+
+
+def _positions(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the position of each of ``wanted`` in sorted ids; -1 for a missing one."""
+    if not len(ids):
+        return np.full(len(wanted), -1, np.int64)
+    found = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
+    positions: NDArray[np.int64] = np.where(ids[found] == wanted, found, -1)
+    return positions
+
+
+WIDTH_PX = 1200
+_ROW_PX = 18
+_HEAD_PX = 44
+_MARGIN_PX = 10
+_CHARACTER_PX = 6.6
+_WHOLE_PX = WIDTH_PX - 2 * _MARGIN_PX
+_LEAST_CHARACTERS = 2
+_SMALLEST_PX = 0.01  # zooming in can reveal a frame of this width
+_NS_PER_MS = 1e6
+_STYLE = ".flame g { cursor: pointer } .flame g:hover rect { stroke: #000000; stroke-width: 0.5 }"
+# A click on a frame zooms it to the width of the picture; a click on one of its ancestors zooms out.
+_SCRIPT = """
+(([WHOLE, MARGIN, CHARACTER, LEAST]) => {
+  const svg = document.currentScript.parentNode;
+  const note = svg.querySelector(".note");
+  const said = note.textContent + "; click a frame to zoom in, Esc to go back";
+  const frames = [...svg.querySelectorAll("g")].map(group => {
+    const rect = group.querySelector("rect"), title = group.querySelector("title").textContent;
+    const name = title.slice(0, title.lastIndexOf(": "));
+    const x = +rect.getAttribute("x"), width = +rect.getAttribute("width");
+    return {group, rect, title, name, x, width, label: group.querySelector("text")};
+  });
+  function zoom(x, width) {
+    const scale = WHOLE / width, edge = width / 1000;
+    for (const frame of frames) {
+      const seen = frame.x < x + width - edge && frame.x + frame.width > x + edge;
+      frame.group.style.display = seen ? "" : "none";
+      if (!seen) continue;
+      const left = Math.max(MARGIN, MARGIN + (frame.x - x) * scale);
+      const right = Math.min(MARGIN + WHOLE, MARGIN + (frame.x + frame.width - x) * scale);
+      frame.rect.setAttribute("x", left);
+      frame.rect.setAttribute("width", right - left);
+      const room = Math.floor((right - left - 4) / CHARACTER);
+      if (!frame.label && room < LEAST) continue;
+      if (!frame.label) {
+        frame.label = document.createElementNS(svg.namespaceURI, "text");
+        frame.label.setAttribute("y", +frame.rect.getAttribute("y") + 12);
+        frame.group.append(frame.label);
+      }
+      const cut = frame.name.length > room;
+      frame.label.textContent = room < LEAST ? "" : cut ? frame.name.slice(0, room - 1) + "…" : frame.name;
+      frame.label.setAttribute("x", left + 3);
+    }
+  }
+  for (const frame of frames) {
+    frame.group.addEventListener("click", () => zoom(frame.x, frame.width));
+    frame.group.addEventListener("mouseover", () => { note.textContent = frame.title; });
+    frame.group.addEventListener("mouseout", () => { note.textContent = said; });
+  }
+  document.addEventListener("keydown", event => { if (event.key === "Escape") zoom(MARGIN, WHOLE); });
+  note.textContent = said;
+})"""
+
+
+def flame_graph_svg(spans: Spans, title: str) -> str:
+    """Returns a flame graph as a self-contained SVG.
+
+    Where scripts run, hovering over a frame shows its figures, and a click zooms in.
+    """
+    top = frames(spans)
+    depth = _depth(top)
+    height = _HEAD_PX + max(depth, 1) * _ROW_PX + _MARGIN_PX
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {height}" width="{WIDTH_PX}" '
+        f'height="{height}" font-family="monospace" font-size="11" class="flame">',
+        f"<style>{_STYLE}</style>",
+        f'<rect width="{WIDTH_PX}" height="{height}" fill="#ffffff"/>',
+        f'<text x="{_MARGIN_PX}" y="18" font-size="14">{escape(title)}</text>',
+    ]
+    whole_ns = top.width_ns
+    if whole_ns:
+        note = f"{whole_ns / _NS_PER_MS:.3f} ms in all; a row lies below what called it"
+        lines.append(f'<text x="{_MARGIN_PX}" y="34" fill="#555555" class="note">{note}</text>')
+        lines += _drawn(top, _MARGIN_PX, 0, _WHOLE_PX / whole_ns, whole_ns)
+        sizes = [_WHOLE_PX, _MARGIN_PX, _CHARACTER_PX, _LEAST_CHARACTERS]
+        lines.append(f"<script><![CDATA[{_SCRIPT}({sizes});\n]]></script>")
+    else:
+        lines.append(f'<text x="{_MARGIN_PX}" y="34" fill="#555555">no spans</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _drawn(frame: Frame, left_px: float, row: int, scale: float, whole_ns: int) -> Iterator[str]:
+    for child in frame.children:
+        width_px = child.width_ns * scale
+        if width_px >= _SMALLEST_PX:
+            yield _box(child, left_px, _HEAD_PX + row * _ROW_PX, width_px, whole_ns)
+            yield from _drawn(child, left_px, row + 1, scale, whole_ns)
+        left_px += width_px
+
+
+def _box(frame: Frame, left_px: float, top_px: int, width_px: float, whole_ns: int) -> str:
+    room = int((width_px - 4) / _CHARACTER_PX)
+    shown = frame.name if len(frame.name) <= room else frame.name[: max(room - 1, 0)] + "…"
+    label = (
+        f'<text x="{left_px + 3:.2f}" y="{top_px + 12}">{escape(shown)}</text>'
+        if room >= _LEAST_CHARACTERS
+        else ""
+    )
+    figures = (
+        f"{frame.name}: {frame.total_ns / _NS_PER_MS:.3f} ms in {frame.count} spans, "
+        f"{100 * frame.total_ns / whole_ns:.2f} %"
+    )
+    return (
+        f'<g><title>{escape(figures)}</title><rect x="{left_px:.5f}" y="{top_px}" width="{width_px:.5f}" '
+        f'height="{_ROW_PX - 1}" rx="1" fill="{_colour(frame.name)}"/>{label}</g>'
+    )
+
+
+def _colour(name: str) -> str:
+    """Returns a warm colour, the same for a name in every picture."""
+    digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).digest()
+    return f"hsl({20 + digest[0] % 40}, {70 + digest[1] % 25}%, {62 + digest[2] % 14}%)"
+
+
+def _depth(frame: Frame) -> int:
+    return 1 + max(map(_depth, frame.children)) if frame.children else 0

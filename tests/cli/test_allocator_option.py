@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.evaluators.kinds.repeating import again
+from inferometer.evaluators.kinds.registry import again
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.evaluators.kinds.repeating import again
+from inferometer.evaluators.kinds.registry import again
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 

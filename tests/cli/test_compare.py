@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferometer.agent.hardware.environment import Device, DeviceKind
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Device, DeviceKind, Weights
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity

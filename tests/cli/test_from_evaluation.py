@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.operators.checking import draw_inputs
 from inferometer.agent.operators.operator import Operator, OperatorRunner, RunnerOptions, operators
 from inferometer.client.api.invocation import library_invocation
 from inferometer.client.evaluating.operators import (
@@ -20,6 +19,7 @@ from inferometer.client.evaluating.operators import (
 )
 from inferometer.evaluators.kinds.operators.measurement import OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
+from inferometer.evaluators.operators.cases import draw_inputs
 from inferometer.evaluators.operators.from_trace import explain, request_of
 from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
 from tests.cli.conftest import Agent

@@ -191,5 +191,13 @@ def test_the_library_has_the_options_of_the_command(agent: Agent, tmp_path: Path
     assert evaluation.measurement.predicted_inputs == 24
     with pytest.raises(im.ConfigurationError, match='unknown trace level "DEEP"'):
         im.evaluate(trace_level="DEEP")
+    for wrong, kind in (
+        ({"min_duration_s": "5"}, "min_duration is '5'; it must be a number"),
+        ({"batch_size": "8"}, "batch_size is '8'; it must be a whole number"),
+        ({"overlap": 1}, "overlap is 1; it must be True or False"),
+        ({"num_file_parts": 0}, "num_file_parts is 0; it must be at least 1, or -1 for all"),
+    ):
+        with pytest.raises(im.ConfigurationError, match=kind):
+            im.evaluate(**wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"evaluate\(\) got an unexpected keyword argument 'treads'"):
         im.evaluate(treads=1)  # type: ignore[call-arg]

@@ -15,7 +15,7 @@ import pytest
 import inferometer as im
 from inferometer.client.cli.output import INTERRUPTED
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
-from inferometer.evaluators.kinds.repeating import again
+from inferometer.evaluators.kinds.registry import again
 from inferometer.manifests.errors import ConfigurationError
 from tests.cli.conftest import Agent, FilledOnce
 

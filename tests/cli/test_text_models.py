@@ -19,11 +19,11 @@ from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.tasks.predictions import Classifications, Texts, Values
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.evaluators.datasets.opening import open_dataset, open_path
+from inferometer.evaluators.evaluation import SystemUnderTest
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
-from inferometer.evaluators.system import SystemUnderTest
-from inferometer.evaluators.tasks.text import normalized
+from inferometer.evaluators.tasks.classification import normalized
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.loader import load_manifest
 from inferometer.manifests.schema import ModelManifest

@@ -15,8 +15,8 @@ import pytest
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.artifacts.files import Artifacts
-from inferometer.agent.hardware.environment import CPU, Device
-from inferometer.agent.inference.predictor import Predictor, PredictorOptions
+from inferometer.agent.hardware.environment import CPU, Device, PredictorOptions
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.registry import Registry
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.schema import ModelManifest

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.artifacts.files import Artifacts
-from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Weights
+from inferometer.agent.hardware.environment import PredictorOptions, Weights
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.tracing.recorder import (

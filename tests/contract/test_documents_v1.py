@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.hardware.environment import Precision, Weights
 from inferometer.client.commands.evaluation import rows_of
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement, Scenario

@@ -20,12 +20,13 @@ from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException, shared_memory
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import BatchResult, RawOutputs, StageTimes
+from inferometer.agent.inference.results import BatchResult, StageTimes
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.open_inference.codec import BF16, DATATYPES, STRINGS, converted_to, datatype_of
 from inferometer.agent.preprocessing.inputs import Input, Tensor
 from inferometer.agent.protocol.messages import decode_response, encode_response
 from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.tasks.predictions import RawOutputs
 from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.client.remote.native.agent import open_remote_agent
@@ -42,8 +43,8 @@ from inferometer.evaluators.load.queries import Outcome, QueryLog
 from inferometer.evaluators.load.target import PreparedInputs, ReadInputs
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, InputError, ManifestError, PredictionError
+from inferometer.manifests.inputs import TensorElementType
 from inferometer.manifests.loader import load_manifest
-from inferometer.manifests.tensor_specs import TensorElementType
 
 DEADLINE_S = 30.0
 VALUES: dict[str, list[list[Any]]] = {

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from inferometer.agent.inference.registry import BUILTIN
-from inferometer.agent.operators.checking import draw_inputs, gradient_difference, output_difference
 from inferometer.agent.operators.operator import (
     PARTS,
     Category,
@@ -21,6 +20,8 @@ from inferometer.agent.operators.operator import (
     chosen_operators,
     operators,
 )
+from inferometer.evaluators.operators.cases import draw_inputs
+from inferometer.evaluators.operators.checks import gradient_difference, output_difference
 
 FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]
 FUSED = [each.name for each in chosen_operators((), (Category.FUSED.value,))]

@@ -14,7 +14,7 @@ from repeated_weights import Repeated
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
-from inferometer.agent.inference.predictor import PredictorOptions, Weights
+from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.manifests.errors import ArtifactError
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest

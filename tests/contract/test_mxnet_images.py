@@ -10,7 +10,7 @@ from PIL import Image
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
-from inferometer.manifests.schema import ImageParameters
+from inferometer.manifests.inputs import ImageParameters
 from tests.optional_mxnet import mxnet
 
 # MXNet's conversion of what it was given looks at scipy's old names

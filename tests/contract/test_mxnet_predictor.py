@@ -75,7 +75,7 @@ from pathlib import Path
 import numpy as np
 from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
-from inferometer.agent.frameworks.mxnet.runtime import worker_threads
+from inferometer.agent.frameworks.mxnet.runtime import WORKERS
 from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.schema import ModelManifest
@@ -90,7 +90,7 @@ for _ in range(3):
         for size in (1, 7, 64):
             predictor.predict({"data": images[:size]})
         assert predictor.threads == threads, predictor.threads
-        assert worker_threads() == [threads] * int(sys.argv[5]), worker_threads()
+        assert WORKERS.read() == [threads] * int(sys.argv[5]), WORKERS.read()
 with MXNetPredictor(manifest, artifacts, PredictorOptions()) as predictor:
     assert predictor.threads == threads, predictor.threads
 try:
@@ -132,7 +132,7 @@ from pathlib import Path
 import numpy as np
 from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
-from inferometer.agent.frameworks.mxnet.runtime import worker_threads
+from inferometer.agent.frameworks.mxnet.runtime import WORKERS
 from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.manifests.schema import ModelManifest
 
@@ -141,7 +141,7 @@ artifacts = Artifacts(Path(sys.argv[2]), Path(sys.argv[3]))
 for spare_cores in map(int, sys.argv[4].split(",")):
     with MXNetPredictor(manifest, artifacts, PredictorOptions(spare_cores=spare_cores)) as predictor:
         predictor.predict({"data": np.ones((7, 1, 8, 8), np.float32)})
-        print(predictor.threads, *worker_threads())
+        print(predictor.threads, *WORKERS.read())
 """
 
 

@@ -18,8 +18,7 @@ from trainer_fixtures import (
 )
 
 from inferometer.agent.frameworks.mxnet.kvstore import KVSTORES, kvstore_environment, serve_kvstore
-from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
-from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Precision, Weights
 from inferometer.agent.training.trainer import OPTIMIZERS, OptimizerOptions, Rank, Trainer
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, TrainingError
 

@@ -10,11 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from inferometer.agent.frameworks.onnxruntime.operators.runner import graphs, model_of
+from inferometer.agent.frameworks.onnxruntime.operators.runner import ONNXRuntimeOperators, model_of
 from inferometer.agent.frameworks.onnxruntime.sessions import open_session
 from inferometer.agent.hardware.environment import CPU
 from inferometer.agent.inference.registry import BUILTIN
-from inferometer.agent.operators.checking import draw_inputs
 from inferometer.agent.operators.operator import (
     Case,
     Category,
@@ -24,6 +23,7 @@ from inferometer.agent.operators.operator import (
     RunnerOptions,
     operators,
 )
+from inferometer.evaluators.operators.cases import draw_inputs
 from tests.optional_mxnet import mxnet
 
 FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]
@@ -134,11 +134,11 @@ def test_more_operators_are_compiled_than_pytorch_compiles_of_one_function(monke
             )
 
 
-@pytest.mark.parametrize("name", graphs())
+@pytest.mark.parametrize("name", ONNXRuntimeOperators.table())
 def test_onnx_runtime_folds_no_graph_into_a_constant(name, tmp_path):
     operator = operators()[name]
     case = operator.cases(Preset.SMALL)[0]
-    form = graphs()[name]
+    form = ONNXRuntimeOperators.table()[name]
     graph = form.make(case, np.dtype(np.float32))
     drawn = draw_inputs(operator, case, np.dtype(np.float32), 0)
     inputs = {**(form.arrange(drawn) if form.arrange else drawn), **graph.fed}

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from inferometer.agent.inference.registry import BUILTIN
-from inferometer.agent.operators.checking import draw_inputs, gradient_difference, output_difference
 from inferometer.agent.operators.operator import (
     NotSupportedHereError,
     OperatorRunner,
@@ -16,6 +15,8 @@ from inferometer.agent.operators.operator import (
     RunnerOptions,
     operators,
 )
+from inferometer.evaluators.operators.cases import draw_inputs
+from inferometer.evaluators.operators.checks import gradient_difference, output_difference
 
 FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]
 SEED = 0

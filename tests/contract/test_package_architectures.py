@@ -15,7 +15,7 @@ from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.onnxruntime.predictor import ONNXRuntimePredictor
 from inferometer.agent.frameworks.pytorch.predictor import PyTorchPredictor
-from inferometer.agent.inference.predictor import PredictorOptions, Weights
+from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.manifests.errors import ArtifactError, PredictionError

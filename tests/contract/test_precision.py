@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from inferometer.agent.artifacts.files import Artifacts
-from inferometer.agent.hardware.environment import Device, DeviceKind
-from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.hardware.environment import Device, DeviceKind, Precision, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.manifests.errors import ConfigurationError, DeviceError

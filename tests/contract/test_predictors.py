@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 
 from inferometer.agent.artifacts.files import Artifacts
-from inferometer.agent.hardware.environment import Device, DeviceKind, default_threads, usable_cores
-from inferometer.agent.inference.predictor import Predictor, PredictorOptions
+from inferometer.agent.hardware.environment import (
+    Device,
+    DeviceKind,
+    PredictorOptions,
+    default_threads,
+    usable_cores,
+)
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.registry import Registry
 from inferometer.manifests.errors import (
     ArtifactError,

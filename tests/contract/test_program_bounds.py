@@ -22,7 +22,7 @@ from inferometer.evaluators.datasets.opening import DatasetChoice
 from inferometer.evaluators.load.target import synthetic_tensors
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ArtifactError, ConfigurationError
-from inferometer.manifests.tensor_specs import AxisSizes
+from inferometer.manifests.inputs import AxisSizes
 
 MANIFEST = """
 name: {name}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
 from inferometer.agent.frameworks.pytorch.profiler import PyTorchProfiler
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, open_session

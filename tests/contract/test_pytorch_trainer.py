@@ -11,8 +11,7 @@ import pytest
 import torch
 from trainer_fixtures import batch_of, cross_entropy, manifest_of, options_of, trainer_of, write_architectures
 
-from inferometer.agent.hardware.environment import CPU
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import CPU, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.training.trainer import OptimizerOptions, Rank, TrainingBatch, open_trainer
 from inferometer.manifests.errors import (

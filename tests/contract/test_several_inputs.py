@@ -11,9 +11,9 @@ import torch
 
 from inferometer.agent.inference.given_models import model_of_file, model_of_object
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import RawOutputs
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import Input, NamedTensors, Tensor
+from inferometer.agent.tasks.predictions import RawOutputs
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceLevel, TraceScope
 from inferometer.manifests.errors import ArtifactError, InputError, PredictionError
 from inferometer.manifests.loader import parse_manifest

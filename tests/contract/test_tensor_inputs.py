@@ -14,11 +14,11 @@ from onnx import helper
 from tiny_models import save_torchscript
 
 from inferometer.agent.artifacts.files import Artifacts
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import Classifications
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Pixels, Tensor
+from inferometer.agent.tasks.predictions import Classifications
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import InputError, PredictionError
 from inferometer.manifests.schema import ModelManifest

@@ -14,7 +14,7 @@ from test_architecture_parity import randomise
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.pytorch.predictor import PyTorchPredictor
-from inferometer.agent.inference.predictor import PredictorOptions
+from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.manifests.errors import ArtifactError
 from inferometer.manifests.loader import parse_manifest
 

@@ -228,9 +228,8 @@ def test_mxnet_queues_operators_in_bulk_again_after_the_profiler(api_name, direc
 def recorded_operators(trainer: Trainer, folder: Path) -> set[str]:
     """What MXNet's profiler records of a step that no hook watches."""
     from inferometer.agent.frameworks.mxnet.profiler import OperatorRecording
-    from inferometer.agent.frameworks.mxnet.runtime import mxnet
 
-    placed, recording = trainer.place(batch_of("plain", 4)), OperatorRecording(mxnet)
+    placed, recording = trainer.place(batch_of("plain", 4)), OperatorRecording()
     recording.reserve()
     recording.start(folder)
     trainer.step(placed)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from trainer_fixtures import FRAMEWORKS, batch_of, trainer_of, write_architectures
 
-from inferometer.agent.hardware.environment import Device, DeviceKind
-from inferometer.agent.inference.predictor import Precision
+from inferometer.agent.hardware.environment import Device, DeviceKind, Precision
 from inferometer.agent.training.trainer import Rank, TrainingBatch
 from inferometer.manifests.errors import (
     ConfigurationError,

@@ -22,8 +22,7 @@ from trainer_fixtures import (
 
 from inferometer.agent.architectures.sources import Architectures
 from inferometer.agent.artifacts.files import resolve_model
-from inferometer.agent.hardware.environment import CPU
-from inferometer.agent.inference.predictor import Precision, PredictorOptions, Weights
+from inferometer.agent.hardware.environment import CPU, Precision, PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.training.trainer import (
     OPTIMIZERS,

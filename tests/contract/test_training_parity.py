@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.predictor import PredictorOptions, Weights
+from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.training.trainer import OptimizerOptions, TrainerOptions, TrainingBatch, open_trainer
 from inferometer.manifests.catalog import Catalog

@@ -14,8 +14,8 @@ import pytest
 from zoo_predictions import MODELS, TASKS, check_prediction, each_model_of, opened, require_package
 
 from inferometer.agent.architectures.sources import Architecture, Architectures
-from inferometer.agent.inference.results import RawOutputs
 from inferometer.agent.inference.session import Session
+from inferometer.agent.tasks.predictions import RawOutputs
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.schema import ModelManifest
 

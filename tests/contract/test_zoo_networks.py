@@ -15,7 +15,8 @@ import torch
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.schema import ImageParameters, ModelManifest
+from inferometer.manifests.inputs import ImageParameters
+from inferometer.manifests.schema import ModelManifest
 from tests.contract.test_architecture_parity import TOLERANCE, fill, randomise
 
 GLUON = ("AlexNet", "Inception_v3", "ResNet18", "ResNet34", "VGG11", "VGG13", "VGG16", "VGG19")

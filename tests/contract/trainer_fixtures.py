@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.architectures.sources import Architectures
-from inferometer.agent.inference.predictor import PredictorOptions, Weights
+from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.training.trainer import (
     OptimizerOptions,

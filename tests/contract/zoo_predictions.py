@@ -9,11 +9,17 @@ import numpy as np
 import pytest
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import Classifications, RawOutputs
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
-from inferometer.agent.tasks.predictions import ClassMaps, Detections, Images, Values
+from inferometer.agent.tasks.predictions import (
+    Classifications,
+    ClassMaps,
+    Detections,
+    Images,
+    RawOutputs,
+    Values,
+)
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.schema import ModelManifest
 

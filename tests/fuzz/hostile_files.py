@@ -26,10 +26,10 @@ import psutil
 import yaml
 
 from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.given_models import Wanted, model_of_file
-from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import unsupported
+from inferometer.agent.inference.requirements import unsupported
 from inferometer.agent.preprocessing.inputs import Text, blank_batch
 from inferometer.agent.preprocessing.text_preprocessor import TextTokenizer
 from inferometer.evaluators.datasets.opening import open_path
@@ -40,9 +40,9 @@ from inferometer.evaluators.plans.running.folder import Ended, Journal, Result, 
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import InferometerError, InputError
+from inferometer.manifests.inputs import TextParameters
 from inferometer.manifests.loader import load_manifest
 from inferometer.manifests.schema import ModelManifest
-from inferometer.manifests.tensor_specs import TextParameters
 from tests import task_dataset_files
 from tests.fuzz.audit_watch import Watch
 from tests.fuzz.damaged_datasets import made

@@ -25,8 +25,8 @@ from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.manifests.errors import ArtifactError, DatasetError, InputError, ManifestError
+from inferometer.manifests.inputs import ImageParameters
 from inferometer.manifests.loader import load_manifest
-from inferometer.manifests.schema import ImageParameters
 
 BUILTIN = Path(__file__).parents[2] / "manifests" / "builtin"
 PIXELS = np.random.default_rng(1).integers(0, 256, (9, 11, 3), np.uint8)

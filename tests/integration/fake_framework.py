@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import Precision, Predictor, Tensors
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.manifests.errors import DeviceError, PredictionError
 
 DEADLINE_S = 30

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 from fake_framework import FAKE, SIDE, wait_for
 
-from inferometer.agent.inference.predictor import Predictor, Tensors, prediction_failure
+from inferometer.agent.inference.predictor import Predictor, prediction_failure
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.manifests.errors import PredictionError
 
 LOST = "CUDA error: an illegal memory access was encountered"

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from inferometer.agent.server.calls import Calls
-from inferometer.agent.server.rpc import Dispatcher, Method
+from inferometer.agent.server.calls import Calls, Method
+from inferometer.agent.server.rpc import Dispatcher
 
 TIMEOUT_S = 20
 

@@ -11,10 +11,10 @@ from inferometer.agent.tasks.predictions import Detections
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.evaluators.datasets.base import Dataset, Subset
 from inferometer.evaluators.datasets.opening import open_path
+from inferometer.evaluators.evaluation import SystemUnderTest
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
-from inferometer.evaluators.system import SystemUnderTest
 from inferometer.manifests.catalog import Catalog
 
 

@@ -19,8 +19,8 @@ from served_methods import TIMEOUT_S, dispatcher, error_of, method
 
 from inferometer.agent.protocol.status import AUTHORIZATION_KEY, bearer
 from inferometer.agent.server.admission import SecretCheck
-from inferometer.agent.server.calls import Calls
-from inferometer.agent.server.rpc import UNKNOWN, CallContext, Dispatcher, GrpcServer, Method
+from inferometer.agent.server.calls import UNKNOWN, CallContext, Calls, Method
+from inferometer.agent.server.rpc import Dispatcher, GrpcServer
 from inferometer.agent.serving.observers import Call
 from inferometer.manifests.errors import InputError, UnknownModelError
 

@@ -13,7 +13,7 @@ from inferometer.evaluators.conversion.convert import TARGETS, convert
 from inferometer.evaluators.conversion.writers import Encoding
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.opening import open_path
-from inferometer.manifests.schema import ImageParameters
+from inferometer.manifests.inputs import ImageParameters
 from tests.dataset_files import encoded, items, raw, write_folder, write_lmdb, write_npz, write_records
 
 COUNT = 512

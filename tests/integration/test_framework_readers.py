@@ -17,7 +17,7 @@ from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, RecordDataset
 from inferometer.evaluators.loading.framework_readers import FrameworkLoader, open_framework_reader
 from inferometer.evaluators.loading.loader import LoaderOptions
 from inferometer.manifests.errors import ConfigurationError, DatasetError
-from inferometer.manifests.schema import ImageParameters
+from inferometer.manifests.inputs import ImageParameters
 
 pytestmark = pytest.mark.usefixtures("needs_mxnet")  # whose iterator it is
 

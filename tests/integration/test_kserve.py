@@ -11,8 +11,7 @@ import pytest
 from fake_framework import DEADLINE_S, SIDE, mean_scores
 from kserve_server import Served, Tensor, running
 
-from inferometer.agent.hardware.environment import Device, DeviceKind
-from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.hardware.environment import Device, DeviceKind, Precision, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions, open_session

@@ -5,7 +5,7 @@ import pytest
 import tritonclient.grpc as triton
 from open_inference import TIMEOUT_S, refused, tensor_of, typed
 
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions, open_session

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from inferometer.agent.inference.predictor import Precision
+from inferometer.agent.hardware.environment import Precision
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.protocol.conversion import open_response
 from inferometer.client.remote.native.agent import open_remote_agent

@@ -101,10 +101,12 @@ def test_request_of_a_client_that_went_away_is_not_predicted(agent, ask, manifes
     assert stats["inference_count"] == 1
 
 
-@pytest.mark.parametrize("held", ["routes.read_infer_request", "replies.data_of"])
+@pytest.mark.parametrize(
+    "held", ["server.rest.routes.read_infer_request", "open_inference.http_codec.data_of"]
+)
 def test_others_are_answered_while_long_json_is_read_and_written(ask, monkeypatch, held):
     began, answered = threading.Event(), threading.Event()
-    place = f"inferometer.agent.server.rest.{held}"
+    place = f"inferometer.agent.{held}"
     convert = pkgutil.resolve_name(place)
 
     def convert_slowly(*arguments):

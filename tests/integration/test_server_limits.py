@@ -17,9 +17,10 @@ from fake_framework import SIDE, wait_for
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from PIL import Image
 
+from inferometer.agent.protocol.status import RETRY_KEY
 from inferometer.agent.protocol.tensors import fill_tensor
 from inferometer.agent.server import admission
-from inferometer.agent.server.admission import RETRY_KEY, Limits
+from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.server import AgentServer
 from inferometer.agent.server.tls import ServerTls
 from inferometer.client.remote.address import AgentAddress
@@ -269,7 +270,7 @@ def test_limits_that_make_no_sense_are_refused(
     start_agent: Start, limits: dict[str, float], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        start_agent(limits=Limits(**admission))
+        start_agent(limits=Limits(**limits))
 
 
 def test_metadata_is_bounded(start_agent: Start, channel_to: ChannelTo) -> None:

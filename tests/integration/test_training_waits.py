@@ -9,7 +9,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from inferometer.agent.inference.predictor import PredictorOptions, Weights
+from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.selection import select_model

@@ -18,8 +18,8 @@ from open_inference import refused
 from rest_client import Rest
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import RawOutputs
 from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.tasks.predictions import RawOutputs
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.manifests.catalog import Catalog
 

@@ -25,8 +25,9 @@ from typing import Any
 import grpc
 import numpy as np
 
-from inferometer.agent.inference.predictor import Predictor, Tensors
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.manifests.catalog import Catalog

@@ -29,9 +29,9 @@ from typing import Any, ClassVar
 import grpc
 import numpy as np
 
-from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_model import ServedModel

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from inferometer.agent.preprocessing.preprocessor import Preprocessor, preprocessor_of
+from inferometer.evaluators.conversion.lmdb_environment import encoded_datum
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.datasets.caffe_lmdb import encoded_datum
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, framed
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
 from inferometer.evaluators.loading.loader import LoaderOptions
-from inferometer.manifests.schema import Decoder, ImageParameters
+from inferometer.manifests.inputs import Decoder, ImageParameters
 from tests.perf.ratios import Row, divided, interleaved
 
 IMAGES = 512

@@ -17,13 +17,14 @@ from PIL import Image, ImageFilter
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors, Weights
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import Postprocessor
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, no_fetch, open_session
-from inferometer.agent.preprocessing.inputs import Tensor
+from inferometer.agent.preprocessing.inputs import Tensor, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.evaluators.datasets.base import Dataset, Sample
@@ -31,7 +32,8 @@ from inferometer.evaluators.datasets.folder import FolderDataset
 from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.schema import ImageParameters, ModelManifest
+from inferometer.manifests.inputs import ImageParameters
+from inferometer.manifests.schema import ModelManifest
 from tests.perf.bare_loops import Predict
 from tests.perf.dataset_overhead import RepeatedDataset
 from tests.perf.ratios import Row, divided, interleaved

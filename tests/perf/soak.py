@@ -21,10 +21,10 @@ import grpc
 import numpy as np
 import psutil
 
-from inferometer.agent.server.calls import Calls
+from inferometer.agent.server.calls import CallContext, CallObserver, Calls, Method
 from inferometer.agent.server.metrics import Metrics
 from inferometer.agent.server.observation import AccessLog
-from inferometer.agent.server.rpc import CallContext, CallObserver, Dispatcher, Method
+from inferometer.agent.server.rpc import Dispatcher
 from inferometer.agent.serving.prediction_watch import AgentLoad
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.predictor import PredictorOptions, Weights
+from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.training.trainer import TrainerOptions, open_trainer

@@ -19,7 +19,7 @@ from inferometer.evaluators.drawing.charts import (
     Rule,
     Series,
 )
-from inferometer.evaluators.drawing.style import ALARM
+from inferometer.evaluators.drawing.painting import ALARM
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load import plot as load
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateAnswer

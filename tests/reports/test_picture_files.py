@@ -246,7 +246,7 @@ def test_without_matplotlib_it_is_said_what_to_install(
 ) -> None:
     # by name: another test may have put another module in the place of the package's attribute
     package = importlib.import_module("inferometer.evaluators.drawing")
-    for name in ("canvas", "painting", "point_painting", "style"):
+    for name in ("canvas", "painting"):
         monkeypatch.delitem(sys.modules, f"inferometer.evaluators.drawing.{name}", raising=False)
         monkeypatch.delattr(package, name, raising=False)  # which is there once it was imported
     monkeypatch.setitem(sys.modules, "matplotlib", None)

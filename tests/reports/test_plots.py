@@ -11,7 +11,6 @@ from itertools import pairwise
 import pytest
 
 from inferometer.evaluators.drawing import canvas, traces
-from inferometer.evaluators.drawing.canvas import shortened
 from inferometer.evaluators.drawing.charts import (
     MOST_EVALUATIONS,
     MOST_INCHES,
@@ -22,8 +21,9 @@ from inferometer.evaluators.drawing.charts import (
     Timeline,
     find_plot,
     label_of,
+    shortened,
 )
-from inferometer.evaluators.drawing.style import MOST_GROUPS, OTHER, Palette
+from inferometer.evaluators.drawing.painting import MOST_GROUPS, OTHER, Palette
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches import plot as batches
 from inferometer.evaluators.reports.base import REPORTS

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.agent.hardware.environment import Gpu
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Gpu, Weights
 from inferometer.agent.tracing.recorder import SpanChunk, SpanKind, SpanRecorder, TraceContext, TraceLevel
 from inferometer.client.commands.show import as_document, lines_of
 from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary

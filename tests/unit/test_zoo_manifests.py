@@ -18,7 +18,8 @@ from inferometer.evaluators.kinds.batches.accuracy import ClassIndex
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import DatasetError, UnknownModelError
 from inferometer.manifests.files import BUILTIN
-from inferometer.manifests.schema import ImageParameters, ModelManifest
+from inferometer.manifests.inputs import ImageParameters
+from inferometer.manifests.schema import ModelManifest
 
 FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")
 SIDES = {"AlexNet": 224, "BVLC-AlexNet": 227, "OverFeat": 231, "Inception": 299, "ResNet": 224, "VGG": 224}

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from inferometer.client.cli.main import run
-from inferometer.client.web.serving import PageOptions, run_page
+from inferometer.client.web.server import PageOptions, run_page
 from inferometer.evaluators.store.opening import open_store
 from tests.page_samples import DATABASE, keep, samples
 

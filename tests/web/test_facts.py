@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.client.web.documents import facts_of
 from inferometer.evaluators.evaluation import Evaluation
 from tests.contract.store_fixtures import make_evaluation, make_system

@@ -9,8 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from inferometer.agent.hardware.environment import Device, DeviceKind
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Device, DeviceKind, Weights
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.cli.main import cli
 from inferometer.evaluators.datasets.base import DatasetIdentity
@@ -18,7 +17,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.load.measurement import Scenario
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.kinds.repeating import again
+from inferometer.evaluators.kinds.registry import again
 from tests.evaluations import changed
 from tests.page_samples import steady
 from tests.reports.loads import calm, closed, searched

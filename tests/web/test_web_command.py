@@ -47,7 +47,7 @@ def test_what_it_cannot_use_is_told_in_one_line(refused: Refused, tmp_path: Path
 def test_without_its_packages_it_names_them_and_the_other_way(
     refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "inferometer.client.web.serving", raising=False)
+    monkeypatch.delitem(sys.modules, "inferometer.client.web.server", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
 
     line = refused()

@@ -12,14 +12,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.frameworks.mxnet.runtime import FAILURES, copied_to, mxnet, reason
+from inferometer.agent.frameworks.mxnet.runtime import FAILURES, copied_to, environment, mxnet, reason
 from inferometer.agent.training.rank_environment import require_host
 from inferometer.agent.training.trainer import Rank
 from inferometer.manifests.errors import (
@@ -306,7 +305,7 @@ class GradientExchange:
                         f"{rank.timeout_s:g} s: {error.strerror or error}"
                     ) from error
             time.sleep(_RETRY_S)
-        with _environment(variables):
+        with environment(variables):
             return self._wait_for(lambda: mxnet.kv.create(kind))
 
     def _begin_alike(self, copies: Sequence[Any], key: int) -> None:
@@ -370,21 +369,6 @@ def _exit_at_once(_store: Any) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables for a while."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 if __name__ == "__main__":

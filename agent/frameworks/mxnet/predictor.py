@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature, inputs_of_examples
+from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
 from inferometer.agent.artifacts.mxnet_symbols import (
     find_symbol,
     symbol_inputs,
     symbol_stem,
     symbol_text,
 )
-from inferometer.agent.frameworks.mxnet import runtime
 from inferometer.agent.frameworks.mxnet.networks import (
     build_network,
     parameters_of,
@@ -34,25 +32,24 @@ from inferometer.agent.frameworks.mxnet.runtime import (
     WORKERS,
     CudnnAutotune,
     converted,
+    environment,
     find_context,
+    framework_details,
     mxnet,
     reason,
     refuse,
 )
-from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions, Weights
 from inferometer.agent.inference.predictor import (
-    Precision,
     Predictor,
-    PredictorOptions,
-    Tensors,
-    Weights,
     has_numbers,
     has_own_precision,
+    inputs_of_examples,
     number_of,
     prediction_failure,
     title_of,
 )
-from inferometer.agent.preprocessing.inputs import batch_size, blank_batch
+from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank_batch
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,
@@ -60,7 +57,8 @@ from inferometer.manifests.errors import (
     PredictionError,
     suggestion,
 )
-from inferometer.manifests.schema import ModelManifest, TensorSpec
+from inferometer.manifests.inputs import TensorSpec
+from inferometer.manifests.schema import ModelManifest
 
 _EXECUTORS = 4
 _DYNAMIC_EXECUTORS = 16
@@ -191,7 +189,7 @@ class MXNetPredictor(Predictor):
 
         if self._symbol is None:
             return None
-        return MXNetProfiler(mxnet, self, level, gpu=self.options.device.is_gpu)
+        return MXNetProfiler(self, level, gpu=self.options.device.is_gpu)
 
     def run_apart(self, prepare: Callable[[Any], None] | None) -> None:
         """Queues the operators of later predictions one by one; with None, in bulk again.
@@ -224,7 +222,7 @@ class MXNetPredictor(Predictor):
 
     def details(self) -> FrameworkDetails:
         """Returns MXNet's libraries, build and settings; see ``Predictor``."""
-        return runtime.details()
+        return framework_details()
 
     @property
     def threads(self) -> int | None:
@@ -398,15 +396,7 @@ def _described(tensors: Sequence[TensorSpec]) -> str:
 _BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
 
 
-@contextmanager
-def _operators_apart() -> Iterator[None]:
+def _operators_apart() -> AbstractContextManager[None]:
     """Executors that are bound inside queue operators one by one; MXNet reads that from the environment."""
-    before = os.environ.get(_BULK)
     mxnet.nd.waitall()  # queued operators may read the environment while it changes
-    os.environ[_BULK] = "0"
-    try:
-        yield
-    finally:
-        os.environ.pop(_BULK)
-        if before is not None:
-            os.environ[_BULK] = before
+    return environment({_BULK: "0"})

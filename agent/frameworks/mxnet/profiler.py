@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
+from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.tracing.recorder import (
     LayerWriter,
     PredictWindow,
@@ -52,15 +53,14 @@ class MXNetProfiler(Profiler):
     all parts in ``fused_layers``. Copies to and from a device are layers too.
     """
 
-    def __init__(self, mxnet: Any, executors: ApartExecutors, level: TraceLevel, *, gpu: bool) -> None:
+    def __init__(self, executors: ApartExecutors, level: TraceLevel, *, gpu: bool) -> None:
         super().__init__(level, gpu=gpu)
-        self._mxnet = mxnet
         self._executors = executors
         self._ran: list[Any] = []
         self._failures: list[Exception] = []
         self._in_order = False
         self._graphs: WeakKeyDictionary[Any, Sequence[Node]] = WeakKeyDictionary()
-        self._recording = OperatorRecording(mxnet)
+        self._recording = OperatorRecording()
 
     def start(self) -> None:
         """Starts MXNet's profiler, on executors that run operator by operator; see ``Profiler``."""
@@ -92,18 +92,11 @@ class MXNetProfiler(Profiler):
             return
         # MXNet uses the system's clock, which may have been set since the recorder was created
         offset_ns = time.time_ns() - recorder.clock()
-        operators = self._stop()
-        recorder.note("no memory of layers: MXNet reserves it for the whole graph")
-        if self._level >= TraceLevel.ML_LIBRARY_TRACE:
-            recorder.note("no operators inside layers: MXNet's profiler records whole layers")
+        by_window = during(self._windows, self._stop(), offset_ns)
+        note_what_is_missing(recorder, self._level)
         self.note_missing_device_calls(recorder, "MXNet")
-        place, matched = 0, True
-        for window, executor in zip(self._windows, self._ran, strict=True):
-            inside: list[Operator] = []
-            while place < len(operators) and operators[place].middle_ns - offset_ns <= window.end_ns:
-                if operators[place].middle_ns - offset_ns >= window.start_ns:
-                    inside.append(operators[place])
-                place += 1
+        matched = True
+        for window, executor, inside in zip(self._windows, self._ran, by_window, strict=True):
             if not inside:
                 recorder.note("no layers of some batches: MXNet's profiler recorded none at their time")
             elif not _write(LayerWriter(recorder, window), inside, self._graphs[executor], offset_ns):
@@ -146,9 +139,9 @@ class MXNetProfiler(Profiler):
         """
 
         def wait(_: str, output: int) -> None:
-            handle = ctypes.cast(output, self._mxnet.base.NDArrayHandle)
+            handle = ctypes.cast(output, mxnet.base.NDArrayHandle)
             try:
-                self._mxnet.nd.NDArray(handle, writable=False).wait_to_read()
+                mxnet.nd.NDArray(handle, writable=False).wait_to_read()
             except RuntimeError as error:  # MXNet's code would discard it
                 self._failures.append(error)
 
@@ -158,8 +151,7 @@ class MXNetProfiler(Profiler):
 class OperatorRecording:
     """Records the operators that MXNet runs, of which a process can do one at a time."""
 
-    def __init__(self, mxnet: Any) -> None:
-        self._mxnet = mxnet
+    def __init__(self) -> None:
         self._file = Path()
         self._reserved = False
         self.running = False
@@ -180,8 +172,7 @@ class OperatorRecording:
         """Starts to record into a file in a folder; it is reserved before."""
         self._file = folder / "profile.json"
         self.running = True
-        profiler = self._mxnet.profiler
-        profiler.set_config(
+        mxnet.profiler.set_config(
             profile_symbolic=True,
             profile_imperative=True,
             profile_memory=False,
@@ -190,7 +181,7 @@ class OperatorRecording:
             continuous_dump=False,
             filename=str(self._file),
         )
-        profiler.set_state("run")
+        mxnet.profiler.set_state("run")
 
     def stop(self) -> Sequence[Operator]:
         """Returns the operators in the order of their starts; it is free for others then.
@@ -199,9 +190,9 @@ class OperatorRecording:
             PredictionError: What MXNet wrote cannot be read.
         """
         try:
-            self._mxnet.nd.waitall()
-            self._mxnet.profiler.set_state("stop")
-            self._mxnet.profiler.dump(finished=False)
+            mxnet.nd.waitall()
+            mxnet.profiler.set_state("stop")
+            mxnet.profiler.dump(finished=False)
             text = self._file.read_text(encoding="utf-8")
             self._file.unlink()
             events = _read_events(text)
@@ -252,6 +243,34 @@ class Node:
             shape_texts(shape or () for shape in outputs),
             tuple(_call_text(each) for each in operators or [node]),
         )
+
+
+def during(
+    windows: Sequence[PredictWindow], operators: Sequence[Operator], offset_ns: int
+) -> Sequence[Sequence[Operator]]:
+    """Returns the operators of each window, in the order of their starts.
+
+    Args:
+        windows: The windows in order, by the recorder's clock.
+        operators: The operators in the order of their starts.
+        offset_ns: The system's time less that of the recorder's clock.
+    """
+    found, place = [], 0
+    for window in windows:
+        inside: list[Operator] = []
+        while place < len(operators) and operators[place].middle_ns - offset_ns <= window.end_ns:
+            if operators[place].middle_ns - offset_ns >= window.start_ns:
+                inside.append(operators[place])
+            place += 1
+        found.append(inside)
+    return found
+
+
+def note_what_is_missing(recorder: SpanRecorder, level: TraceLevel) -> None:
+    """Notes what MXNet's profiler does not record."""
+    recorder.note("no memory of layers: MXNet reserves it for the whole graph")
+    if level >= TraceLevel.ML_LIBRARY_TRACE:
+        recorder.note("no operators inside layers: MXNet's profiler records whole layers")
 
 
 def _call_text(node: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from inferometer.agent.frameworks.mxnet.runtime import FAILURES, mxnet, reason
 from inferometer.agent.preprocessing.preprocessor import RecordOptions, RecordReader
 from inferometer.manifests.errors import ConfigurationError, DatasetError
-from inferometer.manifests.schema import (
+from inferometer.manifests.inputs import (
     ColorMode,
     CropMethod,
     Decoder,

@@ -11,8 +11,8 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 from inferometer.agent.hardware.environment import (
     Device,
     FrameworkDetails,
+    Precision,
     cuda_library_versions,
     default_threads,
     loaded_library,
     on_or_off,
 )
-from inferometer.agent.inference.predictor import CODE_FAILURES, Precision
+from inferometer.agent.inference.predictor import CODE_FAILURES
 from inferometer.manifests.errors import ConfigurationError, DeviceError, one_line
 
 _BARRIER_TIMEOUT_S = 10.0
@@ -47,8 +48,7 @@ class CpuWorkers:
     has no effect on operators. Here the engine runs a function on the workers that sets and reads the number.
     """
 
-    def __init__(self, mxnet: Any) -> None:
-        self._mxnet = mxnet
+    def __init__(self) -> None:
         self._found: dict[int, list[int]] = {}
 
     def fix(self, threads: int | None, default: int, cpu: int = 0) -> int | None:
@@ -78,10 +78,10 @@ class CpuWorkers:
         return self._run(self._get)
 
     def _get(self) -> int:
-        return int(self._mxnet.base._LIB.omp_get_max_threads())
+        return int(mxnet.base._LIB.omp_get_max_threads())
 
     def _set(self, threads: int) -> int:
-        self._mxnet.base._LIB.omp_set_num_threads(threads)
+        mxnet.base._LIB.omp_set_num_threads(threads)
         return self._get()
 
     def _run(self, action: Callable[[], int], cpu: int = 0) -> list[int]:
@@ -97,13 +97,13 @@ class CpuWorkers:
                 results.append(action())
 
         function = _EngineFunction(run)
-        context = _EngineContext(self._mxnet.cpu().device_typeid, cpu)
-        push = self._mxnet.base._LIB.MXEnginePushSyncND
-        written = [self._mxnet.nd.zeros((1,), ctx=self._mxnet.cpu(cpu)) for _ in range(workers)]
+        context = _EngineContext(mxnet.cpu().device_typeid, cpu)
+        push = mxnet.base._LIB.MXEnginePushSyncND
+        written = [mxnet.nd.zeros((1,), ctx=mxnet.cpu(cpu)) for _ in range(workers)]
         for array in written:
             handles = (ctypes.c_void_p * 1)(array.handle)
             arguments = (function, None, None, ctypes.byref(context), None, 0, handles, 1, None, 0)
-            self._mxnet.base.check_call(push(*arguments, b"set_threads"))
+            mxnet.base.check_call(push(*arguments, b"set_threads"))
         for array in written:
             array.wait_to_read()
         return results if len(results) == workers else []
@@ -177,51 +177,6 @@ def converted(symbol: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]
     return symbol, {**arguments, **states}
 
 
-_FEATURES = (
-    "MKLDNN",
-    "OPENMP",
-    "BLAS_OPEN",
-    "BLAS_MKL",
-    "BLAS_ATLAS",
-    "BLAS_APPLE",
-    "CUDA",
-    "CUDNN",
-    "TENSORRT",
-)
-"""MXNet's names of the features of its build that matter for speed."""
-
-
-def read_details(mxnet: Any) -> FrameworkDetails:
-    """Returns MXNet's libraries, build and settings; see ``Predictor.details``."""
-    features = [name for name in _FEATURES if mxnet.runtime.Features().is_enabled(name)]
-    return FrameworkDetails(_libraries(mxnet), ", ".join(features), _settings(mxnet))
-
-
-def _libraries(mxnet: Any) -> Mapping[str, str]:
-    """OpenBLAS beside MXNet, with the processor that its kernels are for, and the libraries of CUDA."""
-    found = dict(cuda_library_versions())
-    path = loaded_library("libopenblas", Path(mxnet.__file__).parent)
-    if path is not None:
-        with suppress(OSError, AttributeError):
-            config = ctypes.CDLL(str(path)).openblas_get_config
-            config.restype = ctypes.c_char_p
-            found["BLAS"] = config().decode()
-    return found
-
-
-def _settings(mxnet: Any) -> Mapping[str, str]:
-    """What changes the speed or the precision of operators; of CUDA's only in a build that has CUDA."""
-    settings = {
-        "inter-op threads": str(worker_count()),
-        "oneDNN": on_or_off(os.environ.get("MXNET_MKLDNN_ENABLED", "1") != "0"),
-    }
-    if mxnet.runtime.Features().is_enabled("CUDA"):
-        # by default MXNet tunes within a limit of the workspace
-        tuning = os.environ.get(AUTOTUNE, "1")
-        settings["cuDNN autotuning"] = {"0": "off", "1": "on", "2": "on, any workspace"}.get(tuning, tuning)
-    return settings
-
-
 # the only removed alias of NumPy that MXNet 1.9.1 uses
 if "bool" not in vars(np):
     np.bool = np.bool_  # type: ignore[attr-defined,misc,unused-ignore]  # NumPy 2 has the name, 1.26 has not
@@ -251,7 +206,7 @@ finally:  # also where MXNet is not installed
         os.environ["DMLC_ROLE"] = _ROLE
 
 FAILURES = (mxnet.base.MXNetError, *CODE_FAILURES)
-WORKERS = CpuWorkers(mxnet)
+WORKERS = CpuWorkers()
 ONE_AT_A_TIME = threading.RLock()
 """MXNet crashes if two threads use it at once, even with separate models."""
 
@@ -275,6 +230,21 @@ def find_context(device: Device, who: object) -> Any:
     return mxnet.gpu(device.index)
 
 
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables, which MXNet reads when it creates something, for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def copied_to(context: Any, array: NDArray[Any]) -> Any:
     """Returns a copy on a device; ``mxnet.nd.array`` does the same with a deprecated part of SciPy."""
     copy = mxnet.nd.empty(array.shape, context, dtype=array.dtype)
@@ -282,14 +252,49 @@ def copied_to(context: Any, array: NDArray[Any]) -> Any:
     return copy
 
 
-def details() -> FrameworkDetails:
-    """Returns MXNet's libraries, build and settings."""
-    return read_details(mxnet)
+_FEATURES = (
+    "MKLDNN",
+    "OPENMP",
+    "BLAS_OPEN",
+    "BLAS_MKL",
+    "BLAS_ATLAS",
+    "BLAS_APPLE",
+    "CUDA",
+    "CUDNN",
+    "TENSORRT",
+)
+"""MXNet's names of the features of its build that matter for speed."""
 
 
-def worker_threads() -> list[int]:
-    """The number of OpenMP threads of each of MXNet's CPU workers, read on the workers."""
-    return WORKERS.read()
+def framework_details() -> FrameworkDetails:
+    """Returns MXNet's libraries, build and settings; see ``Predictor.details``."""
+    features = [name for name in _FEATURES if mxnet.runtime.Features().is_enabled(name)]
+    return FrameworkDetails(_libraries(), ", ".join(features), _settings())
+
+
+def _libraries() -> Mapping[str, str]:
+    """OpenBLAS beside MXNet, with the processor that its kernels are for, and the libraries of CUDA."""
+    found = dict(cuda_library_versions())
+    path = loaded_library("libopenblas", Path(mxnet.__file__).parent)
+    if path is not None:
+        with suppress(OSError, AttributeError):
+            config = ctypes.CDLL(str(path)).openblas_get_config
+            config.restype = ctypes.c_char_p
+            found["BLAS"] = config().decode()
+    return found
+
+
+def _settings() -> Mapping[str, str]:
+    """What changes the speed or the precision of operators; of CUDA's only in a build that has CUDA."""
+    settings = {
+        "inter-op threads": str(worker_count()),
+        "oneDNN": on_or_off(os.environ.get("MXNET_MKLDNN_ENABLED", "1") != "0"),
+    }
+    if mxnet.runtime.Features().is_enabled("CUDA"):
+        # by default MXNet tunes within a limit of the workspace
+        tuning = os.environ.get(AUTOTUNE, "1")
+        settings["cuDNN autotuning"] = {"0": "off", "1": "on", "2": "on, any workspace"}.get(tuning, tuning)
+    return settings
 
 
 def reason(error: BaseException) -> str:

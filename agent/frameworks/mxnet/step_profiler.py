@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from inferometer.agent.frameworks.mxnet.networks import TrainedNetwork
-from inferometer.agent.frameworks.mxnet.profiler import Node, Operator, OperatorRecording, read_graph
+from inferometer.agent.frameworks.mxnet.profiler import (
+    Node,
+    Operator,
+    OperatorRecording,
+    during,
+    note_what_is_missing,
+    read_graph,
+)
 from inferometer.agent.frameworks.mxnet.runtime import FAILURES, ONE_AT_A_TIME, mxnet, reason
 from inferometer.agent.tracing.recorder import (
     LayerWriter,
@@ -68,7 +75,7 @@ class MXNetStepProfiler(Profiler):
     def __init__(self, network: TrainedNetwork, level: TraceLevel, *, gpu: bool) -> None:
         super().__init__(level, gpu=gpu)
         self._network = network
-        self._recording = OperatorRecording(mxnet)
+        self._recording = OperatorRecording()
         self._bulk: int | None = None
         self._outputs: list[_Output] = []
         self._steps: list[tuple[Sequence[_Output], Sequence[tuple[int, ...]]]] = []
@@ -104,17 +111,10 @@ class MXNetStepProfiler(Profiler):
         with ONE_AT_A_TIME:
             operators = self._recording.stop()
             graph = _Graph(self._network)
-        recorder.note("no memory of layers: MXNet reserves it for the whole graph")
-        if self._level >= TraceLevel.ML_LIBRARY_TRACE:
-            recorder.note("no operators inside layers: MXNet's profiler records whole layers")
+        note_what_is_missing(recorder, self._level)
         self.note_missing_device_calls(recorder, "MXNet")
-        place = 0
-        for window, (outputs, shapes) in zip(self._windows, self._steps, strict=True):
-            inside: list[Operator] = []
-            while place < len(operators) and operators[place].middle_ns - offset_ns <= window.end_ns:
-                if operators[place].middle_ns - offset_ns >= window.start_ns:
-                    inside.append(operators[place])
-                place += 1
+        by_window = during(self._windows, operators, offset_ns)
+        for window, (outputs, shapes), inside in zip(self._windows, self._steps, by_window, strict=True):
             writer = LayerWriter(recorder, window)
             layers = list(graph.layers(inside, outputs, shapes))
             for index, (operator, layer) in enumerate(zip(inside, layers, strict=True)):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.files import Artifacts
-from inferometer.agent.frameworks.mxnet import runtime
+from inferometer.agent.files import replacing
 from inferometer.agent.frameworks.mxnet.kvstore import GradientExchange, kvstore_of
 from inferometer.agent.frameworks.mxnet.networks import (
     GluonNetwork,
@@ -30,11 +30,12 @@ from inferometer.agent.frameworks.mxnet.runtime import (
     WORKERS,
     copied_to,
     find_context,
+    framework_details,
     mxnet,
     reason,
 )
-from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import Precision, prediction_failure, title_of
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision
+from inferometer.agent.inference.predictor import prediction_failure, title_of
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.agent.training.trainer import (
     PlacedBatch,
@@ -216,14 +217,12 @@ class MXNetTrainer(Trainer):
     def save(self, path: Path) -> None:
         """Writes the parameters as gluon does, beside the path first; see ``Trainer``."""
         training = self._loaded()
-        partial = path.with_name(f".{path.name}.part")
         try:
-            with ONE_AT_A_TIME, partial.open("wb"):  # MXNet's own message is of C++
+            # the file is open, because MXNet's own message is of C++ where it cannot be
+            with ONE_AT_A_TIME, replacing(path) as file:
                 training.network.update_block()
-                training.net.save_parameters(str(partial))
-            partial.replace(path)
+                training.net.save_parameters(str(file.name))
         except (OSError, *FAILURES) as error:
-            partial.unlink(missing_ok=True)
             raise OutputError(f"{path}: cannot be written: {reason(error)}") from error
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -244,7 +243,7 @@ class MXNetTrainer(Trainer):
 
     def details(self) -> FrameworkDetails:
         """Returns MXNet's libraries, build and settings; see ``Trainer``."""
-        return runtime.details()
+        return framework_details()
 
     @property
     def threads(self) -> int | None:

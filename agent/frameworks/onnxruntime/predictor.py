@@ -25,17 +25,9 @@ from inferometer.agent.frameworks.onnxruntime.sessions import (
     open_session,
     reason,
 )
-from inferometer.agent.hardware.environment import CPU, FrameworkDetails
-from inferometer.agent.inference.predictor import (
-    Precision,
-    Predictor,
-    PredictorOptions,
-    Tensors,
-    found_names,
-    prediction_failure,
-    title_of,
-)
-from inferometer.agent.preprocessing.inputs import batch_size, blank
+from inferometer.agent.hardware.environment import CPU, FrameworkDetails, Precision, PredictorOptions
+from inferometer.agent.inference.predictor import Predictor, found_names, prediction_failure, title_of
+from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,
@@ -116,7 +108,8 @@ class ONNXRuntimePredictor(Predictor):
         used = session.get_providers()
         if used[0] != (CUDA if self.options.device.is_gpu else CPU_PROVIDER):
             raise DeviceError(
-                f"{self._refusal()}: its session uses {', '.join(used)} instead; run on the CPU"
+                f"{_refusal(self.manifest, self.options)}: its session uses {', '.join(used)} instead; "
+                "run on the CPU"
             )
         found = [node.name for node in session.get_inputs()]
         self._names = found_names(self.artifacts.graph or self, self.tensors, found)
@@ -254,7 +247,7 @@ class ONNXRuntimePredictor(Predictor):
             )
         except FAILURES as error:
             if options.device.is_gpu and "CUDA" in str(error):
-                raise DeviceError(f"{self._refusal()}: {reason(error)}") from error
+                raise DeviceError(f"{_refusal(self.manifest, self.options)}: {reason(error)}") from error
             what = "is no ONNX model" if isinstance(error, NO_MODEL) else "ONNX Runtime cannot open it"
             raise ArtifactError(f"{graph}: {what}: {reason(error)}") from error
 
@@ -289,9 +282,6 @@ class ONNXRuntimePredictor(Predictor):
                 f"{self}: is exported from PyTorch on the CPU, which cannot run it in {lower}; use float32"
             ) from error
         return path
-
-    def _refusal(self) -> str:
-        return _refusal(self.manifest, self.options)
 
 
 def _without_exporter(manifest: ModelManifest) -> str:

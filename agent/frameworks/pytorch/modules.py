@@ -18,16 +18,17 @@ from pathlib import Path
 import torch
 
 from inferometer.agent.architectures.sources import Architecture
-from inferometer.agent.hardware.environment import Device, FrameworkDetails, on_or_off, readable_cudnn_version
-from inferometer.agent.inference.predictor import (
-    CODE_FAILURES,
+from inferometer.agent.hardware.environment import (
+    Device,
+    FrameworkDetails,
     PredictorOptions,
     Weights,
-    has_numbers,
-    number_of,
+    on_or_off,
+    readable_cudnn_version,
 )
+from inferometer.agent.inference.predictor import CODE_FAILURES, has_numbers, number_of
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, DeviceError, one_line, suggestion
-from inferometer.manifests.schema import TensorSpec
+from inferometer.manifests.inputs import TensorSpec
 
 FAILURES = (*CODE_FAILURES, pickle.UnpicklingError, torch.jit.Error)
 """What PyTorch raises for files that do not fit it."""

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature, inputs_of_examples
+from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
 from inferometer.agent.artifacts.torch_archives import TorchFile, open_archive, torch_file, traced_inputs
 from inferometer.agent.frameworks.pytorch.modules import (
     CUDNN_BENCHMARK,
@@ -39,16 +39,9 @@ from inferometer.agent.frameworks.pytorch.modules import (
     use_threads,
 )
 from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_inputs
-from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import (
-    Precision,
-    Predictor,
-    PredictorOptions,
-    Tensors,
-    prediction_failure,
-    title_of,
-)
-from inferometer.agent.preprocessing.inputs import batch_size, blank_batch
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions
+from inferometer.agent.inference.predictor import Predictor, inputs_of_examples, prediction_failure, title_of
+from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank_batch
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,
@@ -56,9 +49,8 @@ from inferometer.manifests.errors import (
     DeviceError,
     PredictionError,
 )
-from inferometer.manifests.fields import FIRST_INPUT
+from inferometer.manifests.inputs import FIRST_INPUT, AxisSizes
 from inferometer.manifests.schema import ModelManifest
-from inferometer.manifests.tensor_specs import AxisSizes
 
 _PROGRAM = ".pt2"
 """Files of this name can run no code, as ``requirements.code_of`` says; TorchScript is not read from them."""

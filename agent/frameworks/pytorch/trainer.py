@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.files import replacing
 from inferometer.agent.frameworks.pytorch.modules import (
     CUDNN_BENCHMARK,
     build_architecture,
@@ -26,8 +27,8 @@ from inferometer.agent.frameworks.pytorch.modules import (
     use_threads,
 )
 from inferometer.agent.frameworks.pytorch.ranks import Ranks, communication_of
-from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import Precision, prediction_failure, title_of
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision
+from inferometer.agent.inference.predictor import prediction_failure, title_of
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.agent.training.trainer import (
     OptimizerOptions,
@@ -174,13 +175,10 @@ class PyTorchTrainer(Trainer):
     def save(self, path: Path) -> None:
         """Writes the state dict, beside the path first; see ``Trainer``."""
         state = {name: tensor.cpu() for name, tensor in self._loaded().module.state_dict().items()}
-        partial = path.with_name(f".{path.name}.part")
         try:
-            with partial.open("wb") as file:
+            with replacing(path) as file:
                 torch.save(state, file)
-            partial.replace(path)
         except (OSError, RuntimeError) as error:
-            partial.unlink(missing_ok=True)
             raise OutputError(f"{path}: cannot be written: {reason_of(error)}") from error
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:

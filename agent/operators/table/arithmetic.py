@@ -1,27 +1,35 @@
-"""Element-wise arithmetic: of two tensors, of two that broadcast, in place, of three, and the negative.
+"""Element-wise arithmetic, functions of one tensor, comparisons and logic.
 
-By convention each element of an output is one floating-point operation, regardless of its cost. The
-values keep away from ties and jumps, so that finite differences can check the gradients of each element.
+Arithmetic is that of two tensors, of two that broadcast, in place, of three, and the negative; functions are
+signs, exponents, roots, trigonometry, special functions and rounding. By convention each element of an output
+is one floating-point operation, regardless of its cost. The values keep away from ties, poles, kinks and
+jumps, so that finite differences can check the gradients of each element. Those of comparisons and logic are
+0 and 1, so that each comparison has ties, and each logical operator all four pairs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import (
     Case,
     Category,
     Operator,
     Preset,
+    Presets,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
+    no_flops,
     one_flop_per_output,
+    sized,
 )
 
 _HUGE: Shape = (2**16, 2**15 + 1)
@@ -31,7 +39,7 @@ _SHAPES: Mapping[Preset, tuple[Shape, ...]] = {
     Preset.LARGE: ((4096, 4096),),
     Preset.SKEWED: ((10000, 10), (10000, 1)),
 }
-_BROADCAST: Mapping[Preset, tuple[Sizes, ...]] = {
+_BROADCAST: Presets = {
     Preset.SMALL: (({"lhs": (32, 32), "rhs": (32, 1)}, {}), ({"lhs": (4, 1, 8), "rhs": (6, 1)}, {})),
     Preset.NORMAL: (({"lhs": (1024, 1024), "rhs": (1024, 1)}, {}),),
     Preset.LARGE: (({"lhs": (4096, 4096), "rhs": (4096, 1)}, {}),),
@@ -53,6 +61,7 @@ _ONE_FOLD = (
 )
 """``lhs`` over ``rhs`` is ±1.01…1.84: of both signs, and not near an integer, where the remainder jumps."""
 _SIGNS = (TensorSpec("lhs", (), Values.SIGNS), TensorSpec("rhs", (), Values.SIGNS))
+_BOOLEANS = (TensorSpec("lhs", (), Values.BOOLEAN), TensorSpec("rhs", (), Values.BOOLEAN))
 
 
 def element_wise(*specs: TensorSpec) -> Callable[[Case], tuple[TensorSpec, ...]]:
@@ -85,12 +94,38 @@ Tensors: TypeAlias = Callable[..., Callable[[Case], tuple[TensorSpec, ...]]]
 """One of the two above."""
 
 
-def presets_of(*names: str, huge: bool = False) -> Mapping[Preset, tuple[Sizes, ...]]:
+def presets_of(*names: str, huge: bool = False) -> Presets:
     """Returns the sizes of an element-wise operator with inputs of these names."""
     shapes = {**_SHAPES, **({Preset.HUGE: (_HUGE,)} if huge else {})}
     return {
         preset: tuple((dict.fromkeys(names, shape), {}) for shape in each) for preset, each in shapes.items()
     }
+
+
+def _operator(
+    category: Category,
+    name: str,
+    summary: str,
+    function: Callable[..., Any],
+    specs: tuple[TensorSpec, ...],
+    *,
+    tensors: Tensors = element_wise,
+    huge: bool = False,
+    has_gradient: bool = True,
+) -> Operator:
+    """Returns an operator by its function of the inputs, whose values the specs define."""
+    names = tuple(spec.name for spec in specs)
+    return Operator(
+        name=name,
+        category=category,
+        summary=summary,
+        given=names,
+        tensors=tensors(*specs),
+        presets=presets_of(*names, huge=huge),
+        reference=lambda arrays, _: (function(*arrays),),
+        flops=one_flop_per_output,
+        has_gradient=has_gradient,
+    )
 
 
 def _binary(
@@ -102,16 +137,7 @@ def _binary(
     tensors: Tensors = broadcast,
     huge: bool = False,
 ) -> Operator:
-    return Operator(
-        name=name,
-        category=Category.ARITHMETIC,
-        summary=summary,
-        given=("lhs", "rhs"),
-        tensors=tensors(*specs),
-        presets=presets_of("lhs", "rhs", huge=huge),
-        reference=lambda arrays, _: (function(*arrays),),
-        flops=one_flop_per_output,
-    )
+    return _operator(Category.ARITHMETIC, name, summary, function, specs, tensors=tensors, huge=huge)
 
 
 def _broadcast(operator: Operator) -> Operator:
@@ -146,7 +172,7 @@ _DIVIDE = _binary(
 )
 _MODULO = _binary("modulo", "lhs - rhs * floor(lhs / rhs)", np.mod, _ONE_FOLD)
 
-OPERATORS = (
+_ARITHMETIC = (
     _ADD,
     _SUBTRACT,
     _MULTIPLY,
@@ -173,14 +199,135 @@ OPERATORS = (
         reference=lambda arrays, _: (np.sum(arrays, axis=0),),
         flops=lambda case, outputs: 2 * one_flop_per_output(case, outputs),
     ),
+    _operator(Category.ARITHMETIC, "negative", "-data", np.negative, (TensorSpec("data", ()),), huge=True),
+)
+
+
+def _unary(
+    name: str,
+    summary: str,
+    function: Callable[[NDArray[Any]], Any],
+    values: Values = Values.NORMAL,
+    *,
+    scale: float = 1.0,
+    huge: bool = False,
+) -> Operator:
+    spec = TensorSpec("data", (), values, scale=scale)
+    return _operator(Category.UNARY, name, summary, function, (spec,), huge=huge)
+
+
+def _steps(name: str, summary: str, function: Callable[[NDArray[Any]], Any]) -> Operator:
+    # the gradient is 0 wherever there is one, which leaves nothing to check or to measure
+    return replace(_unary(name, summary, function, scale=3.0), has_gradient=False)
+
+
+def _special(
+    name: str, summary: str, function: Callable[[float], float], values: Values = Values.NORMAL
+) -> Operator:
+    # the reference computes element by element, in about half a microsecond
+    presets = {**presets_of("data"), Preset.LARGE: (sized(2048, 2048),)}
+    of_tensors = np.vectorize(function, otypes=[np.float64])
+    return replace(_unary(name, summary, of_tensors, values), presets=presets)
+
+
+def _inverse_erf(value: float) -> float:
+    return NormalDist().inv_cdf((value + 1) / 2) / math.sqrt(2)
+
+
+def _half_away_from_zero(data: NDArray[Any]) -> Any:
+    return np.trunc(data + np.copysign(0.5, data))
+
+
+_FUNCTIONS = (
+    _unary("abs", "|data|", np.abs, Values.NONZERO, huge=True),
+    replace(_unary("sign", "-1, 0 or 1", np.sign, Values.NONZERO), has_gradient=False),
+    _unary("exp", "e ** data", np.exp),
+    _unary("expm1", "e ** data - 1, precise near 0", np.expm1),
+    _unary("log", "The natural logarithm", np.log, Values.POSITIVE),
+    _unary("log2", "The logarithm to the base 2", np.log2, Values.POSITIVE),
+    _unary("log10", "The logarithm to the base 10", np.log10, Values.POSITIVE),
+    _unary("log1p", "log(1 + data), precise near 0", np.log1p, Values.UNIT),
+    _unary("sqrt", "The square root", np.sqrt, Values.POSITIVE),
+    _unary("rsqrt", "1 / sqrt(data)", lambda data: 1 / np.sqrt(data), Values.POSITIVE),
+    _unary("cbrt", "The cube root", np.cbrt, Values.NONZERO),
+    _unary("rcbrt", "1 / cbrt(data)", lambda data: 1 / np.cbrt(data), Values.NONZERO),
+    _unary("square", "data²", np.square),
+    _unary("reciprocal", "1 / data", lambda data: 1 / data, Values.NONZERO),
+    _unary("sin", "The sine", np.sin),
+    _unary("cos", "The cosine", np.cos),
+    _unary("tan", "The tangent", np.tan, Values.UNIT),
+    _unary("arcsin", "The inverse sine", np.arcsin, Values.UNIT),
+    _unary("arccos", "The inverse cosine", np.arccos, Values.UNIT),
+    _unary("arctan", "The inverse tangent", np.arctan),
+    _unary("sinh", "The hyperbolic sine", np.sinh),
+    _unary("cosh", "The hyperbolic cosine", np.cosh),
+    _unary("arcsinh", "The inverse hyperbolic sine", np.arcsinh),
+    _unary("arccosh", "The inverse hyperbolic cosine", np.arccosh, Values.ABOVE_ONE),
+    _unary("arctanh", "The inverse hyperbolic tangent", np.arctanh, Values.UNIT),
+    _unary("degrees", "Radians in degrees", np.degrees),
+    _unary("radians", "Degrees in radians", np.radians, scale=90.0),
+    _special("erf", "The error function", math.erf),
+    _special("erfinv", "The inverse of the error function", _inverse_erf, Values.UNIT),
+    _special("gamma", "The gamma function", math.gamma, Values.POSITIVE),
+    _special("gammaln", "The logarithm of the gamma function", math.lgamma, Values.POSITIVE),
+    _steps("ceil", "The least integer that is not less", np.ceil),
+    _steps("floor", "The greatest integer that is not greater", np.floor),
+    # frameworks differ on halves, of which the drawn values have none
+    _steps("rint", "The nearest integer", np.rint),
+    _steps("round", "The nearest integer; halves are rounded away from 0", _half_away_from_zero),
+    _steps("trunc", "The integer part", np.trunc),
     Operator(
-        name="negative",
-        category=Category.ARITHMETIC,
-        summary="-data",
-        given=("data",),
-        tensors=element_wise(TensorSpec("data", ())),
-        presets=presets_of("data", huge=True),
-        reference=lambda arrays, _: (np.negative(*arrays),),
+        name="clip",
+        category=Category.UNARY,
+        summary="data, but not below low or above high",
+        # no value is near a bound: none within 0.5 of 0, and none of a million reaches 6
+        tensors=element_wise(TensorSpec("data", (), Values.NONZERO)),
+        presets=presets_of("data"),
+        parameters={"low": 0.0, "high": 6.0},
+        reference=lambda arrays, given: (np.clip(arrays[0], given["low"], given["high"]),),
         flops=one_flop_per_output,
+    ),
+    replace(_unary("copy", "A copy", np.copy), flops=no_flops),
+    Operator(
+        name="cast",
+        category=Category.UNARY,
+        summary="data in another element type",
+        tensors=element_wise(TensorSpec("data", ())),
+        presets=presets_of("data"),
+        parameters={"to": "float16"},
+        reference=lambda arrays, given: (arrays[0].astype(str(given["to"])),),
+        has_gradient=False,  # it is a cast back, and the reference has steps
+    ),
+)
+
+
+def _compared(
+    name: str,
+    summary: str,
+    function: Callable[..., Any],
+    category: Category = Category.COMPARISON,
+    specs: tuple[TensorSpec, ...] = _BOOLEANS,
+) -> Operator:
+    return _operator(category, name, summary, function, specs, tensors=broadcast, has_gradient=False)
+
+
+OPERATORS = (
+    *_ARITHMETIC,
+    *_FUNCTIONS,
+    _compared("equal", "lhs == rhs", np.equal),
+    _compared("not_equal", "lhs != rhs", np.not_equal),
+    _compared("greater", "lhs > rhs", np.greater),
+    _compared("greater_equal", "lhs >= rhs", np.greater_equal),
+    _compared("less", "lhs < rhs", np.less),
+    _compared("less_equal", "lhs <= rhs", np.less_equal),
+    _compared("logical_and", "lhs and rhs", np.logical_and, Category.LOGICAL),
+    _compared("logical_or", "lhs or rhs", np.logical_or, Category.LOGICAL),
+    _compared("logical_xor", "Either lhs or rhs", np.logical_xor, Category.LOGICAL),
+    _compared(
+        "logical_not",
+        "not data",
+        np.logical_not,
+        Category.LOGICAL,
+        (TensorSpec("data", (), Values.BOOLEAN),),
     ),
 )

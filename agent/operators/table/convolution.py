@@ -31,6 +31,7 @@ from inferometer.agent.operators.operator import (
     Shape,
     Sizes,
     TensorSpec,
+    sized,
 )
 
 
@@ -121,14 +122,23 @@ def _axes(parameters: Parameters, name: str, rank: int) -> Shape:
     return axes
 
 
-def rank_of(case: Case) -> int:
-    """Returns the number of spatial axes."""
-    return len(case.shapes["data"]) - 2
-
-
 def window_of(case: Case) -> Window:
     """Returns the kernel and how it slides."""
-    return Window.of(case.parameters, rank_of(case))
+    return Window.of(case.parameters, len(case.shapes["data"]) - 2)
+
+
+def pair_of(case: Case, name: str) -> tuple[int, int]:
+    """Returns a parameter of height and width; one number stands for both."""
+    return pair(case.parameters, name)
+
+
+def pair(parameters: Parameters, name: str) -> tuple[int, int]:
+    """Returns the parameter of height and width of some parameters; see ``pair_of``."""
+    value = parameters[name]
+    height, width = value if isinstance(value, tuple) else (value, value)
+    if min(height, width) < 1:
+        raise ValueError(f"{name} is {value}; each number is 1 or more")
+    return height, width
 
 
 def groups_of(case: Case) -> int:
@@ -139,6 +149,11 @@ def groups_of(case: Case) -> int:
 def channels_of(case: Case) -> int:
     """Returns the number of output channels; a depth-wise convolution has those of its input."""
     return int(case["channels"]) if "channels" in case.parameters else case.shapes["data"][1]
+
+
+def output_pad_of(case: Case) -> Shape:
+    """Returns what a transposed convolution adds to its output at the end of each spatial axis."""
+    return _added(case.parameters, window_of(case))
 
 
 def _tensors(rank: int, transposed: bool, case: Case) -> tuple[TensorSpec, ...]:
@@ -174,7 +189,7 @@ def _transposed(rank: int, arrays: Arrays, parameters: Parameters) -> Arrays:
     """
     data, weight = arrays[:2]
     window = Window.of(parameters, rank)
-    sizes, groups = data.shape[2:], int(parameters["groups"])  # type: ignore[arg-type]
+    sizes, groups = data.shape[2:], int(parameters["groups"])
     grown, added = _grown(window, sizes, parameters), _added(parameters, window)
     reach = tuple(d * (k - 1) for k, d in zip(window.kernel, window.dilate, strict=True))
     steps = tuple((size - 1) * stride + 1 for size, stride in zip(sizes, window.stride, strict=True))
@@ -266,7 +281,6 @@ def _operator(
         name=name,
         category=Category.CONVOLUTION,
         summary=summary,
-        given=("data",),
         tensors=partial(_tensors, rank, transposed),
         presets={preset: tuple(cases) for preset, cases in sizes.items()},
         parameters={
@@ -282,16 +296,12 @@ def _operator(
     )
 
 
-def _sizes(*shape: int, **changed: Any) -> Sizes:
-    return ({"data": shape}, changed)
-
-
 _ONE = {
-    Preset.NORMAL: (_sizes(32, 3, 256),),
-    Preset.LARGE: (_sizes(32, 64, 1024, pad=(1,)),),
-    Preset.SKEWED: (_sizes(32, 3, 10000), _sizes(1, 256, 10, pad=(1,))),
+    Preset.NORMAL: (sized(32, 3, 256),),
+    Preset.LARGE: (sized(32, 64, 1024, pad=(1,)),),
+    Preset.SKEWED: (sized(32, 3, 10000), sized(1, 256, 10, pad=(1,))),
 }
-_TALL = _sizes(32, 3, 10000, 10)
+_TALL = sized(32, 3, 10000, 10)
 
 OPERATORS = (
     _operator(
@@ -300,8 +310,8 @@ OPERATORS = (
         "convolution over one axis",
         {
             Preset.SMALL: (
-                _sizes(2, 4, 20, channels=6, stride=(2,), pad=(1,), groups=2),
-                _sizes(2, 3, 20, channels=4, dilate=(2,), bias=False),
+                sized(2, 4, 20, channels=6, stride=(2,), pad=(1,), groups=2),
+                sized(2, 3, 20, channels=4, dilate=(2,), bias=False),
             ),
             **_ONE,
         },
@@ -312,15 +322,15 @@ OPERATORS = (
         "convolution over two axes",
         {
             Preset.SMALL: (
-                _sizes(2, 4, 9, 8, channels=6, stride=(2, 1), pad=(1, 0), groups=2),
-                _sizes(2, 3, 8, 8, channels=4, dilate=(1, 2), bias=False),
+                sized(2, 4, 9, 8, channels=6, stride=(2, 1), pad=(1, 0), groups=2),
+                sized(2, 3, 8, 8, channels=4, dilate=(1, 2), bias=False),
             ),
-            Preset.NORMAL: (_sizes(32, 3, 256, 256),),
+            Preset.NORMAL: (sized(32, 3, 256, 256),),
             Preset.LARGE: (
-                _sizes(32, 32, 256, 256, channels=32, pad=(1, 1), bias=False),  # Compute Canada's example
-                _sizes(32, 256, 56, 56, channels=256, kernel=(1, 1), bias=False),
+                sized(32, 32, 256, 256, channels=32, pad=(1, 1), bias=False),  # Compute Canada's example
+                sized(32, 256, 56, 56, channels=256, kernel=(1, 1), bias=False),
             ),
-            Preset.SKEWED: (_TALL, _sizes(1, 512, 7, 7, channels=512, pad=(1, 1), bias=False)),
+            Preset.SKEWED: (_TALL, sized(1, 512, 7, 7, channels=512, pad=(1, 1), bias=False)),
         },
     ),
     _operator(
@@ -329,12 +339,12 @@ OPERATORS = (
         "convolution over three axes",
         {
             Preset.SMALL: (
-                _sizes(2, 2, 5, 6, 4, channels=4, pad=(1, 0, 1)),
-                _sizes(1, 4, 6, 5, 5, channels=4, stride=(2, 1, 1), groups=2, bias=False),
+                sized(2, 2, 5, 6, 4, channels=4, pad=(1, 0, 1)),
+                sized(1, 4, 6, 5, 5, channels=4, stride=(2, 1, 1), groups=2, bias=False),
             ),
-            Preset.NORMAL: (_sizes(2, 3, 16, 112, 112),),
-            Preset.LARGE: (_sizes(8, 64, 8, 28, 28, pad=(1, 1, 1)),),
-            Preset.SKEWED: (_sizes(2, 3, 1000, 10, 10),),
+            Preset.NORMAL: (sized(2, 3, 16, 112, 112),),
+            Preset.LARGE: (sized(8, 64, 8, 28, 28, pad=(1, 1, 1)),),
+            Preset.SKEWED: (sized(2, 3, 1000, 10, 10),),
         },
     ),
     _operator(
@@ -342,10 +352,10 @@ OPERATORS = (
         2,
         "convolution over two axes, each channel by itself",
         {
-            Preset.SMALL: (_sizes(2, 4, 9, 8), _sizes(2, 3, 8, 8, stride=(2, 2), bias=False)),
-            Preset.NORMAL: (_sizes(32, 32, 112, 112),),
-            Preset.LARGE: (_sizes(32, 144, 112, 112),),
-            Preset.SKEWED: (_sizes(8, 32, 10000, 10), _sizes(1, 1024, 7, 7)),
+            Preset.SMALL: (sized(2, 4, 9, 8), sized(2, 3, 8, 8, stride=(2, 2), bias=False)),
+            Preset.NORMAL: (sized(32, 32, 112, 112),),
+            Preset.LARGE: (sized(32, 144, 112, 112),),
+            Preset.SKEWED: (sized(8, 32, 10000, 10), sized(1, 1024, 7, 7)),
         },
         pad=(1, 1),
     ),
@@ -355,8 +365,8 @@ OPERATORS = (
         "transposed convolution over one axis",
         {
             Preset.SMALL: (
-                _sizes(2, 4, 10, channels=6, stride=(2,), pad=(1,), output_pad=(1,), groups=2),
-                _sizes(2, 3, 10, channels=4, bias=False),
+                sized(2, 4, 10, channels=6, stride=(2,), pad=(1,), output_pad=(1,), groups=2),
+                sized(2, 3, 10, channels=4, bias=False),
             ),
             **_ONE,
         },
@@ -367,11 +377,11 @@ OPERATORS = (
         "transposed convolution over two axes",
         {
             Preset.SMALL: (
-                _sizes(2, 4, 6, 5, channels=6, stride=(2, 1), pad=(1, 0), output_pad=(1, 0), groups=2),
-                _sizes(2, 3, 6, 6, channels=4, bias=False),
+                sized(2, 4, 6, 5, channels=6, stride=(2, 1), pad=(1, 0), output_pad=(1, 0), groups=2),
+                sized(2, 3, 6, 6, channels=4, bias=False),
             ),
-            Preset.NORMAL: (_sizes(32, 3, 256, 256),),
-            Preset.LARGE: (_sizes(16, 64, 64, 64, kernel=(4, 4), stride=(2, 2), pad=(1, 1)),),
+            Preset.NORMAL: (sized(32, 3, 256, 256),),
+            Preset.LARGE: (sized(16, 64, 64, 64, kernel=(4, 4), stride=(2, 2), pad=(1, 1)),),
             Preset.SKEWED: (_TALL,),
         },
     ),
@@ -381,12 +391,12 @@ OPERATORS = (
         "transposed convolution over three axes",
         {
             Preset.SMALL: (
-                _sizes(2, 2, 4, 5, 4, channels=4, stride=(2, 1, 2), pad=(1, 1, 0)),
-                _sizes(1, 4, 4, 5, 4, channels=4, groups=2, bias=False),
+                sized(2, 2, 4, 5, 4, channels=4, stride=(2, 1, 2), pad=(1, 1, 0)),
+                sized(1, 4, 4, 5, 4, channels=4, groups=2, bias=False),
             ),
-            Preset.NORMAL: (_sizes(2, 3, 8, 56, 56),),
-            Preset.LARGE: (_sizes(4, 32, 8, 28, 28, channels=32, stride=(2, 2, 2), pad=(1, 1, 1)),),
-            Preset.SKEWED: (_sizes(2, 3, 1000, 10, 10),),
+            Preset.NORMAL: (sized(2, 3, 8, 56, 56),),
+            Preset.LARGE: (sized(4, 32, 8, 28, 28, channels=32, stride=(2, 2, 2), pad=(1, 1, 1)),),
+            Preset.SKEWED: (sized(2, 3, 1000, 10, 10),),
         },
     ),
 )

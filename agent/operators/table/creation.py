@@ -10,7 +10,7 @@ of Johnson, Kemp and Kotz, "Univariate Discrete Distributions" (2005).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf, prod, sqrt
 from typing import Any
@@ -26,10 +26,11 @@ from inferometer.agent.operators.operator import (
     ParameterValue,
     Preset,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
+    by_preset,
     one_flop_per_output,
+    sized,
 )
 from inferometer.agent.operators.table.arithmetic import element_wise, presets_of
 
@@ -128,12 +129,13 @@ def is_drawn_from(
         raise ValueError(f"the variance is {found.var():g}, and not {moments.variance:g} ± {spread:g}")
 
 
-_SHAPES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (({}, {"shape": (32, 32)}),),
-    Preset.NORMAL: (({}, {"shape": (1024, 1024)}),),
-    Preset.LARGE: (({}, {"shape": (4096, 4096)}),),
-    Preset.SKEWED: (({}, {"shape": (10000, 10)}), ({}, {"shape": (10000, 1)})),
-}
+_SHAPES = by_preset(
+    ({}, {"shape": (32, 32)}),
+    ({}, {"shape": (1024, 1024)}),
+    ({}, {"shape": (4096, 4096)}),
+    ({}, {"shape": (10000, 10)}),
+    ({}, {"shape": (10000, 1)}),
+)
 
 _ROUNDING = 2e-3
 """The most that bfloat16 changes a value between -0.5 and 0.5."""
@@ -148,7 +150,7 @@ def _no_inputs(case: Case) -> tuple[TensorSpec, ...]:
 
 def _filled(name: str, summary: str, fixed: float, **parameters: ParameterValue) -> Operator:
     def reference(_: object, given: Parameters) -> tuple[Any]:
-        return (np.full(given["shape"], given.get("value", fixed), np.float64),)  # type: ignore[arg-type,unused-ignore]
+        return (np.full(given["shape"], given.get("value", fixed), np.float64),)
 
     return Operator(
         name=name,
@@ -168,7 +170,6 @@ def _like(name: str, summary: str, function: Callable[..., Any]) -> Operator:
         name=name,
         category=Category.CREATION,
         summary=summary,
-        given=("data",),
         tensors=element_wise(TensorSpec("data", ())),
         presets=presets_of("data"),
         reference=lambda arrays, _: (function(arrays[0]),),
@@ -198,8 +199,8 @@ def _random(
 
 
 def _range(_: object, given: Parameters) -> tuple[Any]:
-    start, stop, step = (float(given[name]) for name in ("start", "stop", "step"))  # type: ignore[arg-type]
-    return (np.repeat(np.arange(start, stop, step), int(given["repeat"])),)  # type: ignore[arg-type]
+    start, stop, step = (float(given[name]) for name in ("start", "stop", "step"))
+    return (np.repeat(np.arange(start, stop, step), int(given["repeat"])),)
 
 
 def _range_inputs(case: Case) -> tuple[TensorSpec, ...]:
@@ -233,14 +234,10 @@ _MULTINOMIAL = Operator(
     name="multinomial",
     category=Category.RANDOM,
     summary="Draws with replacement from the classes of each row, by their probabilities",
-    given=("data",),
     tensors=lambda case: (TensorSpec("data", case.shapes["data"], Values.DISTRIBUTION),),
-    presets={
-        Preset.SMALL: (({"data": (32, 50)}, {}),),
-        Preset.NORMAL: (({"data": (1024, 1000)}, {}),),
-        Preset.LARGE: (({"data": (4096, 1000)}, {}),),
-        Preset.SKEWED: (({"data": (10000, 10)}, {}), ({"data": (10, 10000)}, {"draws": 1000})),
-    },
+    presets=by_preset(
+        sized(32, 50), sized(1024, 1000), sized(4096, 1000), sized(10000, 10), sized(10, 10000, draws=1000)
+    ),
     parameters={"draws": 10},
     reference=None,
     check=_check_multinomial,
@@ -286,7 +283,6 @@ OPERATORS = (
         name="bernoulli",
         category=Category.RANDOM,
         summary="1 with the probability that data has, otherwise 0",
-        given=("data",),
         tensors=element_wise(TensorSpec("data", (), Values.PROBABILITY)),
         presets=presets_of("data"),
         reference=None,
@@ -298,7 +294,6 @@ OPERATORS = (
         name="shuffle",
         category=Category.RANDOM,
         summary="The rows of data in a random order",
-        given=("data",),
         tensors=element_wise(TensorSpec("data", (), Values.DISTINCT)),
         presets=presets_of("data"),
         reference=None,
@@ -308,12 +303,9 @@ OPERATORS = (
     replace(
         _like("custom_add_one", "data + 1, as a custom operator written in Python", lambda data: data + 1),
         category=Category.CUSTOM,
-        presets={
-            Preset.SMALL: (({"data": (32, 1)}, {}),),
-            Preset.NORMAL: (({"data": (1000, 1)}, {}),),
-            Preset.LARGE: (({"data": (1024, 1024)}, {}),),
-            Preset.SKEWED: (({"data": (10000, 1)}, {}), ({"data": (10000, 100)}, {})),
-        },
+        presets=by_preset(
+            sized(32, 1), sized(1000, 1), sized(1024, 1024), sized(10000, 1), sized(10000, 100)
+        ),
         flops=one_flop_per_output,
         has_gradient=True,
     ),

@@ -6,7 +6,7 @@ at two for a multiplication and an addition; of the others, one for each element
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod, sqrt
 from typing import Any, TypeAlias
 
@@ -19,16 +19,14 @@ from inferometer.agent.operators.operator import (
     Category,
     Operator,
     Parameters,
-    Preset,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
+    by_preset,
+    sized,
 )
-from inferometer.agent.operators.table.activation import gelu, log_softmax
-from inferometer.agent.operators.table.basic import dense_flops, dense_tensors
+from inferometer.agent.operators.table.layers import ROWS, dense_flops, dense_tensors, gelu, log_softmax
 
-_Given: TypeAlias = Mapping[str, Any]
 _Array: TypeAlias = NDArray[Any]
 
 EPSILON = 1e-5
@@ -40,23 +38,10 @@ _FAR = 12.0
 Central differences say nothing of a gradient where a relu's data passes 0.
 """
 
-_IMAGES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (({"data": (2, 8, 8, 8)}, {"channels": 16}),),
-    Preset.NORMAL: (({"data": (8, 64, 56, 56)}, {}),),
-    Preset.LARGE: (({"data": (32, 64, 56, 56)}, {}),),
-    Preset.SKEWED: (({"data": (8, 16, 2000, 10)}, {}),),
-}
+_IMAGES = by_preset(
+    sized(2, 8, 8, 8, channels=16), sized(8, 64, 56, 56), sized(32, 64, 56, 56), sized(8, 16, 2000, 10)
+)
 _WINDOW: Parameters = {"channels": 64, "kernel": (3, 3), "stride": (1, 1), "pad": (1, 1)}
-_ROWS: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (({"data": (16, 24)}, {"units": 8}),),
-    Preset.NORMAL: (({"data": (512, 512)}, {}),),
-    Preset.LARGE: (({"data": (2048, 1024)}, {"units": 1024}),),
-    Preset.SKEWED: (({"data": (10000, 10)}, {}), ({"data": (1, 4096)}, {"units": 1000})),
-}
-
-
-def _convolution_tensors(case: Case) -> tuple[TensorSpec, ...]:
-    return *_kernel_tensors(case), TensorSpec("bias", (int(case["channels"]),), Values.SIGNS, scale=_FAR)
 
 
 def _kernel_tensors(case: Case) -> tuple[TensorSpec, ...]:
@@ -88,7 +73,7 @@ def _convolution_flops(case: Case, outputs: Sequence[Shape]) -> int:
     return 2 * prod(outputs[0]) * inputs * int(prod(case["kernel"]))
 
 
-def _convolution(data: _Array, weight: _Array, bias: _Array, given: _Given) -> _Array:
+def _convolution(data: _Array, weight: _Array, bias: _Array, given: Parameters) -> _Array:
     """Returns the sum over the offsets of the kernel of a product of matrices."""
     (kh, kw), (sh, sw), (ph, pw) = given["kernel"], given["stride"], given["pad"]
     padded = np.pad(data, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
@@ -102,19 +87,12 @@ def _convolution(data: _Array, weight: _Array, bias: _Array, given: _Given) -> _
     return made
 
 
-def _batch_norm(data: _Array, gamma: _Array, beta: _Array, mean: _Array, var: _Array) -> _Array:
+def _normalized(arrays: Arrays, given: Parameters) -> _Array:
+    gamma, beta, mean, var = arrays[3:]
     scale = gamma / np.sqrt(var + EPSILON)
-    result: _Array = data * scale[:, None, None] + (beta - mean * scale)[:, None, None]
+    made = _convolution(arrays[0], arrays[1], arrays[2], given)
+    result: _Array = made * scale[:, None, None] + (beta - mean * scale)[:, None, None]
     return result
-
-
-def _normalized(arrays: Arrays, given: _Given) -> _Array:
-    return _batch_norm(_convolution(arrays[0], arrays[1], arrays[2], given), *arrays[3:])
-
-
-def _activated_tensors(case: Case) -> tuple[TensorSpec, ...]:
-    data, weight, bias = dense_tensors(case)
-    return data, weight, TensorSpec("bias", bias.shape, Values.SIGNS, scale=_FAR)
 
 
 def _sum_tensors(case: Case) -> tuple[TensorSpec, ...]:
@@ -140,7 +118,7 @@ def _residual_tensors(case: Case) -> tuple[TensorSpec, ...]:
     )
 
 
-def _layer_norm_residual(arrays: Arrays, _: _Given) -> Arrays:
+def _layer_norm_residual(arrays: Arrays, _: Parameters) -> Arrays:
     total = arrays[0] + arrays[1]
     centred = total - total.mean(-1, keepdims=True)
     scale = np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON)
@@ -154,15 +132,10 @@ def _attention_tensors(case: Case) -> tuple[TensorSpec, ...]:
     return TensorSpec("query", (batch, heads, rows, size)), TensorSpec("key", kept), TensorSpec("value", kept)
 
 
-def _attention(arrays: Arrays, _: _Given) -> Arrays:
+def _attention(arrays: Arrays, _: Parameters) -> Arrays:
     query, key, value = arrays
     scores = query @ key.swapaxes(-1, -2) / sqrt(query.shape[-1])
     return (np.exp(log_softmax(scores, -1)) @ value,)
-
-
-def _attention_flops(case: Case, _: Sequence[Shape]) -> int:
-    query = case.shapes["query"]
-    return 4 * prod(query) * case.shapes.get("key", query)[2]
 
 
 OPERATORS = (
@@ -170,8 +143,10 @@ OPERATORS = (
         name="conv2d_relu",
         category=Category.FUSED,
         summary="max(conv2d(data) + bias, 0)",
-        given=("data",),
-        tensors=_convolution_tensors,
+        tensors=lambda case: (
+            *_kernel_tensors(case),
+            TensorSpec("bias", (int(case["channels"]),), Values.SIGNS, scale=_FAR),
+        ),
         presets=_IMAGES,
         parameters=_WINDOW,
         reference=lambda arrays, given: (
@@ -185,7 +160,6 @@ OPERATORS = (
         name="conv2d_batch_norm",
         category=Category.FUSED,
         summary="batch_norm(conv2d(data) + bias) with running statistics, as in an inference",
-        given=("data",),
         tensors=_normalized_tensors,
         presets=_IMAGES,
         parameters=_WINDOW,
@@ -198,7 +172,6 @@ OPERATORS = (
         name="conv2d_batch_norm_relu",
         category=Category.FUSED,
         summary="max(batch_norm(conv2d(data) + bias), 0) with running statistics, as in an inference",
-        given=("data",),
         tensors=_normalized_tensors,
         presets=_IMAGES,
         parameters=_WINDOW,
@@ -211,9 +184,11 @@ OPERATORS = (
         name="dense_relu",
         category=Category.FUSED,
         summary="max(data · weightᵀ + bias, 0)",
-        given=("data",),
-        tensors=_activated_tensors,
-        presets=_ROWS,
+        tensors=lambda case: (
+            *dense_tensors(case)[:2],
+            TensorSpec("bias", (int(case["units"]),), Values.SIGNS, scale=_FAR),
+        ),
+        presets=ROWS,
         parameters={"units": 256},
         reference=lambda arrays, _: (np.maximum(_dense(arrays), 0),),
         flops=dense_flops,
@@ -224,9 +199,8 @@ OPERATORS = (
         name="dense_gelu",
         category=Category.FUSED,
         summary="gelu(data · weightᵀ + bias), exact",
-        given=("data",),
         tensors=dense_tensors,
-        presets=_ROWS,
+        presets=ROWS,
         parameters={"units": 256},
         reference=lambda arrays, _: (gelu(_dense(arrays)),),
         flops=dense_flops,
@@ -239,12 +213,12 @@ OPERATORS = (
         summary="max(lhs + rhs, 0)",
         given=("lhs", "rhs"),
         tensors=_sum_tensors,
-        presets={
-            Preset.SMALL: (({"lhs": (32, 32), "rhs": (32, 32)}, {}),),
-            Preset.NORMAL: (({"lhs": (1024, 1024), "rhs": (1024, 1024)}, {}),),
-            Preset.LARGE: (({"lhs": (4096, 4096), "rhs": (4096, 4096)}, {}),),
-            Preset.SKEWED: (({"lhs": (10000, 10), "rhs": (10000, 10)}, {}),),
-        },
+        presets=by_preset(
+            ({"lhs": (32, 32), "rhs": (32, 32)}, {}),
+            ({"lhs": (1024, 1024), "rhs": (1024, 1024)}, {}),
+            ({"lhs": (4096, 4096), "rhs": (4096, 4096)}, {}),
+            ({"lhs": (10000, 10), "rhs": (10000, 10)}, {}),
+        ),
         reference=lambda arrays, _: (np.maximum(arrays[0] + arrays[1], 0),),
         flops=lambda _, outputs: 2 * prod(outputs[0]),
         parts=("add", "relu"),
@@ -253,14 +227,14 @@ OPERATORS = (
         name="layer_norm_residual",
         category=Category.FUSED,
         summary="layer_norm(data + residual) over the last axis",
-        given=("data",),
         tensors=_residual_tensors,
-        presets={
-            Preset.SMALL: (({"data": (2, 8, 32)}, {}),),
-            Preset.NORMAL: (({"data": (32, 128, 768)}, {}),),
-            Preset.LARGE: (({"data": (64, 512, 768)}, {}),),
-            Preset.SKEWED: (({"data": (1, 100000, 8)}, {}), ({"data": (1, 10, 65536)}, {})),
-        },
+        presets=by_preset(
+            sized(2, 8, 32),
+            sized(32, 128, 768),
+            sized(64, 512, 768),
+            sized(1, 100000, 8),
+            sized(1, 10, 65536),
+        ),
         reference=_layer_norm_residual,
         # the sum; then the mean, the difference, the variance (2), the quotient, the scale and the shift
         flops=lambda _, outputs: 8 * prod(outputs[0]),
@@ -272,14 +246,16 @@ OPERATORS = (
         summary="softmax(query · keyᵀ / √size) · value of (batch, heads, positions, size)",
         given=("query", "key"),
         tensors=_attention_tensors,
-        presets={
-            Preset.SMALL: (({"query": (2, 3, 16, 8), "key": (2, 3, 16, 8)}, {}),),
-            Preset.NORMAL: (({"query": (8, 12, 128, 64), "key": (8, 12, 128, 64)}, {}),),
-            Preset.LARGE: (({"query": (8, 12, 512, 64), "key": (8, 12, 512, 64)}, {}),),
-            Preset.SKEWED: (({"query": (1, 12, 1, 64), "key": (1, 12, 4096, 64)}, {}),),
-        },
+        presets=by_preset(
+            ({"query": (2, 3, 16, 8), "key": (2, 3, 16, 8)}, {}),
+            ({"query": (8, 12, 128, 64), "key": (8, 12, 128, 64)}, {}),
+            ({"query": (8, 12, 512, 64), "key": (8, 12, 512, 64)}, {}),
+            ({"query": (1, 12, 1, 64), "key": (1, 12, 4096, 64)}, {}),
+        ),
         reference=_attention,
-        flops=_attention_flops,
+        flops=lambda case, _: (
+            4 * prod(case.shapes["query"]) * case.shapes.get("key", case.shapes["query"])[2]
+        ),
         backward_flops=2.0,
         parts=("batch_dot", "multiply", "softmax", "batch_dot"),
     ),

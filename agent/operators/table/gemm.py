@@ -7,7 +7,7 @@ symmetric eigenproblem the 9·n³ of Golub and Van Loan, "Matrix Computations", 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import isqrt, prod
 from typing import Any
 
@@ -21,11 +21,14 @@ from inferometer.agent.operators.operator import (
     Operator,
     Parameters,
     Preset,
+    Presets,
     Shape,
     Sizes,
     TensorSpec,
     Values,
+    by_preset,
     same_shape,
+    sized,
 )
 
 _UNIT_DETERMINANT = 0.56
@@ -42,14 +45,6 @@ def _product(arrays: Arrays, parameters: Parameters) -> NDArray[Any]:
         rhs, parameters["transpose_rhs"]
     )
     return found
-
-
-def _scaled_product(arrays: Arrays, parameters: Mapping[str, Any]) -> Arrays:
-    return (parameters["alpha"] * _product(arrays, parameters),)
-
-
-def _scaled_sum(arrays: Arrays, parameters: Mapping[str, Any]) -> Arrays:
-    return (parameters["alpha"] * _product(arrays, parameters) + parameters["beta"] * arrays[2],)
 
 
 def _result_shape(case: Case) -> Shape:
@@ -73,10 +68,6 @@ def _factors(rank: int | None) -> Callable[[Case], tuple[TensorSpec, ...]]:
     return tensors
 
 
-def _with_addend(case: Case) -> tuple[TensorSpec, ...]:
-    return (*same_shape("lhs", "rhs")(case), TensorSpec("addend", _result_shape(case)))
-
-
 def _product_flops(case: Case, outputs: Sequence[Shape]) -> int:
     """2·m·n·k for each pair of matrices."""
     k = case.shapes["lhs"][-2 if case["transpose_lhs"] else -1]
@@ -88,7 +79,7 @@ def _pair(lhs: Shape, rhs: Shape, **parameters: Any) -> Sizes:
 
 
 _TRANSPOSES: Parameters = {"transpose_lhs": False, "transpose_rhs": False}
-_MATRICES: Mapping[Preset, tuple[Sizes, ...]] = {
+_MATRICES: Presets = {
     Preset.SMALL: (
         _pair((32, 24), (24, 20)),
         _pair((32, 24), (20, 24), transpose_rhs=True),
@@ -102,7 +93,7 @@ _MATRICES: Mapping[Preset, tuple[Sizes, ...]] = {
         _pair((10, 1000), (1000, 10), transpose_lhs=True, transpose_rhs=True),
     ),
 }
-_BATCHES: Mapping[Preset, tuple[Sizes, ...]] = {
+_BATCHES: Presets = {
     Preset.SMALL: (
         _pair((3, 16, 24), (3, 24, 20)),
         _pair((3, 16, 24), (3, 20, 24), transpose_rhs=True),
@@ -160,12 +151,12 @@ _PRODUCTS = (
         summary="column-wise Kronecker product of two matrices",
         given=("lhs", "rhs"),
         tensors=_same_columns,
-        presets={
-            Preset.SMALL: (_pair((6, 8), (5, 8)),),
-            Preset.NORMAL: (_pair((32, 1024), (64, 1024)),),
-            Preset.LARGE: (_pair((128, 1024), (64, 1024)),),
-            Preset.SKEWED: (_pair((10000, 10), (10, 10)),),
-        },
+        presets=by_preset(
+            _pair((6, 8), (5, 8)),
+            _pair((32, 1024), (64, 1024)),
+            _pair((128, 1024), (64, 1024)),
+            _pair((10000, 10), (10, 10)),
+        ),
         reference=_khatri_rao,
         flops=lambda _, outputs: prod(outputs[0]),
     ),
@@ -174,10 +165,12 @@ _PRODUCTS = (
         category=Category.LINEAR_ALGEBRA,
         summary="alpha · lhs · rhs + beta · addend, each factor transposed before if asked for",
         given=("lhs", "rhs"),
-        tensors=_with_addend,
+        tensors=lambda case: (*same_shape("lhs", "rhs")(case), TensorSpec("addend", _result_shape(case))),
         presets=_MATRICES,
         parameters={**_TRANSPOSES, "alpha": 0.5, "beta": 2.0},
-        reference=_scaled_sum,
+        reference=lambda arrays, given: (
+            given["alpha"] * _product(arrays, given) + given["beta"] * arrays[2],
+        ),
         flops=_product_flops,
         backward_flops=2.0,
     ),
@@ -189,28 +182,24 @@ _PRODUCTS = (
         tensors=_factors(None),
         presets=_MATRICES,
         parameters={**_TRANSPOSES, "alpha": 0.5},
-        reference=_scaled_product,
+        reference=lambda arrays, given: (given["alpha"] * _product(arrays, given),),
         flops=_product_flops,
         backward_flops=2.0,
     ),
 )
 
 
-def _sizes(sizes: Sequence[tuple[int, ...]]) -> tuple[Sizes, ...]:
-    return tuple(({"data": shape}, {}) for shape in sizes)
-
-
-_SQUARES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: _sizes([(3, 8, 8), (12, 12)]),
-    Preset.NORMAL: _sizes([(512, 512)]),
-    Preset.LARGE: _sizes([(1024, 1024)]),
-    Preset.SKEWED: _sizes([(1000, 8, 8)]),
+_SQUARES: Presets = {
+    Preset.SMALL: (sized(3, 8, 8), sized(12, 12)),
+    Preset.NORMAL: (sized(512, 512),),
+    Preset.LARGE: (sized(1024, 1024),),
+    Preset.SKEWED: (sized(1000, 8, 8),),
 }
-_MANY: Mapping[Preset, tuple[Sizes, ...]] = {
+_MANY: Presets = {
     **_SQUARES,
-    Preset.NORMAL: _sizes([(1024, 1024)]),
-    Preset.LARGE: _sizes([(4096, 4096)]),
-    Preset.SKEWED: _sizes([(10000, 8, 8)]),
+    Preset.NORMAL: (sized(1024, 1024),),
+    Preset.LARGE: (sized(4096, 4096),),
+    Preset.SKEWED: (sized(10000, 8, 8),),
 }
 
 
@@ -243,7 +232,6 @@ def _on_square(
         name=name,
         category=Category.LINEAR_ALGEBRA,
         summary=f"{summary}; for each matrix in the last two axes",
-        given=("data",),
         tensors=_square(values, scale),
         presets=_SQUARES if cubes else _MANY,
         reference=lambda arrays, _: reference(arrays[0]),
@@ -261,10 +249,6 @@ def _symmetric(array: NDArray[Any]) -> NDArray[Any]:
 def _inverse_of_product(lower: NDArray[Any]) -> Arrays:
     lower = np.tril(lower)
     return (np.linalg.inv(lower @ _swapped(lower)),)
-
-
-def _diagonal_matrix(array: NDArray[Any]) -> Arrays:
-    return (array[..., None] * np.eye(array.shape[-1]),)
 
 
 def _lower_entries(array: NDArray[Any]) -> Arrays:
@@ -334,13 +318,12 @@ OPERATORS = (
         name="syrk",
         category=Category.LINEAR_ALGEBRA,
         summary="the product of a matrix and its transpose; for each matrix in the last two axes",
-        given=("data",),
         tensors=same_shape("data"),
         presets={
-            Preset.SMALL: _sizes([(3, 8, 5), (12, 7)]),
-            Preset.NORMAL: _sizes([(1024, 1024)]),
-            Preset.LARGE: _sizes([(2048, 2048)]),
-            Preset.SKEWED: _sizes([(1000, 10), (10, 10000)]),
+            Preset.SMALL: (sized(3, 8, 5), sized(12, 7)),
+            Preset.NORMAL: (sized(1024, 1024),),
+            Preset.LARGE: (sized(2048, 2048),),
+            Preset.SKEWED: (sized(1000, 10), sized(10, 10000)),
         },
         reference=lambda arrays, _: (arrays[0] @ _swapped(arrays[0]),),
         flops=lambda case, _: prod(case.shapes["data"]) * (case.shapes["data"][-2] + 1),
@@ -418,27 +401,25 @@ OPERATORS = (
         name="make_diagonal",
         category=Category.LINEAR_ALGEBRA,
         summary="matrix with a given diagonal; for each vector in the last axis",
-        given=("data",),
         tensors=same_shape("data"),
         presets={
-            Preset.SMALL: _sizes([(3, 8), (12,)]),
-            Preset.NORMAL: _sizes([(1024,)]),
-            Preset.LARGE: _sizes([(4096,)]),
-            Preset.SKEWED: _sizes([(10000, 8)]),
+            Preset.SMALL: (sized(3, 8), sized(12)),
+            Preset.NORMAL: (sized(1024),),
+            Preset.LARGE: (sized(4096),),
+            Preset.SKEWED: (sized(10000, 8),),
         },
-        reference=lambda arrays, _: _diagonal_matrix(arrays[0]),
+        reference=lambda arrays, _: (arrays[0][..., None] * np.eye(arrays[0].shape[-1]),),
     ),
     Operator(
         name="make_triangle",
         category=Category.LINEAR_ALGEBRA,
         summary="lower triangular matrix of given entries, row by row; for each vector in the last axis",
-        given=("data",),
         tensors=_entries,
         presets={
-            Preset.SMALL: _sizes([(3, 10), (15,)]),
-            Preset.NORMAL: _sizes([(1024 * 1025 // 2,)]),
-            Preset.LARGE: _sizes([(4096 * 4097 // 2,)]),
-            Preset.SKEWED: _sizes([(10000, 36)]),
+            Preset.SMALL: (sized(3, 10), sized(15)),
+            Preset.NORMAL: (sized(1024 * 1025 // 2),),
+            Preset.LARGE: (sized(4096 * 4097 // 2),),
+            Preset.SKEWED: (sized(10000, 36),),
         },
         reference=lambda arrays, _: _triangle(arrays[0]),
     ),

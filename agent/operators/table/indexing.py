@@ -5,25 +5,27 @@ None counts floating-point operations. All outputs are copies, also where a fram
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from inferometer.agent.operators.operator import (
+    NOTHING,
     Arrays,
     Case,
     Category,
     Operator,
     Parameters,
-    ParameterValue,
-    Preset,
+    Presets,
     Shape,
     Sizes,
     TensorSpec,
     Values,
+    by_preset,
     same_shape,
+    sized,
 )
 
 Tensors = Callable[[Case], tuple[TensorSpec, ...]]
@@ -34,15 +36,12 @@ def _operator(
     summary: str,
     given: tuple[str, ...],
     tensors: Tensors,
-    presets: Mapping[Preset, tuple[Sizes, ...]],
-    reference: Callable[[Arrays, Mapping[str, Any]], Any],
-    parameters: Mapping[str, ParameterValue] | None = None,
+    presets: Presets,
+    reference: Callable[[Arrays, Parameters], Any],
+    parameters: Parameters = NOTHING,
     *,
     has_gradient: bool = True,
 ) -> Operator:
-    def computed(arrays: Arrays, chosen: Parameters) -> Arrays:
-        return (reference(arrays, chosen),)
-
     return Operator(
         name=name,
         category=Category.INDEXING,
@@ -50,27 +49,14 @@ def _operator(
         given=given,
         tensors=tensors,
         presets=presets,
-        parameters=parameters or {},
-        reference=computed,
+        parameters=parameters,
+        reference=lambda arrays, chosen: (reference(arrays, chosen),),
         has_gradient=has_gradient,
     )
 
 
-def _presets(small: Sizes, normal: Sizes, large: Sizes, *skewed: Sizes) -> Mapping[Preset, tuple[Sizes, ...]]:
-    return {
-        Preset.SMALL: (small,),
-        Preset.NORMAL: (normal,),
-        Preset.LARGE: (large,),
-        Preset.SKEWED: skewed,
-    }
-
-
-def _sizes(**shapes: Shape) -> Sizes:
+def _shapes(**shapes: Shape) -> Sizes:
     return shapes, {}
-
-
-def _ranges(shape: Shape, **parameters: ParameterValue) -> Sizes:
-    return {"data": shape}, parameters
 
 
 def _indices(name: str, shape: Shape, limit: int, *, distinct: bool = False) -> TensorSpec:
@@ -127,15 +113,11 @@ def _with_copies(arrays: Arrays, _: Parameters) -> Any:
     return found
 
 
-def _scatter(arrays: Arrays, parameters: Mapping[str, Any]) -> Any:
+def _scatter(arrays: Arrays, parameters: Parameters) -> Any:
     data, indices = arrays
     found = np.zeros((parameters["rows"], *data.shape[1:]), data.dtype)
     found[indices[0]] = data
     return found
-
-
-def _labels(case: Case) -> tuple[TensorSpec, ...]:
-    return (_indices("indices", case.shapes["indices"], case["depth"]),)
 
 
 def _masked_rows(case: Case) -> tuple[TensorSpec, ...]:
@@ -178,10 +160,6 @@ def _coordinates(case: Case) -> tuple[TensorSpec, ...]:
     return (_indices("indices", case.shapes["indices"], min(case["shape"])),)
 
 
-def _positions(case: Case) -> tuple[TensorSpec, ...]:
-    return (_indices("indices", case.shapes["indices"], prod(case["shape"])),)
-
-
 def _in_shape(shape: Shape, extent: Shape) -> Sizes:
     return {"indices": shape}, {"shape": extent}
 
@@ -192,11 +170,11 @@ OPERATORS = (
         "rows of a tensor by index, along the first axis",
         ("data", "indices"),
         _rows,
-        _presets(
-            _sizes(data=(40, 16), indices=(24,)),
-            _sizes(data=(10000, 256), indices=(4096,)),
-            _sizes(data=(100000, 256), indices=(32768,)),
-            _sizes(data=(10000, 1), indices=(10000,)),
+        by_preset(
+            _shapes(data=(40, 16), indices=(24,)),
+            _shapes(data=(10000, 256), indices=(4096,)),
+            _shapes(data=(100000, 256), indices=(32768,)),
+            _shapes(data=(10000, 1), indices=(10000,)),
         ),
         lambda arrays, _: arrays[0][arrays[1]],
     ),
@@ -205,12 +183,7 @@ OPERATORS = (
         "one element of each row by its index in the last axis, which stays",
         ("data",),
         _one_each,
-        _presets(
-            _sizes(data=(16, 24)),
-            _sizes(data=(1024, 1024)),
-            _sizes(data=(16384, 1024)),
-            _sizes(data=(10000, 100)),
-        ),
+        by_preset(sized(16, 24), sized(1024, 1024), sized(16384, 1024), sized(10000, 100)),
         lambda arrays, _: np.take_along_axis(arrays[0], arrays[1], -1),
     ),
     _operator(
@@ -218,11 +191,11 @@ OPERATORS = (
         "several elements of each row by their indices in the last axis",
         ("data", "indices"),
         _many_each,
-        _presets(
-            _sizes(data=(16, 24), indices=(16, 30)),
-            _sizes(data=(1024, 1024), indices=(1024, 1024)),
-            _sizes(data=(4096, 4096), indices=(4096, 1024)),
-            _sizes(data=(10000, 100), indices=(10000, 1)),
+        by_preset(
+            _shapes(data=(16, 24), indices=(16, 30)),
+            _shapes(data=(1024, 1024), indices=(1024, 1024)),
+            _shapes(data=(4096, 4096), indices=(4096, 1024)),
+            _shapes(data=(10000, 100), indices=(10000, 1)),
         ),
         lambda arrays, _: np.take_along_axis(arrays[0], arrays[1], -1),
     ),
@@ -231,11 +204,11 @@ OPERATORS = (
         "elements, or parts of the last axes, by the coordinates in the columns of the indices",
         ("data", "indices"),
         _points,
-        _presets(
-            _sizes(data=(12, 10, 4), indices=(2, 20)),
-            _sizes(data=(1024, 1024), indices=(2, 65536)),
-            _sizes(data=(4096, 4096), indices=(2, 262144)),
-            _sizes(data=(10000, 10), indices=(1, 10000)),
+        by_preset(
+            _shapes(data=(12, 10, 4), indices=(2, 20)),
+            _shapes(data=(1024, 1024), indices=(2, 65536)),
+            _shapes(data=(4096, 4096), indices=(2, 262144)),
+            _shapes(data=(10000, 10), indices=(1, 10000)),
         ),
         lambda arrays, _: arrays[0][tuple(arrays[1])],
     ),
@@ -244,11 +217,11 @@ OPERATORS = (
         "zeros with given rows at the distinct coordinates in the columns of the indices",
         ("data",),
         _scattered,
-        _presets(
-            _ranges((12, 8), rows=20),
-            _ranges((4096, 256), rows=8192),
-            _ranges((32768, 256), rows=65536),
-            _ranges((10000, 1), rows=20000),
+        by_preset(
+            sized(12, 8, rows=20),
+            sized(4096, 256, rows=8192),
+            sized(32768, 256, rows=65536),
+            sized(10000, 1, rows=20000),
         ),
         _scatter,
         {"rows": 8192},
@@ -258,11 +231,11 @@ OPERATORS = (
         "a copy of a tensor with other rows at distinct indices",
         ("data", "source"),
         _copied_rows,
-        _presets(
-            _sizes(data=(20, 8), source=(12, 8)),
-            _sizes(data=(8192, 256), source=(4096, 256)),
-            _sizes(data=(65536, 256), source=(32768, 256)),
-            _sizes(data=(10000, 1), source=(5000, 1)),
+        by_preset(
+            _shapes(data=(20, 8), source=(12, 8)),
+            _shapes(data=(8192, 256), source=(4096, 256)),
+            _shapes(data=(65536, 256), source=(32768, 256)),
+            _shapes(data=(10000, 1), source=(5000, 1)),
         ),
         _with_copies,
     ),
@@ -270,8 +243,8 @@ OPERATORS = (
         "one_hot",
         "vectors of int64 with a 1 at the index and 0 elsewhere",
         ("indices",),
-        _labels,
-        _presets(
+        lambda case: (_indices("indices", case.shapes["indices"], case["depth"]),),
+        by_preset(
             ({"indices": (12,)}, {"depth": 10}),
             ({"indices": (1024,)}, {"depth": 1000}),
             ({"indices": (16384,)}, {"depth": 1000}),
@@ -286,13 +259,7 @@ OPERATORS = (
         "elements of one tensor or of another, by a mask",
         ("data",),
         _chosen,
-        _presets(
-            _sizes(data=(16, 24)),
-            _sizes(data=(1024, 1024)),
-            _sizes(data=(4096, 4096)),
-            _sizes(data=(10000, 1)),
-            _sizes(data=(10000, 100)),
-        ),
+        by_preset(sized(16, 24), sized(1024, 1024), sized(4096, 4096), sized(10000, 1), sized(10000, 100)),
         lambda arrays, _: np.where(*arrays),
     ),
     _operator(
@@ -300,12 +267,7 @@ OPERATORS = (
         "rows of a tensor by a mask",
         ("data",),
         _masked_rows,
-        _presets(
-            _sizes(data=(16, 24)),
-            _sizes(data=(8192, 256)),
-            _sizes(data=(65536, 256)),
-            _sizes(data=(10000, 1)),
-        ),
+        by_preset(sized(16, 24), sized(8192, 256), sized(65536, 256), sized(10000, 1)),
         lambda arrays, _: arrays[0][arrays[1]],
     ),
     _operator(
@@ -313,12 +275,12 @@ OPERATORS = (
         "range in every axis",
         ("data",),
         _box,
-        _presets(
-            _ranges((16, 24), begin=(2, 3), end=(10, 20)),
-            _ranges((1024, 1024), begin=(256, 256), end=(768, 768)),
-            _ranges((4096, 4096), begin=(1024, 1024), end=(3072, 3072)),
-            _ranges((10000, 1), begin=(2500, 0), end=(7500, 1)),
-            _ranges((10000, 100), begin=(2500, 25), end=(7500, 75)),
+        by_preset(
+            sized(16, 24, begin=(2, 3), end=(10, 20)),
+            sized(1024, 1024, begin=(256, 256), end=(768, 768)),
+            sized(4096, 4096, begin=(1024, 1024), end=(3072, 3072)),
+            sized(10000, 1, begin=(2500, 0), end=(7500, 1)),
+            sized(10000, 100, begin=(2500, 25), end=(7500, 75)),
         ),
         lambda arrays, chosen: arrays[0][
             tuple(slice(low, high) for low, high in zip(chosen["begin"], chosen["end"], strict=True))
@@ -330,12 +292,12 @@ OPERATORS = (
         "range in one axis",
         ("data",),
         _stretch,
-        _presets(
-            _ranges((16, 24), begin=3, end=20),
-            _ranges((1024, 1024)),
-            _ranges((4096, 4096), begin=1024, end=3072),
-            _ranges((10000, 1), axis=0, begin=2500, end=7500),
-            _ranges((10000, 100), begin=25, end=75),
+        by_preset(
+            sized(16, 24, begin=3, end=20),
+            sized(1024, 1024),
+            sized(4096, 4096, begin=1024, end=3072),
+            sized(10000, 1, axis=0, begin=2500, end=7500),
+            sized(10000, 100, begin=25, end=75),
         ),
         lambda arrays, chosen: np.take(arrays[0], range(chosen["begin"], chosen["end"]), chosen["axis"]),
         {"axis": 1, "begin": 256, "end": 768},
@@ -345,11 +307,11 @@ OPERATORS = (
         "the first part of a tensor, as large as another tensor",
         ("data", "like"),
         _part,
-        _presets(
-            _sizes(data=(16, 24), like=(10, 20)),
-            _sizes(data=(1024, 1024), like=(512, 512)),
-            _sizes(data=(4096, 4096), like=(2048, 2048)),
-            _sizes(data=(10000, 1), like=(5000, 1)),
+        by_preset(
+            _shapes(data=(16, 24), like=(10, 20)),
+            _shapes(data=(1024, 1024), like=(512, 512)),
+            _shapes(data=(4096, 4096), like=(2048, 2048)),
+            _shapes(data=(10000, 1), like=(5000, 1)),
         ),
         lambda arrays, _: arrays[0][tuple(slice(size) for size in arrays[1].shape)],
     ),
@@ -358,7 +320,7 @@ OPERATORS = (
         "positions in a flattened tensor of the coordinates in the columns of the indices",
         ("indices",),
         _coordinates,
-        _presets(
+        by_preset(
             _in_shape((2, 20), (12, 10)),
             _in_shape((2, 65536), (1024, 1024)),
             _in_shape((2, 1048576), (1024, 1024)),
@@ -372,8 +334,8 @@ OPERATORS = (
         "unravel_index",
         "coordinates, as columns, of positions in a flattened tensor",
         ("indices",),
-        _positions,
-        _presets(
+        lambda case: (_indices("indices", case.shapes["indices"], prod(case["shape"])),),
+        by_preset(
             _in_shape((20,), (12, 10)),
             _in_shape((65536,), (1024, 1024)),
             _in_shape((1048576,), (1024, 1024)),
@@ -388,12 +350,7 @@ OPERATORS = (
         "diagonal of a matrix, copied",
         ("data",),
         same_shape("data"),
-        _presets(
-            _sizes(data=(16, 24)),
-            _sizes(data=(1024, 1024)),
-            _sizes(data=(4096, 4096)),
-            _sizes(data=(10000, 1)),
-        ),
+        by_preset(sized(16, 24), sized(1024, 1024), sized(4096, 4096), sized(10000, 1)),
         lambda arrays, _: np.diag(arrays[0]),
     ),
     _operator(
@@ -401,12 +358,7 @@ OPERATORS = (
         "a tensor whose matrices have zeros above the diagonal",
         ("data",),
         same_shape("data"),
-        _presets(
-            _sizes(data=(3, 16, 12)),
-            _sizes(data=(1024, 1024)),
-            _sizes(data=(4096, 4096)),
-            _sizes(data=(10000, 10, 10)),
-        ),
+        by_preset(sized(3, 16, 12), sized(1024, 1024), sized(4096, 4096), sized(10000, 10, 10)),
         lambda arrays, _: np.tril(arrays[0]),
     ),
 )

@@ -1,10 +1,17 @@
-"""Normalizations, channels first, with biased variances.
+"""Normalizations, channels first, with biased variances; and recurrent layers over whole sequences.
 
 ``batch_norm`` is that of an inference: it uses the running statistics, which are inputs.
 ``batch_norm_training`` uses the mean and the biased variance of the batch, and updates the running
 statistics, which do not change its output. Floating-point operations are counted by fvcore's convention: 2
 for each element with given statistics, 5 with computed ones, a scale and a shift. Likewise it is 4 with a
 scale but no mean, 3 with neither, and for a local response 2 for each channel of the window and 3 more.
+
+Recurrent layers have one direction; the output is the hidden state of each step. Data is (steps, samples,
+features). The weights are those of all gates one below the other: ``weight_ih`` for the data, ``weight_hh``
+for the state, with a bias for each. The order is input, forget, cell and output of an LSTM, and reset, update
+and new of a GRU, which resets the state's share of the new one after its matrix product (as cuDNN's). Only
+the matrix products count as floating-point operations; their gradients with respect to both factors take as
+many each.
 """
 
 from __future__ import annotations
@@ -24,11 +31,14 @@ from inferometer.agent.operators.operator import (
     Operator,
     Parameters,
     Preset,
+    Presets,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
+    by_preset,
+    sized,
 )
+from inferometer.agent.operators.table.layers import sigmoid
 
 
 def _affine(axis: int, names: Sequence[str], case: Case) -> tuple[TensorSpec, ...]:
@@ -64,8 +74,7 @@ def _by_channel(values: NDArray[Any], data: NDArray[Any]) -> NDArray[Any]:
 
 def _standard(data: NDArray[Any], axes: tuple[int, ...], parameters: Parameters) -> NDArray[Any]:
     mean, variance = data.mean(axes, keepdims=True), data.var(axes, keepdims=True)
-    epsilon: Any = parameters["epsilon"]
-    normal: NDArray[Any] = (data - mean) / np.sqrt(variance + epsilon)
+    normal: NDArray[Any] = (data - mean) / np.sqrt(variance + parameters["epsilon"])
     return normal
 
 
@@ -93,71 +102,56 @@ def _instance_norm(arrays: Arrays, parameters: Parameters) -> Arrays:
 
 def _group_norm(arrays: Arrays, parameters: Parameters) -> Arrays:
     data, gamma, beta = arrays
-    normal = _standard(data.reshape(len(data), int(parameters["groups"]), -1), (2,), parameters)  # type: ignore[arg-type]
+    normal = _standard(data.reshape(len(data), int(parameters["groups"]), -1), (2,), parameters)
     return (normal.reshape(data.shape) * _by_channel(gamma, data) + _by_channel(beta, data),)
 
 
 def _rms_norm(arrays: Arrays, parameters: Parameters) -> Arrays:
     data, gamma = arrays
-    epsilon: Any = parameters["epsilon"]
-    return (data / np.sqrt((data**2).mean(-1, keepdims=True) + epsilon) * gamma,)
-
-
-def _l2(arrays: Arrays, parameters: Parameters) -> Arrays:
-    return (arrays[0] / np.sqrt((arrays[0] ** 2).sum(1, keepdims=True)),)
+    return (data / np.sqrt((data**2).mean(-1, keepdims=True) + parameters["epsilon"]) * gamma,)
 
 
 def _local_response(arrays: Arrays, parameters: Parameters) -> Arrays:
     """Divides each value by a power of the mean square of nearby channels (Krizhevsky et al., 2012)."""
-    data, size = arrays[0], int(parameters["size"])  # type: ignore[arg-type]
+    data, size = arrays[0], int(parameters["size"])
     around = [(0, 0), (size // 2, size // 2)] + [(0, 0)] * (data.ndim - 2)
     squares = np.pad(data**2, around)
     total = sum(squares[:, first : first + data.shape[1]] for first in range(size))
-    scale: Any = parameters["alpha"]
-    return (data / (parameters["bias"] + scale / size * total) ** parameters["beta"],)
+    scale = parameters["alpha"] / size
+    return (data / (parameters["bias"] + scale * total) ** parameters["beta"],)
 
 
 def _per_element(count: int) -> Callable[[Case, Sequence[Shape]], int]:
     return lambda case, outputs: count * prod(outputs[0])
 
 
-def _local_flops(case: Case, outputs: Sequence[Shape]) -> int:
-    return (2 * int(case["size"]) + 3) * prod(outputs[0])
-
-
-def _sizes(*shape: int, **changed: Any) -> Sizes:
-    return ({"data": shape}, changed)
-
-
-_IMAGES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (_sizes(4, 6, 5, 7),),
-    Preset.NORMAL: (_sizes(32, 3, 256, 256),),
-    Preset.LARGE: (_sizes(32, 64, 112, 112),),
-    Preset.SKEWED: (_sizes(32, 3, 10000, 10), _sizes(1, 2048, 7, 7)),
-}
-_ROWS: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (_sizes(3, 4, 16),),
-    Preset.NORMAL: (_sizes(32, 3, 256, 256),),
-    Preset.LARGE: (_sizes(16, 1024, 1024),),
-    Preset.SKEWED: (_sizes(32, 3, 10000, 10), _sizes(1, 65536)),
-}
-_GROUPED: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (_sizes(2, 6, 5, 7, groups=3), _sizes(2, 4, 5)),
-    Preset.NORMAL: (_sizes(32, 32, 64, 64, groups=8),),
-    Preset.LARGE: (_sizes(32, 64, 112, 112, groups=32),),
-    Preset.SKEWED: (_sizes(32, 4, 10000, 10), _sizes(1, 2048, 7, 7, groups=32)),
+_IMAGES = by_preset(
+    sized(4, 6, 5, 7),
+    sized(32, 3, 256, 256),
+    sized(32, 64, 112, 112),
+    sized(32, 3, 10000, 10),
+    sized(1, 2048, 7, 7),
+)
+_ROWS = by_preset(
+    sized(3, 4, 16), sized(32, 3, 256, 256), sized(16, 1024, 1024), sized(32, 3, 10000, 10), sized(1, 65536)
+)
+_GROUPED: Presets = {
+    Preset.SMALL: (sized(2, 6, 5, 7, groups=3), sized(2, 4, 5)),
+    Preset.NORMAL: (sized(32, 32, 64, 64, groups=8),),
+    Preset.LARGE: (sized(32, 64, 112, 112, groups=32),),
+    Preset.SKEWED: (sized(32, 4, 10000, 10), sized(1, 2048, 7, 7, groups=32)),
 }
 _EPSILON = {"epsilon": 1e-5}
 _AFFINE = ("gamma", "beta")
 
 
-def _operator(
+def _normalization(
     name: str,
     summary: str,
     tensors: Callable[[Case], tuple[TensorSpec, ...]],
     reference: Callable[[Arrays, Parameters], Arrays],
     flops: Callable[[Case, Sequence[Shape]], int],
-    presets: Mapping[Preset, tuple[Sizes, ...]] = _IMAGES,
+    presets: Presets = _IMAGES,
     parameters: Mapping[str, Any] = _EPSILON,
     rtol: float = 1e-5,
 ) -> Operator:
@@ -165,7 +159,6 @@ def _operator(
         name=name,
         category=Category.NORMALIZATION,
         summary=summary,
-        given=("data",),
         tensors=tensors,
         presets=presets,
         parameters=parameters,
@@ -175,24 +168,24 @@ def _operator(
     )
 
 
-OPERATORS = (
-    _operator(
+_NORMALIZATIONS = (
+    _normalization(
         "batch_norm",
         "normalization of channels by given statistics",
         partial(_affine, 1, (*_AFFINE, "mean", "variance")),
         _batch_norm,
         _per_element(2),
     ),
-    _operator(
+    _normalization(
         "batch_norm_training",
         "normalization of channels by the statistics of the batch",
         partial(_affine, 1, (*_AFFINE, "mean", "variance")),
         _batch_norm_training,
         _per_element(5),
-        presets={**_IMAGES, Preset.SMALL: (_sizes(4, 6, 5, 7), _sizes(4, 6, 5, 7, epsilon=0.1))},
+        presets={**_IMAGES, Preset.SMALL: (sized(4, 6, 5, 7), sized(4, 6, 5, 7, epsilon=0.1))},
         parameters={**_EPSILON, "momentum": 0.1},
     ),
-    _operator(
+    _normalization(
         "layer_norm",
         "normalization of the last axis",
         partial(_affine, -1, _AFFINE),
@@ -200,7 +193,7 @@ OPERATORS = (
         _per_element(5),
         _ROWS,
     ),
-    _operator(
+    _normalization(
         "instance_norm",
         "normalization of each channel of each sample",
         partial(_affine, 1, _AFFINE),
@@ -208,7 +201,7 @@ OPERATORS = (
         _per_element(5),
         rtol=1e-4,  # MXNet adds the values in float32 one after the other: 1e-5 with 100,000 values
     ),
-    _operator(
+    _normalization(
         "group_norm",
         "normalization of groups of channels of each sample",
         _grouped,
@@ -217,7 +210,7 @@ OPERATORS = (
         _GROUPED,
         {**_EPSILON, "groups": 2},
     ),
-    _operator(
+    _normalization(
         "rms_norm",
         "the last axis over its root mean square",
         partial(_affine, -1, ("gamma",)),
@@ -225,20 +218,125 @@ OPERATORS = (
         _per_element(4),
         _ROWS,
     ),
-    _operator(
+    _normalization(
         "l2_normalization",
         "channels over the root of the sum of their squares",
         partial(_affine, 1, ()),
-        _l2,
+        lambda arrays, _: (arrays[0] / np.sqrt((arrays[0] ** 2).sum(1, keepdims=True)),),
         _per_element(3),
         parameters={},
     ),
-    _operator(
+    _normalization(
         "lrn",
         "values over a power of the mean square of the channels around",
         _windowed,
         _local_response,
-        _local_flops,
+        lambda case, outputs: (2 * int(case["size"]) + 3) * prod(outputs[0]),
         parameters={"size": 5, "alpha": 1e-4, "beta": 0.75, "bias": 2.0},
     ),
+)
+
+
+WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+"""The inputs that a layer learns, in the order in which cuDNN packs them."""
+
+
+def _recurrent_tensors(
+    gates: int, states: tuple[str, ...], rectified: bool, case: Case
+) -> tuple[TensorSpec, ...]:
+    data, hidden = case.shapes["data"], case["hidden"]
+    if len(data) != 3:
+        raise ValueError(f"data has {len(data)} axes; it has steps, samples and features")
+    if hidden < 1:
+        raise ValueError(f"hidden is {hidden}; it is 1 or more")
+    rows = gates * hidden
+    # rectified units are on or off by their bias, so that a gradient's small steps turn none
+    bias = TensorSpec(
+        "bias_ih", (rows,), Values.SIGNS if rectified else Values.NORMAL, scale=2.0 if rectified else 0.1
+    )
+    share = 0.25 if rectified else 1.0
+    return (
+        TensorSpec("data", data),
+        TensorSpec("weight_ih", (rows, data[2]), scale=share * data[2] ** -0.5),
+        TensorSpec("weight_hh", (rows, hidden), scale=share * hidden**-0.5),
+        bias,
+        TensorSpec("bias_hh", (rows,), scale=0.1),
+        *(TensorSpec(state, (1, data[1], hidden), Values.UNIT) for state in states),
+    )
+
+
+_Step = Callable[[NDArray[Any], NDArray[Any], list[NDArray[Any]]], list[NDArray[Any]]]
+
+
+def _unrolled(gates: int, step: _Step, arrays: Arrays, parameters: Parameters) -> Arrays:
+    """Calls the step with the gates' (gates, samples, hidden) shares of data and state, and the states."""
+    data, weight_ih, weight_hh, bias_ih, bias_hh, *initial = arrays
+    states = [state[0] for state in initial]
+    samples, hidden = states[0].shape
+    outputs = np.empty((len(data), samples, hidden))
+
+    def by_gate(values: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[Any]:
+        sums: NDArray[Any] = values @ weight.T + bias
+        return sums.reshape(samples, gates, hidden).swapaxes(0, 1)
+
+    for inputs, output in zip(data, outputs, strict=True):
+        states = step(by_gate(inputs, weight_ih, bias_ih), by_gate(states[0], weight_hh, bias_hh), states)
+        output[...] = states[0]
+    return (outputs,)
+
+
+def _tanh(of_data: NDArray[Any], of_state: NDArray[Any], states: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    return [np.tanh(of_data[0] + of_state[0])]
+
+
+def _relu(of_data: NDArray[Any], of_state: NDArray[Any], states: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    return [np.maximum(of_data[0] + of_state[0], 0)]
+
+
+def _lstm(of_data: NDArray[Any], of_state: NDArray[Any], states: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    taken, kept, new, shown = of_data + of_state
+    cell = sigmoid(kept) * states[1] + sigmoid(taken) * np.tanh(new)
+    return [sigmoid(shown) * np.tanh(cell), cell]
+
+
+def _gru(of_data: NDArray[Any], of_state: NDArray[Any], states: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    reset, kept = (sigmoid(of_data[gate] + of_state[gate]) for gate in (0, 1))
+    new = np.tanh(of_data[2] + reset * of_state[2])
+    return [(1 - kept) * new + kept * states[0]]
+
+
+def _recurrent_flops(gates: int, case: Case, outputs: Sequence[Shape]) -> int:
+    steps, samples, hidden = outputs[0]
+    return 2 * steps * samples * gates * hidden * (case.shapes["data"][2] + hidden)
+
+
+_SEQUENCES = by_preset(
+    sized(4, 3, 6, hidden=5),
+    sized(25, 32, 256, hidden=100),
+    sized(50, 64, 512, hidden=256),
+    sized(1000, 1, 64, hidden=64),
+    sized(1, 1024, 256, hidden=100),
+)
+
+
+def _recurrent(name: str, summary: str, gates: int, step: _Step, states: tuple[str, ...]) -> Operator:
+    return Operator(
+        name=name,
+        category=Category.RECURRENT,
+        summary=summary,
+        tensors=partial(_recurrent_tensors, gates, states, step is _relu),
+        presets=_SEQUENCES,
+        parameters={"hidden": 100},
+        reference=partial(_unrolled, gates, step),
+        flops=partial(_recurrent_flops, gates),
+        backward_flops=2.0,
+    )
+
+
+OPERATORS = (
+    *_NORMALIZATIONS,
+    _recurrent("rnn_tanh", "Elman's network with the hyperbolic tangent", 1, _tanh, ("state",)),
+    _recurrent("rnn_relu", "Elman's network with rectified units", 1, _relu, ("state",)),
+    _recurrent("lstm", "long short-term memory", 4, _lstm, ("state", "cell")),
+    _recurrent("gru", "gated recurrent units", 3, _gru, ("state",)),
 )

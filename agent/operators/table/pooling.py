@@ -23,34 +23,18 @@ from inferometer.agent.operators.operator import (
     Operator,
     Parameters,
     Preset,
+    Presets,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
+    by_preset,
     no_flops,
+    sized,
 )
-from inferometer.agent.operators.table.convolution import Window
+from inferometer.agent.operators.table.convolution import Window, pair, pair_of, window_of
 
 _GREATEST_SCALE = 30000.0  # within float16
 _SAMPLED_RTOL = 1e-4  # frameworks compute the coordinates in float32, whose error grows with the image
-
-
-def window_of(case: Case) -> Window:
-    """Returns the window and how it slides."""
-    return Window.of(case.parameters, len(case.shapes["data"]) - 2)
-
-
-def pair_of(case: Case, name: str) -> tuple[int, int]:
-    """Returns a parameter of height and width; one number stands for both."""
-    return _pair(case.parameters, name)
-
-
-def _pair(parameters: Parameters, name: str) -> tuple[int, int]:
-    value: Any = parameters[name]
-    height, width = value if isinstance(value, tuple) else (value, value)
-    if min(height, width) < 1:
-        raise ValueError(f"{name} is {value}; each number is 1 or more")
-    return height, width
 
 
 def _image(rank: int, values: Values, case: Case) -> tuple[TensorSpec, ...]:
@@ -97,7 +81,7 @@ def _pooled_whole(kind: str, arrays: Arrays, parameters: Parameters) -> Arrays:
 def _adaptive(arrays: Arrays, parameters: Parameters) -> Arrays:
     """Returns the mean from the floor of the beginning of each part to the ceiling of its end."""
     data = arrays[0]
-    for axis, count in zip((2, 3), _pair(parameters, "output"), strict=True):
+    for axis, count in zip((2, 3), pair(parameters, "output"), strict=True):
         size = data.shape[axis]
         data = np.concatenate(
             [
@@ -112,14 +96,14 @@ def _adaptive(arrays: Arrays, parameters: Parameters) -> Arrays:
 
 
 def _nearest(arrays: Arrays, parameters: Parameters) -> Arrays:
-    scale = int(parameters["scale"])  # type: ignore[arg-type]
+    scale = int(parameters["scale"])
     return (arrays[0].repeat(scale, 2).repeat(scale, 3),)
 
 
 def _bilinear(arrays: Arrays, parameters: Parameters) -> Arrays:
     """Pixels are areas, whose centres are sampled; beyond the first and last centres, these count."""
     data = arrays[0]
-    for axis, count in zip((2, 3), _pair(parameters, "output"), strict=True):
+    for axis, count in zip((2, 3), pair(parameters, "output"), strict=True):
         size = data.shape[axis]
         at = np.clip((np.arange(count) + 0.5) * size / count - 0.5, 0, size - 1)
         low = np.floor(at).astype(np.int64)
@@ -145,8 +129,8 @@ def _roi_pooled(arrays: Arrays, parameters: Parameters) -> Arrays:
     The parts are computed in float32 as the original does: their ends are floors and ceilings.
     """
     data, rois = arrays
-    rows, columns = _pair(parameters, "output")
-    scale = np.float32(float(parameters["spatial_scale"]))  # type: ignore[arg-type]
+    rows, columns = pair(parameters, "output")
+    scale = np.float32(float(parameters["spatial_scale"]))
     output = np.zeros((len(rois), data.shape[1], rows, columns))
     for roi, result in zip(rois, output, strict=True):
         left, top, right, bottom = (floor(np.float32(corner) * scale + np.float32(0.5)) for corner in roi[1:])
@@ -179,8 +163,8 @@ def _roi_aligned(arrays: Arrays, parameters: Parameters) -> Arrays:
     Regions are not shifted by half a pixel, and have a size of 1 at least.
     """
     data, rois = arrays
-    counts = _pair(parameters, "output")
-    scale, samples = float(parameters["spatial_scale"]), int(parameters["samples"])  # type: ignore[arg-type]
+    counts = pair(parameters, "output")
+    scale, samples = float(parameters["spatial_scale"]), int(parameters["samples"])
     output = np.empty((len(rois), data.shape[1], *counts))
     for roi, result in zip(rois, output, strict=True):
         left, top, right, bottom = roi[1:] * scale
@@ -205,10 +189,6 @@ def _neighbours(
     yield np.minimum(low + 1, size - 1), (at - low) * inside
 
 
-def _window_flops(case: Case, outputs: Sequence[Shape]) -> int:
-    return prod(outputs[0]) * window_of(case).size
-
-
 def _input_flops(case: Case, outputs: Sequence[Shape]) -> int:
     return prod(case.shapes["data"])
 
@@ -218,29 +198,20 @@ def _bilinear_flops(case: Case, outputs: Sequence[Shape]) -> int:
     return 4 * prod(outputs[0]) * samples**2
 
 
-def _sizes(*shape: int, **changed: Any) -> Sizes:
-    return ({"data": shape}, changed)
-
-
-_IMAGES: Mapping[int, Mapping[Preset, tuple[Sizes, ...]]] = {
-    1: {
-        Preset.SMALL: (_sizes(2, 3, 16),),
-        Preset.NORMAL: (_sizes(32, 3, 256),),
-        Preset.LARGE: (_sizes(32, 64, 4096),),
-        Preset.SKEWED: (_sizes(32, 3, 10000), _sizes(1, 4096, 16)),
-    },
-    2: {
-        Preset.SMALL: (_sizes(2, 3, 8, 9),),
-        Preset.NORMAL: (_sizes(32, 3, 256, 256),),
-        Preset.LARGE: (_sizes(32, 64, 112, 112),),
-        Preset.SKEWED: (_sizes(32, 3, 10000, 10), _sizes(1, 2048, 7, 7)),
-    },
-    3: {
-        Preset.SMALL: (_sizes(1, 2, 4, 6, 5),),
-        Preset.NORMAL: (_sizes(2, 3, 16, 112, 112),),
-        Preset.LARGE: (_sizes(4, 64, 8, 56, 56),),
-        Preset.SKEWED: (_sizes(2, 3, 1000, 10, 10),),
-    },
+_IMAGES: Mapping[int, Presets] = {
+    1: by_preset(
+        sized(2, 3, 16), sized(32, 3, 256), sized(32, 64, 4096), sized(32, 3, 10000), sized(1, 4096, 16)
+    ),
+    2: by_preset(
+        sized(2, 3, 8, 9),
+        sized(32, 3, 256, 256),
+        sized(32, 64, 112, 112),
+        sized(32, 3, 10000, 10),
+        sized(1, 2048, 7, 7),
+    ),
+    3: by_preset(
+        sized(1, 2, 4, 6, 5), sized(2, 3, 16, 112, 112), sized(4, 64, 8, 56, 56), sized(2, 3, 1000, 10, 10)
+    ),
 }
 _KINDS = {"max": "greatest value", "avg": "mean", "sum": "sum", "lp": "root of the sum of squares"}
 
@@ -262,12 +233,11 @@ def _pooling(kind: str, rank: int) -> Operator:
         name=f"{kind}_pool{rank}d",
         category=Category.POOLING,
         summary=f"{_KINDS[kind]} of each window",
-        given=("data",),
         tensors=partial(_image, rank, _values(kind)),
         presets=sizes,
         parameters={"kernel": (2,) * rank, "stride": (2,) * rank, **pad},
         reference=partial(_pooled, kind, rank),
-        flops=_window_flops,
+        flops=lambda case, outputs: prod(outputs[0]) * window_of(case).size,
     )
 
 
@@ -276,7 +246,6 @@ def _whole(kind: str, rank: int) -> Operator:
         name=f"global_{kind}_pool{rank}d",
         category=Category.POOLING,
         summary=f"{_KINDS[kind]} of each channel",
-        given=("data",),
         tensors=partial(_image, rank, _values(kind)),
         presets=_IMAGES[rank],
         reference=partial(_pooled_whole, kind),
@@ -292,14 +261,13 @@ def _resized(
     reference: Any,
     flops: Any,
     parameters: Mapping[str, Any],
-    presets: Mapping[Preset, tuple[Sizes, ...]],
+    presets: Presets,
     rtol: float = 1e-5,
 ) -> Operator:
     return Operator(
         name=name,
         category=Category.POOLING,
         summary=summary,
-        given=("data",),
         tensors=partial(_image, 2, Values.NORMAL),
         presets=presets,
         parameters=parameters,
@@ -316,12 +284,12 @@ def _of_regions(name: str, summary: str, reference: Any, flops: Any, values: Val
         summary=summary,
         given=("data", "rois"),
         tensors=partial(_regions, values),
-        presets={
-            Preset.SMALL: (({"data": (2, 3, 12, 14), "rois": (4, 5)}, {"output": (3, 2)}),),
-            Preset.NORMAL: (({"data": (32, 3, 256, 256), "rois": (32, 5)}, {}),),
-            Preset.LARGE: (({"data": (1, 256, 200, 272), "rois": (512, 5)}, {}),),
-            Preset.SKEWED: (({"data": (1, 2, 2000, 10), "rois": (1000, 5)}, {}),),
-        },
+        presets=by_preset(
+            ({"data": (2, 3, 12, 14), "rois": (4, 5)}, {"output": (3, 2)}),
+            ({"data": (32, 3, 256, 256), "rois": (32, 5)}, {}),
+            ({"data": (1, 256, 200, 272), "rois": (512, 5)}, {}),
+            ({"data": (1, 2, 2000, 10), "rois": (1000, 5)}, {}),
+        ),
         parameters={"output": (7, 7), "spatial_scale": 0.5, **more},
         reference=reference,
         flops=flops,
@@ -339,7 +307,7 @@ OPERATORS = (
         _adaptive,
         _input_flops,
         {"output": (7, 7)},
-        {**_IMAGES[2], Preset.SMALL: (_sizes(2, 3, 8, 9, output=(3, 5)),)},
+        {**_IMAGES[2], Preset.SMALL: (sized(2, 3, 8, 9, output=(3, 5)),)},
     ),
     _resized(
         "upsample_nearest",
@@ -347,12 +315,13 @@ OPERATORS = (
         _nearest,
         no_flops,
         {"scale": 2},
-        {
-            Preset.SMALL: (_sizes(2, 3, 8, 9, scale=3),),
-            Preset.NORMAL: (_sizes(8, 3, 256, 256),),
-            Preset.LARGE: (_sizes(32, 3, 256, 256),),
-            Preset.SKEWED: (_sizes(8, 3, 10000, 10), _sizes(1, 2048, 7, 7)),
-        },
+        by_preset(
+            sized(2, 3, 8, 9, scale=3),
+            sized(8, 3, 256, 256),
+            sized(32, 3, 256, 256),
+            sized(8, 3, 10000, 10),
+            sized(1, 2048, 7, 7),
+        ),
     ),
     _resized(
         "resize_bilinear",
@@ -360,15 +329,13 @@ OPERATORS = (
         _bilinear,
         _bilinear_flops,
         {"output": (384, 384)},
-        {
-            Preset.SMALL: (_sizes(2, 3, 8, 9, output=(13, 6)),),
-            Preset.NORMAL: (_sizes(8, 3, 256, 256),),
-            Preset.LARGE: (_sizes(32, 3, 256, 256),),
-            Preset.SKEWED: (
-                _sizes(32, 3, 1000, 10, output=(500, 20)),
-                _sizes(1, 2048, 7, 7, output=(14, 14)),
-            ),
-        },
+        by_preset(
+            sized(2, 3, 8, 9, output=(13, 6)),
+            sized(8, 3, 256, 256),
+            sized(32, 3, 256, 256),
+            sized(32, 3, 1000, 10, output=(500, 20)),
+            sized(1, 2048, 7, 7, output=(14, 14)),
+        ),
         _SAMPLED_RTOL,
     ),
     _of_regions(

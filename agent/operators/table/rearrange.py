@@ -6,7 +6,7 @@ could return a view of the input does the same work as the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import (
+    NOTHING,
     Arrays,
     Case,
     Category,
@@ -22,31 +23,26 @@ from inferometer.agent.operators.operator import (
     Parameters,
     ParameterValue,
     Preset,
+    Presets,
     Shape,
     Sizes,
     TensorSpec,
+    by_preset,
     same_shape,
+    sized,
 )
 
-Chosen = Mapping[str, Any]
 Tensors = Callable[[Case], tuple[TensorSpec, ...]]
 Requirement = Callable[[Shape, Case], bool]
 _TALL = ((10000, 1), (10000, 100))
 
 
-def _sized(*shapes: Shape, **parameters: ParameterValue) -> tuple[Sizes, ...]:
-    return tuple(({"data": shape}, parameters) for shape in shapes)
-
-
-_MATRICES: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: _sized((16, 24)),
-    Preset.NORMAL: _sized((1024, 1024)),
-    Preset.LARGE: _sized((4096, 4096)),
-    Preset.SKEWED: _sized(*_TALL),
-}
-_HALVES: Mapping[Preset, tuple[Sizes, ...]] = {
+_MATRICES = by_preset(
+    sized(16, 24), sized(1024, 1024), sized(4096, 4096), *(sized(*shape) for shape in _TALL)
+)
+_HALVES: Presets = {
     **_MATRICES,
-    Preset.LARGE: _sized((2048, 2048)),
+    Preset.LARGE: (sized(2048, 2048),),
 }
 
 
@@ -69,9 +65,9 @@ def _has_axis(shape: Shape, case: Case) -> bool:
 def _one(
     name: str,
     summary: str,
-    reference: Callable[[NDArray[Any], Chosen], Any],
-    parameters: Mapping[str, ParameterValue] | None = None,
-    presets: Mapping[Preset, tuple[Sizes, ...]] = _MATRICES,
+    reference: Callable[[NDArray[Any], Parameters], Any],
+    parameters: Parameters = NOTHING,
+    presets: Presets = _MATRICES,
     fits: Requirement | None = None,
     *,
     category: Category = Category.REARRANGE,
@@ -87,10 +83,9 @@ def _one(
         name=name,
         category=category,
         summary=summary,
-        given=("data",),
         tensors=_data(fits),
         presets=presets,
-        parameters=parameters or {},
+        parameters=parameters,
         reference=computed,
         has_gradient=has_gradient,
     )
@@ -116,26 +111,9 @@ def _with_like(
         summary=summary,
         given=("data", "like"),
         tensors=tensors,
-        presets={
-            Preset.SMALL: (presets[0],),
-            Preset.NORMAL: (presets[1],),
-            Preset.LARGE: (presets[2],),
-            Preset.SKEWED: tuple(presets[3:]),
-        },
+        presets=by_preset(*presets),
         reference=lambda arrays, _: (reference(arrays[0], arrays[1].shape),),
     )
-
-
-def _permuted(shape: Shape, case: Case) -> bool:
-    return sorted(case["axes"]) == list(range(len(shape)))
-
-
-def _axes(*orders: tuple[Shape, Shape]) -> tuple[Sizes, ...]:
-    return tuple(({"data": shape}, {"axes": axes}) for shape, axes in orders)
-
-
-def _shaped(*sizes: tuple[Shape, Shape]) -> tuple[Sizes, ...]:
-    return tuple(({"data": shape}, {"shape": target}) for shape, target in sizes)
 
 
 def _same_size(shape: Shape, case: Case) -> bool:
@@ -188,12 +166,12 @@ _OF_MATRICES = (
         lambda data, chosen: np.transpose(data, chosen["axes"]),
         {"axes": (1, 0)},
         {
-            Preset.SMALL: _axes(((16, 24), (1, 0)), ((2, 3, 4, 5), (0, 2, 3, 1))),
-            Preset.NORMAL: _axes(((1024, 1024), (1, 0)), ((32, 3, 256, 256), (0, 2, 3, 1))),
-            Preset.LARGE: _axes(((4096, 4096), (1, 0))),
-            Preset.SKEWED: _axes(*((shape, (1, 0)) for shape in _TALL)),
+            Preset.SMALL: (sized(16, 24, axes=(1, 0)), sized(2, 3, 4, 5, axes=(0, 2, 3, 1))),
+            Preset.NORMAL: (sized(1024, 1024, axes=(1, 0)), sized(32, 3, 256, 256, axes=(0, 2, 3, 1))),
+            Preset.LARGE: (sized(4096, 4096, axes=(1, 0)),),
+            Preset.SKEWED: tuple(sized(*shape, axes=(1, 0)) for shape in _TALL),
         },
-        _permuted,
+        lambda shape, case: sorted(case["axes"]) == list(range(len(shape))),
     ),
     _one(
         "swapaxes",
@@ -207,12 +185,13 @@ _OF_MATRICES = (
         "other shape of the same elements, copied",
         lambda data, chosen: np.reshape(data, chosen["shape"]),
         {"shape": (-1, 256)},
-        {
-            Preset.SMALL: _shaped(((16, 24), (8, 48))),
-            Preset.NORMAL: _shaped(((1024, 1024), (4096, 256))),
-            Preset.LARGE: _shaped(((4096, 4096), (2048, 8192))),
-            Preset.SKEWED: _shaped(((10000, 1), (10, 1000)), ((10000, 100), (100, 10000))),
-        },
+        by_preset(
+            sized(16, 24, shape=(8, 48)),
+            sized(1024, 1024, shape=(4096, 256)),
+            sized(4096, 4096, shape=(2048, 8192)),
+            sized(10000, 1, shape=(10, 1000)),
+            sized(10000, 100, shape=(100, 10000)),
+        ),
         _same_size,
     ),
     _one(
@@ -227,12 +206,7 @@ _OF_MATRICES = (
         "without an axis of size 1, copied",
         lambda data, chosen: np.squeeze(data, chosen["axis"]),
         {"axis": 0},
-        {
-            Preset.SMALL: _sized((1, 16, 24)),
-            Preset.NORMAL: _sized((1, 1024, 1024)),
-            Preset.LARGE: _sized((1, 4096, 4096)),
-            Preset.SKEWED: _sized((10000, 1), axis=1),
-        },
+        by_preset(sized(1, 16, 24), sized(1, 1024, 1024), sized(1, 4096, 4096), sized(10000, 1, axis=1)),
         lambda shape, case: _has_axis(shape, case) and shape[case["axis"]] == 1,
     ),
     _one(
@@ -284,13 +258,13 @@ _OF_OTHERS = (
         {"pad_width": (0, 0, 0, 0, 1, 1, 1, 1), "mode": "constant", "value": 0.0},
         {
             Preset.SMALL: (
-                *_sized((2, 3, 5, 6), value=0.5),
-                *_sized((2, 3, 5, 6), mode="edge", pad_width=(0, 0, 0, 0, 2, 1, 0, 3)),
-                *_sized((2, 3, 5, 6), mode="reflect", pad_width=(0, 0, 0, 0, 2, 1, 0, 3)),
+                sized(2, 3, 5, 6, value=0.5),
+                sized(2, 3, 5, 6, mode="edge", pad_width=(0, 0, 0, 0, 2, 1, 0, 3)),
+                sized(2, 3, 5, 6, mode="reflect", pad_width=(0, 0, 0, 0, 2, 1, 0, 3)),
             ),
-            Preset.NORMAL: _sized((32, 3, 256, 256)),
-            Preset.LARGE: _sized((128, 3, 256, 256)),
-            Preset.SKEWED: _sized((32, 3, 10000, 10)),
+            Preset.NORMAL: (sized(32, 3, 256, 256),),
+            Preset.LARGE: (sized(128, 3, 256, 256),),
+            Preset.SKEWED: (sized(32, 3, 10000, 10),),
         },
         _paddable,
     ),
@@ -299,12 +273,13 @@ _OF_OTHERS = (
         "repetition along the axes of size 1 up to a shape",
         lambda data, chosen: np.broadcast_to(data, chosen["shape"]),
         {"shape": (1024, 1024)},
-        {
-            Preset.SMALL: _shaped(((1, 24), (16, 24))),
-            Preset.NORMAL: _shaped(((1, 1024), (1024, 1024))),
-            Preset.LARGE: _shaped(((1, 4096), (4096, 4096))),
-            Preset.SKEWED: _shaped(((10000, 1), (10000, 100)), ((1, 100), (10000, 100))),
-        },
+        by_preset(
+            sized(1, 24, shape=(16, 24)),
+            sized(1, 1024, shape=(1024, 1024)),
+            sized(1, 4096, shape=(4096, 4096)),
+            sized(10000, 1, shape=(10000, 100)),
+            sized(1, 100, shape=(10000, 100)),
+        ),
         _broadcastable,
     ),
     _one(
@@ -312,12 +287,9 @@ _OF_OTHERS = (
         "repetition along one axis of size 1",
         lambda data, chosen: np.repeat(data, chosen["size"], chosen["axis"]),
         {"axis": 1, "size": 1024},
-        {
-            Preset.SMALL: _sized((16, 1, 4), size=6),
-            Preset.NORMAL: _sized((1024, 1)),
-            Preset.LARGE: _sized((4096, 1), size=4096),
-            Preset.SKEWED: _sized((10000, 1), size=10),
-        },
+        by_preset(
+            sized(16, 1, 4, size=6), sized(1024, 1), sized(4096, 1, size=4096), sized(10000, 1, size=10)
+        ),
         lambda shape, case: _has_axis(shape, case) and shape[case["axis"]] == 1 and case["size"] > 0,
     ),
     _with_like(
@@ -347,12 +319,7 @@ _OF_OTHERS = (
         "blocks of the last two axes from the second axis, the block's axes first in it",
         lambda data, chosen: _depth_to_space(data, chosen["block_size"]),
         {"block_size": 2},
-        {
-            Preset.SMALL: _sized((2, 8, 3, 4)),
-            Preset.NORMAL: _sized((32, 16, 64, 64)),
-            Preset.LARGE: _sized((32, 64, 64, 64)),
-            Preset.SKEWED: _sized((32, 4, 5000, 5)),
-        },
+        by_preset(sized(2, 8, 3, 4), sized(32, 16, 64, 64), sized(32, 64, 64, 64), sized(32, 4, 5000, 5)),
         lambda shape, case: len(shape) == 4 and shape[1] % case["block_size"] ** 2 == 0,
     ),
     _one(
@@ -360,12 +327,9 @@ _OF_OTHERS = (
         "blocks of the last two axes to the second axis, the block's axes first in it",
         lambda data, chosen: _space_to_depth(data, chosen["block_size"]),
         {"block_size": 2},
-        {
-            Preset.SMALL: _sized((2, 3, 4, 6)),
-            Preset.NORMAL: _sized((32, 4, 128, 128)),
-            Preset.LARGE: _sized((32, 16, 128, 128)),
-            Preset.SKEWED: _sized((32, 1, 10000, 10)),
-        },
+        by_preset(
+            sized(2, 3, 4, 6), sized(32, 4, 128, 128), sized(32, 16, 128, 128), sized(32, 1, 10000, 10)
+        ),
         lambda shape, case: len(shape) == 4 and not any(size % case["block_size"] for size in shape[2:]),
     ),
 )
@@ -423,7 +387,7 @@ OPERATORS = (
         {"num_outputs": 2, "axis": 1},
         {
             **_MATRICES,
-            Preset.SKEWED: (*_sized((10000, 1), axis=0), *_sized((10000, 100), num_outputs=10)),
+            Preset.SKEWED: (sized(10000, 1, axis=0), sized(10000, 100, num_outputs=10)),
         },
         lambda shape, case: _has_axis(shape, case) and shape[case["axis"]] % case["num_outputs"] == 0,
         category=Category.JOIN_SPLIT,
@@ -433,15 +397,13 @@ OPERATORS = (
         "parts between given indices along an axis, each copied",
         lambda data, chosen: np.split(data, chosen["indices"], chosen["axis"]),
         {"indices": (256, 640), "axis": 1},
-        {
-            Preset.SMALL: _sized((16, 24), indices=(5, 17)),
-            Preset.NORMAL: _sized((1024, 1024)),
-            Preset.LARGE: _sized((4096, 4096), indices=(1024, 2560)),
-            Preset.SKEWED: (
-                *_sized((10000, 1), indices=(2500, 6000), axis=0),
-                *_sized((10000, 100), indices=(25, 60)),
-            ),
-        },
+        by_preset(
+            sized(16, 24, indices=(5, 17)),
+            sized(1024, 1024),
+            sized(4096, 4096, indices=(1024, 2560)),
+            sized(10000, 1, indices=(2500, 6000), axis=0),
+            sized(10000, 100, indices=(25, 60)),
+        ),
         lambda shape, case: _has_axis(shape, case) and _cut(shape, case),
         category=Category.JOIN_SPLIT,
     ),

@@ -7,7 +7,7 @@ searching count none. Index outputs are int64 where a framework lets one choose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -21,31 +21,28 @@ from inferometer.agent.operators.operator import (
     Operator,
     Parameters,
     Preset,
+    Presets,
     Shape,
-    Sizes,
     TensorSpec,
     Values,
     no_flops,
+    sized,
 )
 
 _APART = 65536.0
 """What spreads ``Values.DISTINCT`` within float16, so that finite differences change no order."""
 
 
-def _sized(shape: Shape, **parameters: Any) -> Sizes:
-    return {"data": shape}, parameters
-
-
-_PRESETS: Mapping[Preset, tuple[Sizes, ...]] = {
-    Preset.SMALL: (_sized((16, 24), axis=1), _sized((4, 5, 6), axis=0)),
-    Preset.NORMAL: (_sized((1024, 1024)),),
-    Preset.LARGE: (_sized((4096, 4096)),),
-    Preset.SKEWED: (_sized((10000, 1), axis=0), _sized((10000, 100), axis=0)),
+_PRESETS: Presets = {
+    Preset.SMALL: (sized(16, 24, axis=1), sized(4, 5, 6, axis=0)),
+    Preset.NORMAL: (sized(1024, 1024),),
+    Preset.LARGE: (sized(4096, 4096),),
+    Preset.SKEWED: (sized(10000, 1, axis=0), sized(10000, 100, axis=0)),
 }
-_SEARCHES: Mapping[Preset, tuple[Sizes, ...]] = {
+_SEARCHES: Presets = {
     **_PRESETS,
-    Preset.NORMAL: (_sized((1024, 1000)),),
-    Preset.LARGE: (_sized((4096, 1000)),),
+    Preset.NORMAL: (sized(1024, 1000),),
+    Preset.LARGE: (sized(4096, 1000),),
 }
 
 
@@ -57,7 +54,7 @@ def _data(values: Values, scale: float = 1.0) -> Callable[[Case], tuple[TensorSp
         for each in axis if isinstance(axis, tuple) else (axis,):
             if not -len(shape) <= each < len(shape):
                 raise ValueError(f"{shape} has no axis {each}")
-        if case.parameters.get("k", 1) > shape[axis if isinstance(axis, int) else 0]:  # type: ignore[operator]
+        if case.parameters.get("k", 1) > shape[axis if isinstance(axis, int) else 0]:
             raise ValueError(f"{shape} has fewer than {case['k']} elements along axis {axis}")
         return (TensorSpec("data", shape, values, scale=scale),)
 
@@ -89,7 +86,6 @@ def _reduction(
         name=name,
         category=Category.REDUCTION,
         summary=summary,
-        given=("data",),
         tensors=_data(values, scale),
         presets=_PRESETS,
         parameters={"axis": 1, "keepdims": False, **parameters},
@@ -105,13 +101,8 @@ def _log_sum_exp(array: NDArray[Any], *, axis: Any, keepdims: bool) -> NDArray[A
     return found if keepdims else np.squeeze(found, axis)
 
 
-def _moments(array: NDArray[Any], *, axis: Any, keepdims: Any) -> Arrays:
-    return (array.mean(axis=axis, keepdims=keepdims), array.var(axis=axis, keepdims=keepdims))
-
-
 def _norm(arrays: Arrays, parameters: Parameters) -> Arrays:
-    axis: Any = parameters["axis"]
-    keepdims: Any = bool(parameters["keepdims"])
+    axis, keepdims = parameters["axis"], bool(parameters["keepdims"])
     if parameters["ord"] == 1:
         return (np.abs(arrays[0]).sum(axis=axis, keepdims=keepdims),)
     return (np.sqrt((arrays[0] ** 2).sum(axis=axis, keepdims=keepdims)),)
@@ -128,7 +119,6 @@ def _search(name: str, summary: str, reference: Callable[..., Any]) -> Operator:
         name=name,
         category=Category.SORTING,
         summary=summary,
-        given=("data",),
         tensors=_data(Values.DISTINCT, _APART),
         presets=_SEARCHES,
         parameters={"axis": 1},
@@ -139,8 +129,8 @@ def _search(name: str, summary: str, reference: Callable[..., Any]) -> Operator:
 
 
 def _top(arrays: Arrays, parameters: Parameters) -> Arrays:
-    data, axis = arrays[0], int(parameters["axis"])  # type: ignore[arg-type]
-    indices = np.take(np.argsort(-data, axis=axis), range(int(parameters["k"])), axis=axis)  # type: ignore[arg-type]
+    data, axis = arrays[0], int(parameters["axis"])
+    indices = np.take(np.argsort(-data, axis=axis), range(int(parameters["k"])), axis=axis)
     return (np.take_along_axis(data, indices, axis), indices)
 
 
@@ -158,7 +148,6 @@ OPERATORS = (
         name="norm",
         category=Category.REDUCTION,
         summary="L1 or L2 norm along an axis or several",
-        given=("data",),
         tensors=_norm_input,
         presets={
             preset: tuple(
@@ -176,16 +165,20 @@ OPERATORS = (
         _log_sum_exp,
         operations=3,
     ),
-    _reduction("moments", "mean and biased variance along an axis or several", _moments, operations=4),
+    _reduction(
+        "moments",
+        "mean and biased variance along an axis or several",
+        lambda array, **along: (array.mean(**along), array.var(**along)),
+        operations=4,
+    ),
     Operator(
         name="cumsum",
         category=Category.REDUCTION,
         summary="sums of the elements up to each one along an axis",
-        given=("data",),
         tensors=_data(Values.POSITIVE),
         presets=_PRESETS,
         parameters={"axis": 1},
-        reference=lambda arrays, parameters: (np.cumsum(arrays[0], axis=parameters["axis"]),),  # type: ignore[arg-type]
+        reference=lambda arrays, parameters: (np.cumsum(arrays[0], axis=parameters["axis"]),),
         flops=_each(1),
     ),
     _search("argmax", "index of the greatest element along an axis", np.argmax),
@@ -196,12 +189,11 @@ OPERATORS = (
         name="topk",
         category=Category.SORTING,
         summary="the k greatest elements along an axis in descending order, and their indices",
-        given=("data",),
         tensors=_data(Values.DISTINCT, _APART),
         presets={
             **_SEARCHES,
-            Preset.SKEWED: (_sized((10000, 10), axis=1), _sized((10000, 100), axis=0)),
-            Preset.SMALL: (_sized((16, 24), axis=1), _sized((12, 5, 6), axis=0)),
+            Preset.SKEWED: (sized(10000, 10, axis=1), sized(10000, 100, axis=0)),
+            Preset.SMALL: (sized(16, 24, axis=1), sized(12, 5, 6, axis=0)),
         },
         parameters={"axis": 1, "k": 10},
         reference=_top,

@@ -10,17 +10,12 @@ from dataclasses import replace
 import grpc
 
 from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.environment import AGENT_SERVICE, process_resource
 from inferometer.agent.protocol.conversion import TracePart
-from inferometer.agent.protocol.status import (
-    LAYERS_KEY,
-    LEVEL_KEY,
-    TRACEPARENT_KEY,
-    NotOfferedError,
-    status_code,
-)
-from inferometer.agent.server.rpc import CallContext
+from inferometer.agent.protocol.status import LAYERS_KEY, LEVEL_KEY, TRACEPARENT_KEY, status_code
+from inferometer.agent.server.calls import CallContext
 from inferometer.agent.tracing.calls import ended
-from inferometer.agent.tracing.exporting import AGENT_SERVICE, ExportReport, TraceExport, process_resource
+from inferometer.agent.tracing.exporting import ExportReport, TraceExport
 from inferometer.agent.tracing.recorder import (
     CHUNK_SPANS,
     Attributes,
@@ -30,7 +25,7 @@ from inferometer.agent.tracing.recorder import (
     TraceLevel,
     TraceScope,
 )
-from inferometer.manifests.errors import ConfigurationError, InferometerError
+from inferometer.manifests.errors import ConfigurationError
 
 _REQUEST = SpanKind("request", TraceLevel.APPLICATION_TRACE)
 
@@ -72,7 +67,7 @@ class CallTrace(Closeable):
     def __exit__(self, *raised: object) -> None:
         error = raised[1]
         if isinstance(error, BaseException):
-            self._code, self._http_status = _code_of(error), self._http_status_of(error)
+            self._code, self._http_status = status_code(error), self._http_status_of(error)
         self.close()
 
     def close(self) -> None:
@@ -121,15 +116,6 @@ class CallTrace(Closeable):
             kind, recorder = ended(call, self._code.name, self._http_status), self._recorder
             span_id, parent_id = self.scope.parent_id, self._caller.parent_id
             recorder.add(kind, self._began_ns, recorder.clock(), parent_id, span_id=span_id)
-
-
-def _code_of(error: BaseException) -> grpc.StatusCode:
-    """Returns the status code that an error of a method becomes; see ``rpc.Dispatcher``."""
-    if isinstance(error, InferometerError):
-        return status_code(error)
-    if isinstance(error, NotOfferedError):
-        return grpc.StatusCode.UNIMPLEMENTED
-    return grpc.StatusCode.INTERNAL if isinstance(error, Exception) else grpc.StatusCode.CANCELLED
 
 
 class ServerTracing:

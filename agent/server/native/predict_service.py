@@ -22,16 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.hardware.conditions import GpuReader, read_counters
-from inferometer.agent.inference.results import BatchResult, Infer
+from inferometer.agent.inference.results import BatchResult
 from inferometer.agent.inference.session import Session
 from inferometer.agent.preprocessing.inputs import Input, NamedTensors, Tensor, Tensors
 from inferometer.agent.protocol.conversion import TracePart, conditions_response, open_response, read_inputs
 from inferometer.agent.protocol.messages import PredictCall, decode_request, encode_answer, encode_response
 from inferometer.agent.protocol.status import NotOfferedError
 from inferometer.agent.server.admission import Limits, StreamLimit
+from inferometer.agent.server.calls import CallContext, Codec, Method, finished, methods_of
 from inferometer.agent.server.native.call_tracing import CallTrace, ServerTracing
-from inferometer.agent.server.native.sessions import ModelOpener, QueuedSession, Sessions
-from inferometer.agent.server.rpc import CallContext, Codec, Method, finished, methods_of
+from inferometer.agent.server.native.sessions import ModelFinder, QueuedSession, Sessions
 from inferometer.agent.serving.observers import is_about
 from inferometer.agent.serving.served_models import ServedModels
 from inferometer.agent.tracing.recorder import TraceScope
@@ -303,7 +303,7 @@ SERVICE = _SERVICE.full_name
 class PredictService:
     """The service that opens and runs models; without a ``dataset_runner`` it evaluates no datasets."""
 
-    opener: ModelOpener
+    finder: ModelFinder
     models: ServedModels
     sessions: Sessions
     dataset_runner: DatasetRunner | None
@@ -334,7 +334,7 @@ class PredictService:
         self, request: predict_pb2.OpenRequest, trace: TraceScope | None = None
     ) -> tuple[str, QueuedSession]:
         """Opens the model that a request names: a private copy, or one that other clients share."""
-        manifest, options = self.opener.find(request)
+        manifest, options = self.finder.find(request)
         shared = self.models.options.shares
         return self.sessions.open(
             lambda: QueuedSession(self.models.lease(manifest, options, shared=shared, trace=trace))
@@ -381,7 +381,9 @@ class PredictService:
                 if batch is not None:
                     return await session.predict_tensor_async(batch, call, perf_counter_ns, scope)
                 infer = session.infer_for(call, perf_counter_ns, scope)
-                return await call.in_thread(_predicted, session, request, infer, scope)
+                return await call.in_thread(
+                    lambda: session.predict(read_inputs(request.message.inputs), infer, scope)
+                )
 
     async def predict_stream(
         self, requests: AsyncIterator[PredictCall], call: CallContext
@@ -442,11 +444,6 @@ def _results(
                 yield part
         if part := trace.part(last=True):
             yield part
-
-
-def _predicted(session: Session, call: PredictCall, infer: Infer, trace: TraceScope | None) -> BatchResult:
-    """Returns the result of a request."""
-    return session.predict(read_inputs(call.message.inputs), infer, trace)
 
 
 def _inputs(call: PredictCall, session_id: str) -> Sequence[Input]:

@@ -12,11 +12,10 @@ import psutil
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.protocol.agent_info import AgentInfo, read_agent_info
-from inferometer.agent.server.rpc import CallContext, Method, methods_of
+from inferometer.agent.server.calls import CallContext, Method, methods_of
 from inferometer.agent.serving.prediction_watch import AgentLoad, Trouble
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import InferometerError
-from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inferometer.v1 import registry_pb2
 
 _SERVICE = registry_pb2.DESCRIPTOR.services_by_name["RegistryService"]
@@ -74,7 +73,7 @@ class RegistryService:
             cpu_model=agent_info.cpu_model,
             gpus=agent_info.gpus,
             inferometer_version=agent_info.inferometer_version,
-            started_unix_ms=int(agent_info.started_at.timestamp() * 1000) if agent_info.started_at else 0,
+            started_unix_ms=int(self._started_at.timestamp() * 1000),
             open_sessions=self.open_sessions,
             http_port=agent_info.http_port or 0,
         )
@@ -103,7 +102,14 @@ class RegistryService:
         versions = {name.casefold(): version for name, version in self._registry.versions.items()}
         return registry_pb2.ListModelsResponse(
             models=[
-                _model(manifest, versions.get(manifest.framework.name.casefold()))
+                registry_pb2.Model(
+                    name=manifest.name,
+                    version=manifest.version,
+                    framework_name=manifest.framework.name,
+                    framework_constraint=manifest.framework.version,
+                    description=manifest.description,
+                    runnable=manifest.runs_in(versions.get(manifest.framework.name.casefold())),
+                )
                 for manifest in self._catalog.models
                 if wanted is None or manifest.framework.name.casefold() == wanted.casefold()
             ]
@@ -115,7 +121,7 @@ class RegistryService:
         return registry_pb2.StatusResponse(
             health="SERVING" if load.serving else "NOT_SERVING",
             inferometer_version=agent_info.inferometer_version,
-            started_unix_ms=int(agent_info.started_at.timestamp() * 1000) if agent_info.started_at else 0,
+            started_unix_ms=int(self._started_at.timestamp() * 1000),
             uptime_ns=time.perf_counter_ns() - self._started_ns,
             open_sessions=load.sessions,
             models=[
@@ -134,17 +140,6 @@ class RegistryService:
             gpus=agent_info.gpus,
             resident_memory_bytes=self._process.memory_info().rss,
         )
-
-
-def _model(manifest: ModelManifest, installed: str | None) -> registry_pb2.Model:
-    return registry_pb2.Model(
-        name=manifest.name,
-        version=manifest.version,
-        framework_name=manifest.framework.name,
-        framework_constraint=manifest.framework.version,
-        description=manifest.description,
-        runnable=manifest.runs_in(installed),
-    )
 
 
 def troubles(trouble: Trouble) -> list[str]:

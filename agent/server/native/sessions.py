@@ -17,18 +17,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from inferometer.agent.architectures.sources import Architectures
-from inferometer.agent.artifacts.files import ArtifactCache
-from inferometer.agent.inference.predictor import PredictorWatch
-from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import BatchResult, Infer
 from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import Session, SessionOptions, open_session
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
+from inferometer.agent.inference.session import Session, SessionOptions
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.conversion import read_options
-from inferometer.agent.server.rpc import CallContext
+from inferometer.agent.server.calls import CallContext
 from inferometer.agent.serving.loaded_models import Lease
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.tracing.recorder import TraceScope
@@ -64,12 +59,7 @@ class QueuedSession(Session):
         ``clock`` is that of the model's deadlines, in nanoseconds. ``trace``, the call's own span, receives
         the spans of the wait and the batch.
         """
-        return partial(
-            self._lease.model.infer_checked,
-            deadline_ns=call.deadline_ns(clock),
-            is_active=call.is_active,
-            trace=trace,
-        )
+        return partial(self.model.infer_checked, **_limits(call, clock, trace))
 
     async def predict_tensor_async(
         self,
@@ -79,12 +69,7 @@ class QueuedSession(Session):
         trace: TraceScope | None = None,
     ) -> BatchResult:
         """Predicts a batch of preprocessed tensors, without a thread; see ``infer_for``."""
-        infer = partial(
-            self._lease.model.infer_async,
-            deadline_ns=call.deadline_ns(clock),
-            is_active=call.is_active,
-            trace=trace,
-        )
+        infer = partial(self.model.infer_async, **_limits(call, clock, trace))
         return await self._pipeline.predict_tensor_async(batch, infer)
 
     def close(self) -> None:
@@ -92,9 +77,13 @@ class QueuedSession(Session):
         self._lease.release()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelOpener:
-    """Finds and loads the models of an agent, as ``open_session`` does. Thread-safe.
+def _limits(call: CallContext, clock: Callable[[], int], trace: TraceScope | None) -> dict[str, Any]:
+    return {"deadline_ns": call.deadline_ns(clock), "is_active": call.is_active, "trace": trace}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFinder:
+    """Finds the models of an agent that requests name. Thread-safe.
 
     ``threads`` is the number of threads of an operator for requests that specify none; None means the
     default, which is the same for all frameworks.
@@ -102,12 +91,7 @@ class ModelOpener:
 
     catalog: Catalog
     registry: Registry
-    architectures: Architectures
-    cache: ArtifactCache | None
-    fetch: Fetch
-    max_pixels: int = MAX_PIXELS
-    watch: PredictorWatch | None = None
-    threads: int | None = None
+    threads: int | None
 
     def find(self, request: predict_pb2.OpenRequest) -> tuple[ModelManifest, SessionOptions]:
         """Returns the model that a request names, and the options to open it with.
@@ -129,22 +113,6 @@ class ModelOpener:
             options.weights,
         )
         return manifest, options
-
-    def open(
-        self, manifest: ModelManifest, options: SessionOptions, trace: TraceScope | None = None
-    ) -> Session:
-        """Loads a model; see ``agent.inference.session.open_session``."""
-        return open_session(
-            manifest,
-            options,
-            self.registry,
-            architectures=self.architectures,
-            cache=self.cache,
-            fetch=self.fetch,
-            max_pixels=self.max_pixels,
-            watch=self.watch,
-            trace=trace,
-        )
 
 
 GIVES_WAY_S = 30.0

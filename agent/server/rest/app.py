@@ -13,29 +13,35 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
-from inferometer.agent.open_inference.codec import TensorSignature
 from inferometer.agent.open_inference.http_codec import (
     LONG_BYTES,
     InferRequest,
     Reply,
+    Signatures,
     json_bytes,
     json_reply,
 )
 from inferometer.agent.protocol.status import NOT_ADMITTED as NOT_ADMITTED_STATUS
-from inferometer.agent.protocol.status import HttpRequestError, http_status
-from inferometer.agent.server.admission import RETRY_KEY
+from inferometer.agent.protocol.status import RETRY_KEY, HttpRequestError, http_status
 from inferometer.agent.server.binding import HostNames
-from inferometer.agent.server.calls import NOT_ADMITTED, TIMEOUT_HEADER, Calls, HttpCall
-from inferometer.agent.server.rest.openapi import described_routes
+from inferometer.agent.server.calls import (
+    NOT_ADMITTED,
+    TIMEOUT_HEADER,
+    UNKNOWN,
+    CallContext,
+    Calls,
+    HttpCall,
+    Method,
+)
 from inferometer.agent.server.rest.routes import (
     INFER,
     OPEN_API,
     Received,
     Route,
+    described_routes,
     find_route,
     head_length,
 )
-from inferometer.agent.server.rpc import UNKNOWN, CallContext, Method
 from inferometer.manifests.errors import AgentError, InputError, RequestCancelledError, one_line
 
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -43,7 +49,7 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _ALIGNMENT_BYTES = 16
 _GZIP, _DEFLATE, _IDENTITY = "gzip", "deflate", "identity"
 _WINDOW_BITS = {_GZIP: 31, "x-gzip": 31, _DEFLATE: 15}
-_SMALLEST_BYTES = 1024
+_SMALLEST_BYTES = 1024  # of a body that is compressed
 _SAMPLE_BYTES = 16 * 1024
 _MOST_RATIO = 0.8
 _FAST_LEVEL = 1
@@ -132,11 +138,6 @@ def inflated(body: memoryview, encoding: str, most_bytes: int) -> memoryview:
     return memoryview(content)
 
 
-def is_compressed(encoding: str) -> bool:
-    """Returns whether a body with this ``content-encoding`` has to be inflated."""
-    return encoding not in {"", _IDENTITY}
-
-
 @lru_cache(maxsize=64)
 def accepted_encoding(header: str) -> str | None:
     """Returns the encoding in which a client accepts a response, by its ``accept-encoding``, or None."""
@@ -151,11 +152,6 @@ def accepted_encoding(header: str) -> str | None:
         if name in {_GZIP, _DEFLATE} and weight > best_weight:
             best, best_weight = name, weight
     return best
-
-
-def worth_compressing(size_bytes: int) -> bool:
-    """Returns whether a body is large enough to be compressed."""
-    return size_bytes >= _SMALLEST_BYTES
 
 
 def deflated(parts: Sequence[bytes | memoryview], encoding: str) -> bytes | None:
@@ -174,7 +170,7 @@ def deflated(parts: Sequence[bytes | memoryview], encoding: str) -> bytes | None
 
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 """ASGI's send callable."""
-_JOINED_BYTES = 64 * 1024
+JOINED_BYTES = 64 * 1024
 _SMALL_BYTES = 1024
 """A smaller compressed body inflates to at most a thousand times its size, and is inflated at once."""
 _CHALLENGE = ("www-authenticate", "Bearer")
@@ -202,7 +198,7 @@ class RestApp:
         self,
         calls: Calls,
         methods: Iterable[Method],
-        signature: Callable[[str, str], Sequence[TensorSignature]],
+        signature: Signatures,
         max_bytes: int,
         names: HostNames,
     ) -> None:
@@ -238,7 +234,7 @@ class RestApp:
                 await self._calls.turn()
                 reply = await self._answer(found, dict(headers), client, receive, call)
             except asyncio.CancelledError as error:
-                raise call.why_cancelled or AgentError("the agent has stopped") from error
+                raise call.why or AgentError("the agent has stopped") from error
             finally:
                 client.call = None
         if reply is None:
@@ -246,7 +242,7 @@ class RestApp:
         try:
             await _send(send, reply, call.trailing)
         except asyncio.CancelledError:
-            if call.why_cancelled is None:  # otherwise the response comes too late
+            if call.why is None:  # otherwise the response comes too late
                 raise
 
     async def _answer(
@@ -312,7 +308,7 @@ class RestApp:
         head_bytes = head_length(headers) if route.method == INFER else None
         encoding = headers.get("content-encoding", "").strip().lower()
         body = await receive_body(receive, headers, self._max_bytes, head_bytes or 0)
-        if is_compressed(encoding):
+        if encoding not in {"", _IDENTITY}:
             arguments = (body, encoding, self._max_bytes)
             body = (
                 inflated(*arguments)
@@ -325,7 +321,7 @@ class RestApp:
         accepted = headers.get("accept-encoding")
         encoding = accepted_encoding(accepted) if accepted else None
         size = sum(map(len, reply.parts))
-        if encoding is None or not worth_compressing(size):
+        if encoding is None or size < _SMALLEST_BYTES:
             return reply
         if size < LONG_BYTES:
             content = deflated(reply.parts, encoding)
@@ -368,7 +364,7 @@ async def _send(send: Send, reply: Reply, trailing: Iterable[tuple[str, str]]) -
         (key.encode("latin-1"), value.encode("latin-1")) for key, value in (*reply.headers, *trailing)
     ]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    parts = reply.parts if size > _JOINED_BYTES else [b"".join(reply.parts)]
+    parts = reply.parts if size > JOINED_BYTES else [b"".join(reply.parts)]
     for part in parts[:-1]:
         await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body", "body": parts[-1] if parts else b""})

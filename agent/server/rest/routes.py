@@ -1,21 +1,28 @@
-"""The routes of the protocol: the service method of each, and the conversion of its messages."""
+"""The routes of the protocol: the service method of each, its messages, and their description."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from inferometer.agent.open_inference.codec import TensorSignature
+from inferometer.agent import __version__
 from inferometer.agent.open_inference.http_codec import (
     HEADER_LENGTH,
     InferRequest,
     Reply,
+    Signatures,
+    flag_of,
     infer_reply,
+    is_whole,
     json_of,
     json_reply,
+    object_of,
     read_infer_request,
     read_object,
     read_raw_request,
@@ -26,10 +33,10 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 _MODEL = "/v2/models/{model}"
 _REPOSITORY = "/v2/repository"
+_STORED = f"{_REPOSITORY}/models/{{model}}"
 _SYSTEM_MEMORY, _CUDA_MEMORY = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
 _REGION = "/region/{region}"
 _NAME = re.compile(r"\{(\w+)\}")
-_MAX_INT64 = 2**63 - 1
 INFER = "ModelInfer"
 """The method whose requests may have binary tensors after the JSON."""
 OPEN_API = "OpenApi"
@@ -46,7 +53,7 @@ class Received:
     names: Mapping[str, str]
     body: memoryview
     head_bytes: int
-    signature: Callable[[str, str], Sequence[TensorSignature]]
+    signature: Signatures
 
     def name(self, key: str) -> str:
         """The name of a model, of a version or of a repository in the path; empty where there is none."""
@@ -98,35 +105,31 @@ def _read_infer(received: Received) -> InferRequest:
     return read_infer_request(model, version, body, head_bytes)
 
 
+def _of(kind: Callable[..., Any], **fields: str) -> Callable[[Received], Any]:
+    """Reads a request without a body; its ``fields`` have the values of names in the path."""
+    return lambda received: kind(**{field: received.name(key) for field, key in fields.items()})
+
+
 def _read_index(received: Received) -> pb.RepositoryIndexRequest:
     given = read_object(received.body) if received.body else {}
-    ready = given.get("ready", False)
-    if not isinstance(ready, bool):
-        raise InputError("the request: ready is neither true nor false")
+    ready = flag_of(given, "ready", "the request", default=False)
     return pb.RepositoryIndexRequest(repository_name=received.name("repository"), ready=ready)
 
 
-def _read_load(received: Received) -> pb.RepositoryModelLoadRequest:
-    message = pb.RepositoryModelLoadRequest(
-        repository_name=received.name("repository"), model_name=received.name("model")
-    )
-    _fill(message.parameters, received.body)
-    return message
+def _changing(kind: Callable[..., Any]) -> Callable[[Received], Any]:
+    """Reads a request that loads or unloads a model, with parameters in its body."""
+    read_names = _of(kind, repository_name="repository", model_name="model")
 
+    def read(received: Received) -> Any:
+        message = read_names(received)
+        _fill(message.parameters, received.body)
+        return message
 
-def _read_unload(received: Received) -> pb.RepositoryModelUnloadRequest:
-    message = pb.RepositoryModelUnloadRequest(
-        repository_name=received.name("repository"), model_name=received.name("model")
-    )
-    _fill(message.parameters, received.body)
-    return message
+    return read
 
 
 def _fill(parameters: Any, body: memoryview) -> None:
-    given = (read_object(body) if body else {}).get("parameters", {})
-    if not isinstance(given, dict):
-        raise InputError("the request: parameters is no object")
-    for key, value in given.items():
+    for key, value in object_of(read_object(body) if body else {}, "parameters", "the request").items():
         try:
             if isinstance(value, bool):
                 parameters[key].bool_param = value
@@ -143,7 +146,7 @@ def _read_region(received: Received) -> pb.SystemSharedMemoryRegisterRequest:
     key, numbers = given.get("key"), (given.get("offset", 0), given.get("byte_size", -1))
     if not isinstance(key, str):
         raise InputError("the request: key is no text, which names the segment")
-    if not all(type(number) is int and 0 <= number <= _MAX_INT64 for number in numbers):
+    if not all(is_whole(number) for number in numbers):
         raise InputError("the request: offset and byte_size are whole numbers of bytes, from 0 on")
     try:
         return pb.SystemSharedMemoryRegisterRequest(
@@ -153,18 +156,20 @@ def _read_region(received: Received) -> pb.SystemSharedMemoryRegisterRequest:
         raise InputError("the request has a text that is no Unicode") from error
 
 
-def _of_region(kind: Callable[..., Any]) -> Callable[[Received], Any]:
-    """Reads a request for one or all regions of shared memory, which has no body."""
-    return lambda received: kind(name=received.name("region"))
-
-
 def _regions(message: Any, _: object) -> Reply:
     return json_reply([json_of(region) for region in message.regions.values()])
 
 
 def _named(kind: Callable[..., Any]) -> Callable[[Received], Any]:
-    """Reads a request for a model, which has no body."""
-    return lambda received: kind(name=received.name("model"), version=received.name("version"))
+    return _of(kind, name="model", version="version")
+
+
+def _config(message: pb.ModelConfigResponse, _: object) -> Reply:
+    return json_reply(json_of(message.config))
+
+
+def _index(message: pb.RepositoryIndexResponse, _: object) -> Reply:
+    return json_reply([json_of(model) for model in message.models])
 
 
 def _said(field: str) -> Callable[[Any, Any], Reply]:
@@ -180,106 +185,58 @@ def _written(message: Any, _: object) -> Reply:
     return json_reply(json_of(message))
 
 
-_HEALTH = (
-    Route(
-        "GET",
-        "/v2/health/live",
-        "ServerLive",
-        lambda _: pb.ServerLiveRequest(),
-        _said("live"),
-        is_open=True,
-    ),
-    Route(
-        "GET",
-        "/v2/health/ready",
-        "ServerReady",
-        lambda _: pb.ServerReadyRequest(),
-        _said("ready"),
-        is_open=True,
-    ),
-)
-_SHARED_MEMORY = (
-    Route(
-        "GET",
-        f"{_SYSTEM_MEMORY}/status",
-        "SystemSharedMemoryStatus",
-        _of_region(pb.SystemSharedMemoryStatusRequest),
-        _regions,
-    ),
-    Route(
-        "POST",
-        f"{_SYSTEM_MEMORY}{_REGION}/register",
-        "SystemSharedMemoryRegister",
-        _read_region,
-        _nothing,
-    ),
-    Route(
-        "POST",
-        f"{_SYSTEM_MEMORY}/unregister",
-        "SystemSharedMemoryUnregister",
-        _of_region(pb.SystemSharedMemoryUnregisterRequest),
-        _nothing,
-    ),
-    Route(
-        "GET",
-        f"{_CUDA_MEMORY}/status",
-        "CudaSharedMemoryStatus",
-        _of_region(pb.CudaSharedMemoryStatusRequest),
-        _regions,
-    ),
-    Route(
-        "POST",
-        f"{_CUDA_MEMORY}{_REGION}/register",
-        "CudaSharedMemoryRegister",
-        _of_region(pb.CudaSharedMemoryRegisterRequest),
-        _nothing,
-    ),
-    Route(
-        "POST",
-        f"{_CUDA_MEMORY}/unregister",
-        "CudaSharedMemoryUnregister",
-        _of_region(pb.CudaSharedMemoryUnregisterRequest),
-        _nothing,
-    ),
-)
+def _open(path: str, field: str, method: str, kind: Callable[..., Any]) -> Route:
+    return Route("GET", path, method, _of(kind), _said(field), is_open=True)
+
+
+def _shared_memory(
+    root: str, name: str, register: Callable[[Received], Any], *kinds: Callable[..., Any]
+) -> tuple[Route, ...]:
+    """Returns the routes of one kind of shared memory; ``kinds`` read the status and the release."""
+    status, unregister = (_of(kind, name="region") for kind in kinds)
+    return (
+        Route("GET", f"{root}/status", f"{name}Status", status, _regions),
+        Route("POST", f"{root}{_REGION}/register", f"{name}Register", register, _nothing),
+        Route("POST", f"{root}/unregister", f"{name}Unregister", unregister, _nothing),
+    )
+
+
 ROUTES: Sequence[Route] = (
     Route("POST", f"{_MODEL}/infer", INFER, _read_infer, infer_reply),
-    *_HEALTH,
-    Route("GET", "/v2", "ServerMetadata", lambda _: pb.ServerMetadataRequest(), _written),
+    _open("/v2/health/live", "live", "ServerLive", pb.ServerLiveRequest),
+    _open("/v2/health/ready", "ready", "ServerReady", pb.ServerReadyRequest),
+    Route("GET", "/v2", "ServerMetadata", _of(pb.ServerMetadataRequest), _written),
     Route("GET", "/v2/openapi.json", OPEN_API, lambda _: None, lambda found, _: json_reply(found)),
-    Route("GET", "/v2/models/stats", "ModelStatistics", lambda _: pb.ModelStatisticsRequest(), _written),
+    Route("GET", "/v2/models/stats", "ModelStatistics", _of(pb.ModelStatisticsRequest), _written),
     Route("GET", f"{_MODEL}/stats", "ModelStatistics", _named(pb.ModelStatisticsRequest), _written),
     Route("GET", f"{_MODEL}/ready", "ModelReady", _named(pb.ModelReadyRequest), _said("ready")),
-    Route(
-        "GET",
-        f"{_MODEL}/config",
-        "ModelConfig",
-        _named(pb.ModelConfigRequest),
-        lambda message, _: json_reply(json_of(message.config)),
-    ),
+    Route("GET", f"{_MODEL}/config", "ModelConfig", _named(pb.ModelConfigRequest), _config),
     Route("GET", _MODEL, "ModelMetadata", _named(pb.ModelMetadataRequest), _written),
+    Route("POST", f"{_REPOSITORY}/index", "RepositoryIndex", _read_index, _index),
     Route(
-        "POST",
-        f"{_REPOSITORY}/index",
-        "RepositoryIndex",
-        _read_index,
-        lambda message, _: json_reply([json_of(model) for model in message.models]),
+        "POST", f"{_STORED}/load", "RepositoryModelLoad", _changing(pb.RepositoryModelLoadRequest), _nothing
     ),
     Route(
         "POST",
-        f"{_REPOSITORY}/models/{{model}}/load",
-        "RepositoryModelLoad",
-        _read_load,
-        _nothing,
-    ),
-    Route(
-        "POST",
-        f"{_REPOSITORY}/models/{{model}}/unload",
+        f"{_STORED}/unload",
         "RepositoryModelUnload",
-        _read_unload,
+        _changing(pb.RepositoryModelUnloadRequest),
         _nothing,
     ),
-    *_SHARED_MEMORY,
+    *_shared_memory(
+        _SYSTEM_MEMORY,
+        "SystemSharedMemory",
+        _read_region,
+        pb.SystemSharedMemoryStatusRequest,
+        pb.SystemSharedMemoryUnregisterRequest,
+    ),
+    *_shared_memory(
+        _CUDA_MEMORY,
+        "CudaSharedMemory",
+        _of(pb.CudaSharedMemoryRegisterRequest, name="region"),
+        pb.CudaSharedMemoryStatusRequest,
+        pb.CudaSharedMemoryUnregisterRequest,
+    ),
 )
 """Every route, the most frequent one first."""
 
@@ -325,3 +282,34 @@ def find_route(verb: str, path: str) -> tuple[Route, Mapping[str, str]]:
     raise HttpRequestError(
         404, f"the agent has no {one_line(path, 80)}; GET /v2/openapi.json lists its paths"
     )
+
+
+_ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+_FAILED = {"description": "It failed.", "content": _ERROR}
+
+
+@cache
+def described_routes() -> dict[str, Any]:
+    """Returns the OpenAPI 3.1 description of the routes, for tools that generate clients and documentation.
+
+    ``openapi.json`` has what differs by route. What follows from a path, and how all fail, is added.
+    """
+    found: dict[str, Any] = json.loads(Path(__file__).with_name("openapi.json").read_text(encoding="utf-8"))
+    found["info"]["version"] = __version__
+    paths, found["paths"] = found["paths"], {}
+    for path, item in paths.items():
+        for operation in item.values():
+            responses = operation["responses"]
+            operation["responses"] = {"200": responses.pop("200"), "default": _FAILED, **responses}
+        found["paths"][path] = _with_names(path, item)
+        if path.startswith(_MODEL):
+            versioned = path.replace(_MODEL, f"{_MODEL}/versions/{{version}}")
+            found["paths"][versioned] = _with_names(versioned, item)
+    return found
+
+
+def _with_names(path: str, item: dict[str, Any]) -> dict[str, Any]:
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    of_path = {"in": "path", "required": True, "schema": {"type": "string"}}
+    parameters = [{"name": each, **of_path} for each in names]
+    return {**item, "parameters": parameters} if names else item

@@ -16,12 +16,11 @@ from typing import Any, cast
 
 import uvicorn
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.protocol.status import HttpRequestError
 from inferometer.agent.server.admission import Limits, client_named
 from inferometer.agent.server.binding import join_address
 from inferometer.agent.server.calls import HttpCall
-from inferometer.agent.server.rest.app import RestApp
+from inferometer.agent.server.rest.app import JOINED_BYTES, RestApp
 from inferometer.agent.server.rest.http_connection import CheckingServer, HttpConnection
 from inferometer.agent.server.tls import ServerTls, tls_context
 from inferometer.manifests.errors import ConfigurationError, RequestCancelledError
@@ -30,7 +29,6 @@ SILENCE_S = 20.0
 """The longest time for which a client may send nothing within the body of a request."""
 LEAST_BYTES_PER_S = 64 * 1024
 """The lowest average rate at which a client may send a request, over ``SILENCE_S`` or longer."""
-_JOINED_BYTES = 64 * 1024
 _CONTINUE = b"HTTP/1.1 100 "
 
 
@@ -109,7 +107,7 @@ class _JoinedHead:
             self._is_next, self._head = False, bytes(data)
             return
         head, self._head = self._head, b""
-        if head and len(data) <= _JOINED_BYTES:
+        if head and len(data) <= JOINED_BYTES:
             data = b"".join((head, data))
         elif head:
             self._transport.write(head)
@@ -154,7 +152,7 @@ _BACKLOG = 2048
 _STARTING_S = 30.0
 
 
-class HttpServer(Closeable):
+class HttpServer:
     """A server on an event loop, from ``start`` to ``stop``. Call its methods from other threads.
 
     ``max_bytes`` is the size of the largest request. Port 0 selects a free port.

@@ -18,13 +18,13 @@ from inferometer.agent.open_inference.codec import (
     check_parameters,
     datatype_of,
     read_inputs,
-    shown,
+    titled,
+    whole_number,
 )
 from inferometer.agent.protocol.tensors import array_bytes, pack
-from inferometer.agent.server.rpc import CallContext
+from inferometer.agent.server.calls import CallContext
 from inferometer.agent.server.v2.repository import FoundModel, Repository
 from inferometer.agent.server.v2.shared_memory import Place, SharedMemory
-from inferometer.agent.serving.batching import TimeoutAction
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import InputError, PredictionError, suggestion
@@ -150,9 +150,9 @@ class Inference:
         if self._has_policies:
             queueing["priority"] = _whole(message, _PRIORITY, "from 1, the highest, on; 0 is the default")
             policy = self._batching.policy_of(self._batching.level_of(queueing["priority"]))
-            if timeout_us and policy.timeout_action is TimeoutAction.DELAY:
+            if timeout_us and policy.delays:
                 queueing["timeout_ns"] = timeout_us * _NS_PER_US
-            if not policy.allow_timeout_override or policy.timeout_action is TimeoutAction.DELAY:
+            if not policy.allow_timeout_override or policy.delays:
                 timeout_us = 0
         if not timeout_us:
             return deadline_ns, queueing
@@ -169,13 +169,10 @@ class _Queueing(TypedDict, total=False):
 
 def _whole(message: pb.ModelInferRequest, name: str, what: str) -> int:
     """A parameter that is a whole number; 0 where the request has none."""
-    if name not in message.parameters:
-        return 0
-    parameter = message.parameters[name]
-    chosen = parameter.WhichOneof("parameter_choice")
-    if chosen not in {"int64_param", "uint64_param"} or getattr(parameter, chosen) < 0:
+    number = whole_number(message.parameters, name)
+    if number < 0:
         raise InputError(f"parameter {name} is a whole number {what}")
-    return int(getattr(parameter, chosen))
+    return number
 
 
 def _add_times(
@@ -250,7 +247,7 @@ def requested_outputs(
     for item in message.outputs:
         name = item.name
         if name not in known:
-            raise InputError(f'{what}: has no output "{shown(name)}"; {suggestion(name, known)}')
+            raise InputError(f"{what}: has no {titled('output', name)}; {suggestion(name, known)}")
         if name in found:
             raise InputError(f'{what}: output "{name}" is requested twice')
         if not item.parameters:
@@ -305,11 +302,10 @@ def add_outputs(
 def _classes(item: pb.ModelInferRequest.InferRequestedOutputTensor, where: str) -> int:
     if _CLASSIFICATION not in item.parameters:
         return 0
-    parameter = item.parameters[_CLASSIFICATION]
-    chosen = parameter.WhichOneof("parameter_choice")
-    if chosen not in {"int64_param", "uint64_param"} or getattr(parameter, chosen) < 1:
+    number = whole_number(item.parameters, _CLASSIFICATION)
+    if number < 1:
         raise InputError(f"{where}: {_CLASSIFICATION} is the number of classes: a whole number from 1 on")
-    return int(getattr(parameter, chosen))
+    return number
 
 
 def _best_classes(

@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weights
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.agent.open_inference.codec import TensorSignature, shown, v2_version
+from inferometer.agent.open_inference.codec import TensorSignature, titled, v2_version
 from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy
 from inferometer.agent.serving.observers import Total, Totals
 from inferometer.agent.serving.served_models import SERVE_ALL, VersionChoice, VersionPolicy
 from inferometer.manifests.errors import ConfigurationError, suggestion
-from inferometer.manifests.schema import ImageParameters, Layout, ModelManifest
+from inferometer.manifests.inputs import ImageParameters, Layout
+from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2 as config_pb
 
@@ -121,8 +121,12 @@ def _dynamic_batching(batching: BatchingOptions) -> config_pb.ModelDynamicBatchi
     )
 
 
-def statistics_message(name: str, version: str, totals: Totals) -> pb.ModelStatistics:
-    """Returns what a model has done; ``compute_input`` is putting batches together, and so on."""
+def statistics_message(name: str, version: str, totals: Totals | None) -> pb.ModelStatistics:
+    """Returns what a model has done; ``compute_input`` is putting batches together, and so on.
+
+    A model that is not loaded has no ``totals``.
+    """
+    totals = totals or Totals()
     return pb.ModelStatistics(
         name=name,
         version=version,
@@ -225,7 +229,7 @@ def read_load_parameters(
             found[key] = _text(parameter)
         else:
             raise ConfigurationError(
-                f'unknown parameter "{shown(key)}"; {suggestion(key, (_CONFIG, *_KNOWN))}'
+                f"{titled('unknown parameter', key)}; {suggestion(key, (_CONFIG, *_KNOWN))}"
             )
     return _chosen(found, defaults)
 
@@ -243,7 +247,7 @@ def _read_config(text: str) -> dict[str, str]:
             raise ValueError("no object")
         if refused := set(config) - _DESCRIBING:
             raise ConfigurationError(
-                f'config has "{shown(min(refused))}", which a client cannot change here; '
+                f"{titled('config has', min(refused))}, which a client cannot change here; "
                 f"allowed: {', '.join(sorted(_DESCRIBING))}"
             )
         values: Mapping[str, Any] = config.get("parameters", {})
@@ -255,7 +259,7 @@ def _read_config(text: str) -> dict[str, str]:
         ) from error
     for key in found:
         if key not in _KNOWN:
-            raise ConfigurationError(f'config: unknown parameter "{shown(key)}"; {suggestion(key, _KNOWN)}')
+            raise ConfigurationError(f"config: {titled('unknown parameter', key)}; {suggestion(key, _KNOWN)}")
     return found
 
 
@@ -264,7 +268,7 @@ def _chosen(found: Mapping[str, str], defaults: SessionOptions) -> LoadParameter
     if (weights := found.get("weights")) is not None:
         if weights not in {kind.value for kind in Weights}:
             known = ", ".join(kind.value for kind in Weights)
-            raise ConfigurationError(f'weights: found "{shown(weights)}"; allowed: {known}')
+            raise ConfigurationError(f"weights: {titled('found', weights)}; allowed: {known}")
         options = replace(options, weights=Weights(weights))
     if (seed := found.get("seed")) is not None:
         options = replace(options, seed=_whole("seed", seed, 0, _MAX_SEED))
@@ -277,7 +281,7 @@ def _chosen(found: Mapping[str, str], defaults: SessionOptions) -> LoadParameter
 
 def _whole(name: str, text: str, least: int, most: int) -> int:
     if not re.fullmatch(r"\d{1,19}", text) or not least <= int(text) <= most:
-        raise ConfigurationError(f'{name}: found "{shown(text)}"; allowed: a whole number from {least} on')
+        raise ConfigurationError(f"{name}: {titled('found', text)}; allowed: a whole number from {least} on")
     return int(text)
 
 
@@ -286,4 +290,4 @@ def _device(text: str) -> Device:
         return CPU
     if found := re.fullmatch(r"gpu(?::(\d{1,4}))?", text):
         return Device(DeviceKind.GPU, int(found[1] or 0))
-    raise ConfigurationError(f'device: found "{shown(text)}"; allowed: cpu, gpu or gpu:N')
+    raise ConfigurationError(f"device: {titled('found', text)}; allowed: cpu, gpu or gpu:N")

@@ -18,7 +18,7 @@ from inferometer.agent.open_inference.codec import (
     datatype_named,
     datatype_of,
     inputs_of,
-    shown,
+    titled,
     v2_version,
 )
 from inferometer.agent.preprocessing.inputs import blank
@@ -39,8 +39,9 @@ from inferometer.manifests.errors import (
     NotFoundError,
     PredictionError,
     UnknownModelError,
+    one_line,
 )
-from inferometer.manifests.fields import DYNAMIC_AXIS
+from inferometer.manifests.inputs import DYNAMIC_AXIS
 from inferometer.manifests.schema import ModelManifest
 from inferometer.manifests.versions import exactly
 
@@ -200,7 +201,7 @@ class Repository:
         model, framework = _split(name)
         found: dict[str, str] = {}
         for manifest in self._catalog.find_models(model):
-            if _is_of(manifest, framework):
+            if framework is None or manifest.framework.name.casefold() == framework.casefold():
                 found.setdefault(canonical_version(manifest.version), manifest.version)
         return tuple(found.values())
 
@@ -265,8 +266,8 @@ class Repository:
         if not chosen:
             known = ", ".join(map(v2_version, served)) or "none"
             raise UnknownModelError(
-                f'model "{shown(name)}" has no version {shown(wanted or "at all")} by the version policy '
-                f"{policy}; it serves: {known}"
+                f"{titled('model', name)} has no version {one_line(wanted or 'at all', 80)} by the version "
+                f"policy {policy}; it serves: {known}"
             )
         return " || ".join(chosen)
 
@@ -349,7 +350,3 @@ def _split(name: str) -> tuple[str, str | None]:
 
 def _key(name: str) -> str:
     return name.strip().casefold()
-
-
-def _is_of(manifest: ModelManifest, framework: str | None) -> bool:
-    return framework is None or manifest.framework.name.casefold() == framework.casefold()

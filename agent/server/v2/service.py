@@ -19,8 +19,8 @@ from inferometer.agent.open_inference.codec import (
 )
 from inferometer.agent.protocol.status import NotOfferedError, described
 from inferometer.agent.server.admission import MAX_INPUTS, StreamLimit
+from inferometer.agent.server.calls import CallContext, Codec, Method, methods_of
 from inferometer.agent.server.native.call_tracing import ServerTracing
-from inferometer.agent.server.rpc import CallContext, Codec, Method, methods_of
 from inferometer.agent.server.v2.inference import Inference, in_order
 from inferometer.agent.server.v2.model_messages import (
     config_message,
@@ -30,7 +30,6 @@ from inferometer.agent.server.v2.model_messages import (
 )
 from inferometer.agent.server.v2.repository import NOT_HERE, Repository, named
 from inferometer.agent.server.v2.shared_memory import SharedMemory
-from inferometer.agent.serving.observers import Totals
 from inferometer.agent.serving.served_models import ModelState, ServedModels
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import InputError
@@ -195,7 +194,7 @@ class InferenceService:
             )
         found = self._repository.find(request.name, request.version)
         model = self._repository.loaded(found)
-        totals = Totals() if model is None else model.statistics.totals
+        totals = model.statistics.totals if model else None
         return pb.ModelStatisticsResponse(
             model_stats=[statistics_message(request.name, found.version, totals)]
         )

@@ -32,13 +32,22 @@ from typing import TypeAlias
 from urllib.parse import unquote
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.open_inference.codec import BYTE_SIZE, OFFSET, REGION, SEGMENTS, InferCall, shown
+from inferometer.agent.open_inference.codec import (
+    BYTE_SIZE,
+    OFFSET,
+    REGION,
+    SEGMENTS,
+    InferCall,
+    titled,
+    whole_number,
+)
 from inferometer.manifests.errors import (
     ConfigurationError,
     InputError,
     MemoryLimitError,
     NotFoundError,
     RegionExistsError,
+    one_line,
 )
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
@@ -183,7 +192,7 @@ class Region:
             self._fd = os.open(path, _FILE_FLAGS)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise InputError(f'{self}: segment "{shown(key)}" cannot be opened: {reason}') from error
+            raise InputError(f"{self}: {titled('segment', key)} cannot be opened: {reason}") from error
         weakref.finalize(self, os.close, self._fd)
         self._lead = offset % mmap.ALLOCATIONGRANULARITY
         self._mapping = self._map()
@@ -221,14 +230,14 @@ class Region:
         return os.fstat(self._fd).st_nlink == 0
 
     def __str__(self) -> str:
-        return f'shared memory region "{shown(self.name)}"'
+        return titled("shared memory region", self.name)
 
     def _map(self) -> mmap.mmap:
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
-            raise InputError(f'{self}: "{shown(self.key)}" is no segment')
+            raise InputError(f'{self}: "{one_line(self.key, 80)}" is no segment')
         if status.st_uid != os.geteuid():
-            raise InputError(f'{self}: segment "{shown(self.key)}" belongs to another user than the agent')
+            raise InputError(f"{self}: {titled('segment', self.key)} belongs to another user than the agent")
         self._check_length()
         try:
             os.posix_fallocate(self._fd, self.offset, self.byte_size)
@@ -248,7 +257,7 @@ class Region:
         length = os.fstat(self._fd).st_size
         if length < self.offset + self.byte_size:
             raise InputError(
-                f'{self}: segment "{shown(self.key)}" has {length} bytes; '
+                f"{self}: {titled('segment', self.key)} has {length} bytes; "
                 f"offset {self.offset} and byte_size {self.byte_size} are beyond"
             )
 
@@ -258,7 +267,7 @@ def _file_name(key: str, where: str) -> str:
     name = key.lstrip("/")  # as glibc does
     if not name or "/" in name or "\0" in name or name in {".", ".."}:
         raise InputError(
-            f'{where}: key "{shown(key)}" is no name of a segment, such as /tensors without further slashes'
+            f"{where}: {titled('key', key)} is no name of a segment, such as /tensors without further slashes"
         )
     return name
 
@@ -348,7 +357,7 @@ class SharedMemory:
             self._release_dead()
             if name in self._regions:
                 raise RegionExistsError(
-                    f'shared memory region "{shown(name)}" is registered already; unregister it first'
+                    f"{titled('shared memory region', name)} is registered already; unregister it first"
                 )
             if len(self._regions) >= self._max_regions:
                 raise MemoryLimitError(
@@ -424,7 +433,7 @@ class SharedMemory:
         Raises InputError and NotFoundError as ``place`` does, and InputError for contents given twice.
         """
         places = [
-            self.place(item.parameters, f'input "{shown(item.name)}"', peer) if item.parameters else None
+            self.place(item.parameters, titled("input", item.name), peer) if item.parameters else None
             for item in call.message.inputs
         ]
         if not any(places):
@@ -436,9 +445,8 @@ class SharedMemory:
                 raw.append(next(sent, None))
                 continue
             if item.HasField("contents"):
-                raise InputError(
-                    f'input "{shown(item.name)}": has contents beside {REGION}; give one of them'
-                )
+                where = titled("input", item.name)
+                raise InputError(f"{where}: has contents beside {REGION}; give one of them")
             for name in _PARAMETERS & set(item.parameters):
                 del item.parameters[name]
             raw.append(place.view())
@@ -450,7 +458,7 @@ class SharedMemory:
         region = self._regions.get(name)
         if region is None:
             raise NotFoundError(
-                f'shared memory region "{shown(name)}" is not registered; register it, '
+                f"{titled('shared memory region', name)} is not registered; register it, "
                 "again if it was not used for long"
             )
         return region
@@ -470,11 +478,7 @@ class SharedMemory:
 
 def _number(parameters: Parameters, name: str, where: str) -> int:
     """A whole number from 0 on, which is 0 where it is left out."""
-    if name not in parameters:
-        return 0
-    parameter = parameters[name]
-    chosen = parameter.WhichOneof("parameter_choice")
-    number = int(getattr(parameter, chosen)) if chosen in {"int64_param", "uint64_param"} else -1
+    number = whole_number(parameters, name)
     if number < 0:
         raise InputError(f"{where}: {name} is a whole number of bytes, from 0 on")
     return number

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.operators.checking import draw_inputs
 from inferometer.agent.operators.operator import (
     Case,
     NotSupportedHereError,
@@ -35,6 +34,7 @@ from inferometer.agent.operators.operator import (
     operators,
 )
 from inferometer.client.api.operators.table import BENCHMARKS, Definition, Inputs
+from inferometer.evaluators.operators.cases import draw_inputs
 from inferometer.manifests.errors import ConfigurationError, InferometerError
 
 _CONTEXT = re.compile(r"(cpu|gpu|cuda)(?:[:(](\d+)\)?)?")

@@ -1,36 +1,39 @@
-"""Opening a model on a server of the Open Inference Protocol."""
+"""Opening a model on a server of the Open Inference Protocol, if it matches a manifest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from inferometer.agent.hardware.environment import unknown_environment, usable_cores
+from inferometer.agent.hardware.environment import Weights, unknown_environment, usable_cores
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import Weights
-from inferometer.agent.inference.preparation import Fetch
+from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import Postprocessor, SystemDescription, with_labels
-from inferometer.agent.inference.selection import require_supported
 from inferometer.agent.inference.session import (
     MAX_PREPROCESS_THREADS,
     SessionOptions,
     no_fetch,
     open_preprocessor,
 )
-from inferometer.agent.open_inference.codec import v2_version
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
-from inferometer.agent.preprocessing.inputs import blank_batch
+from inferometer.agent.open_inference.codec import (
+    BATCH_SIDE,
+    DATATYPES,
+    TensorSignature,
+    inputs_of,
+    v2_version,
+)
+from inferometer.agent.preprocessing.inputs import MAX_PIXELS, Fetch, blank_batch
 from inferometer.client.remote.address import KServeAddress
 from inferometer.client.remote.connection import RemoteOptions
-from inferometer.client.remote.kserve.messages import Fit, fit
+from inferometer.client.remote.kserve.messages import Fit, ServedInput
 from inferometer.client.remote.kserve.server import KServeConnection, KServeServer, ServerIdentity
 from inferometer.client.remote.kserve.session import REMOTE, KServePredictor, KServeSession
 from inferometer.client.remote.kserve.shared_memory import SharedMemory, share_memory
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import ConfigurationError, UnknownModelError
+from inferometer.manifests.errors import ConfigurationError, UnknownModelError, suggestion
 from inferometer.manifests.schema import FrameworkRequirement, ModelManifest
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
@@ -142,7 +145,7 @@ def open_kserve(
             needed=served.weights is not Weights.RANDOM,
             cache=None if served.weights is Weights.RANDOM else cache,
         )
-        found = fit(manifest, served.metadata, served.config, f"server {served.address}")
+        found = _fit(manifest, served.metadata, served.config, f"server {served.address}")
         say(
             f"{served.address}: preprocessed and read here, by the manifest of {manifest.name} "
             f"{manifest.version} for {manifest.framework.name}"
@@ -277,3 +280,125 @@ def _as_served(manifest: ModelManifest, server: ServerIdentity, found: Fit) -> M
     parameters = manifest.output.parameters.model_copy(update={"probabilities_layer": found.output_layer})
     output = manifest.output.model_copy(update={"parameters": parameters})
     return manifest.model_copy(update={"framework": framework, "output": output})
+
+
+_TensorMetadata = pb.ModelMetadataResponse.TensorMetadata
+
+
+def _fit(
+    manifest: ModelManifest,
+    metadata: pb.ModelMetadataResponse,
+    config: model_config_pb2.ModelConfig | None,
+    where: str,
+) -> Fit:
+    """Compares what a server reports about its model with a manifest.
+
+    A server with one input gets it by the server's own name, whatever the manifest calls it; the same holds
+    for the output. Several inputs have the same names here and there. What the server does not report is
+    assumed to be as in the manifest, which has its labels. ``where`` names the server and the model in
+    errors.
+
+    Raises:
+        ConfigurationError: They do not fit; the message names the first difference.
+    """
+    inputs, first_side = _fit_inputs(manifest, list(metadata.inputs), where)
+    layer, names = _fit_output(manifest, list(metadata.outputs), where)
+    if first_side > 0:
+        return Fit(inputs, names, layer, first_side, first_side)
+    limit = config.max_batch_size if config is not None else 0
+    return Fit(inputs, names, layer, most=limit if limit > 0 else None)
+
+
+def _fit_inputs(
+    manifest: ModelManifest, found: Sequence[_TensorMetadata], where: str
+) -> tuple[tuple[ServedInput, ...], int]:
+    """Returns the inputs at the server, and the size of their first axis, the batch."""
+    described = f"the manifest of {manifest.name} {manifest.version}"
+    wanted = list(inputs_of(manifest).values())
+    if not found:
+        return tuple(ServedInput(each.name, each.name, each.datatype) for each in wanted), BATCH_SIDE
+    if len(found) != len(wanted):
+        names = ", ".join(f'"{each.name}"' for each in found)
+        has = "one" if len(wanted) == 1 else ", ".join(f'"{each.name}"' for each in wanted)
+        count = f"{len(found)} input{'' if len(found) == 1 else 's'}"
+        raise ConfigurationError(f"{where}: takes {count}, {names}; {described} has {has}")
+    by_name = {each.name: each for each in found}
+    if len(wanted) == 1:
+        by_name = {wanted[0].name: found[0]}
+    inputs, sides = [], set()
+    for each in wanted:
+        if each.name not in by_name:
+            raise ConfigurationError(
+                f'{where}: has no input "{each.name}", which {described} has; '
+                f"{suggestion(each.name, by_name)}"
+            )
+        inputs.append(ServedInput(each.name, by_name[each.name].name, each.datatype))
+        sides.add(_batch_side(each, by_name[each.name], described, where))
+    fixed = sorted(sides - {BATCH_SIDE})
+    if len(fixed) > 1:
+        raise ConfigurationError(f"{where}: takes batches of {fixed} in its inputs, which is no one batch")
+    return tuple(inputs), fixed[0] if fixed else BATCH_SIDE
+
+
+def _batch_side(wanted: TensorSignature, found: _TensorMetadata, described: str, where: str) -> int:
+    """Returns the size of an input's first axis at the server, if the rest is as in the manifest."""
+    what = f'{where}: input "{found.name}"'
+    if found.datatype != wanted.datatype.name:
+        raise ConfigurationError(
+            f"{what}: is {found.datatype} at the server, and {wanted.datatype.name} in {described}"
+        )
+    shape = tuple(found.shape)
+    if len(shape) != len(wanted.shape) or not _same_sides(shape[1:], wanted.dimensions) or not shape[0]:
+        raise ConfigurationError(
+            f"{what}: has shape {list(shape)} at the server, and {list(wanted.shape)} in {described}"
+        )
+    return shape[0]
+
+
+def _fit_output(
+    manifest: ModelManifest, outputs: Sequence[_TensorMetadata], where: str
+) -> tuple[str | int, tuple[str, ...]]:
+    """Returns the name of the output with the scores, and the outputs to request; none requests all.
+
+    Those of other tasks than classification are checked by their postprocessing.
+    """
+    layer = manifest.output.parameters.probabilities_layer
+    if not outputs or manifest.output.type != "classification":
+        return layer, ()
+    found = _find_output(layer, outputs, where)
+    what = f'{where}: output "{found.name}"'
+    if found.datatype not in DATATYPES:
+        raise ConfigurationError(f"{what}: is {found.datatype} at the server; scores are numbers")
+    shape, labels = tuple(found.shape), manifest.output.parameters.labels
+    classes = len(labels) or BATCH_SIDE
+    if len(shape) < 2 or not _same_sides(shape[1:], (classes, *[1] * (len(shape) - 2))):
+        shown = [BATCH_SIDE, classes]
+        raise ConfigurationError(
+            f"{what}: has shape {list(shape)} at the server; the manifest of {manifest.name} "
+            f"{manifest.version} describes scores of shape {shown}"
+        )
+    return found.name, (found.name,)
+
+
+def _find_output(layer: str | int, outputs: Sequence[_TensorMetadata], where: str) -> _TensorMetadata:
+    by_name = {output.name: output for output in outputs}
+    if isinstance(layer, int):
+        if not 0 <= layer < len(outputs):
+            raise ConfigurationError(
+                f"{where}: has no output number {layer}, which the manifest names; it has {len(outputs)}"
+            )
+        return outputs[layer]
+    if layer in by_name:
+        return by_name[layer]
+    if len(outputs) == 1:
+        return outputs[0]
+    raise ConfigurationError(
+        f'{where}: has no output "{layer}", which the manifest names; {suggestion(layer, by_name)}'
+    )
+
+
+def _same_sides(found: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Returns whether two shapes may be the same; -1 is any size."""
+    return len(found) == len(wanted) and all(
+        BATCH_SIDE in {one, other} or one == other for one, other in zip(found, wanted, strict=True)
+    )

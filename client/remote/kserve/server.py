@@ -6,15 +6,13 @@ Also the errors of calls to a server, over gRPC or over HTTP.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import grpc
 
-from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.agent.protocol.status import one_line
 from inferometer.agent.tracing.calls import client_call
 from inferometer.agent.tracing.recorder import SpanKind
 from inferometer.client.remote.address import KServeAddress
@@ -27,7 +25,7 @@ from inferometer.client.remote.connection import (
     explain,
     with_tls,
 )
-from inferometer.client.remote.kserve.messages import InferReply, RequestForm, ServedInput, TensorPlace
+from inferometer.client.remote.kserve.messages import InferForm, RequestForm, ServedInput
 from inferometer.manifests.errors import AgentError, PredictionError, UnknownModelError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
@@ -41,12 +39,11 @@ _HINTS = Hints(
     crashed="the server",
     secure_scheme="kserves:",
 )
-_HTTP_HINTS = Hints(
+_HTTP_HINTS = replace(
+    _HINTS,
     refused="is it the port of HTTP, and not that of gRPC?",
     no_grpc="does not speak HTTP/1.1 there; give the port of HTTP, and not that of gRPC",
-    unauthenticated="refuses the call: {}; a secret is given with --secret",
     unimplemented="does not speak the Open Inference Protocol over HTTP ({})",
-    crashed="the server",
     secure_scheme="kserve+https:",
 )
 _LOST = {
@@ -81,57 +78,17 @@ def translate_errors(server: KServeAddress, what: str = "", *, late: str = "") -
         raise kind(text) from error
 
 
-@contextmanager
-def translate_infer_errors(server: KServeAddress) -> Iterator[None]:
-    """Raises what one ``ModelInfer`` raises as an error of the program.
-
-    Raises:
-        PredictionError: The server refused this request, or failed on it; others may succeed.
-        AgentError: The server or its model is gone, or did not answer in time.
-    """
-    try:
-        yield
-    except grpc.RpcError as error:
-        raise infer_error(error, server) from error
-
-
 def infer_error(error: grpc.RpcError, server: KServeAddress) -> AgentError | PredictionError:
-    """Returns the error of the program for what one ``ModelInfer`` raises; see ``translate_infer_errors``."""
+    """Returns the error of the program for what one ``ModelInfer`` raises; see ``KServeServer.infer``."""
     kind = AgentError if error.code() in _LOST else PredictionError
     return kind(f"server {server.server}: {_explain(error, server)}")
 
 
 def _explain(error: grpc.RpcError, server: KServeAddress) -> str:
-    code, details = error.code(), one_line(error.details() or "")
+    code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.PERMISSION_DENIED:
         code = grpc.StatusCode.UNAUTHENTICATED
     return explain(code, details, server.agent, _HTTP_HINTS if server.http else _HINTS)
-
-
-class InferForm(Protocol):
-    """The constant parts of all requests to a model; see ``kserve.messages.RequestForm``."""
-
-    @property
-    def model_name(self) -> str:
-        """The model, as the server calls it."""
-        ...
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The requested outputs; none means all."""
-        ...
-
-    def encode(self, batch: Tensors) -> bytes:
-        """Returns the request for a batch, by the names of the manifest."""
-        ...
-
-    def encode_placed(self, places: Mapping[str, TensorPlace], region: str) -> bytes:
-        """Returns the request for a batch whose tensors have those places in a region of shared memory."""
-        ...
-
-    def decode(self, answer: bytes) -> InferReply:
-        """Reads the answer to a request; raises PredictionError if it is malformed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +104,8 @@ class KServeServer(ABC):
     """A connection to a server, over gRPC or over HTTP. Thread-safe."""
 
     address: KServeAddress
+    extensions: tuple[str, ...] = ()
+    """Those that the server has named in ``identity``."""
 
     def require_ready(self) -> None:
         """Connects to the server, and checks that it is ready.
@@ -180,61 +139,113 @@ class KServeServer(ABC):
             raise AgentError(f"server {what} is not ready; load it there")
         return metadata
 
-    @abstractmethod
-    def _server_ready(self) -> bool:
-        """Returns whether the server is ready; raises grpc.RpcError."""
-
-    @abstractmethod
-    def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
-        """Asks for a model's metadata, for as long as loading it may take; raises grpc.RpcError."""
-
-    @abstractmethod
-    def _model_ready(self, name: str, version: str) -> bool:
-        """Returns whether a model is ready; raises grpc.RpcError."""
-
-    @property
-    @abstractmethod
-    def call(self) -> SpanKind:
-        """The span of a request for inference."""
-
-    @abstractmethod
     def identity(self) -> ServerIdentity:
-        """Returns the server's metadata about itself; raises AgentError if it cannot be reached."""
+        """Returns the server's metadata about itself.
 
-    @abstractmethod
-    def register_memory(self, name: str, key: str, byte_size: int) -> None:
-        """Registers the first bytes of a segment of shared memory; raises AgentError if it is refused."""
+        Raises:
+            AgentError: The server cannot be reached.
+        """
+        with translate_errors(self.address):
+            answer = self._server_metadata()
+        if answer is None:
+            return ServerIdentity()
+        self.extensions = tuple(answer.extensions)
+        return ServerIdentity(
+            " ".join(answer.name.split()), " ".join(answer.version.split()), self.extensions
+        )
 
-    @abstractmethod
-    def unregister_memory(self, name: str) -> None:
-        """Asks the server to release a region of shared memory; raises AgentError if it cannot be reached."""
-
-    @abstractmethod
     def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
         """Returns a model's configuration; None if the server has none, which is optional.
 
         Raises:
             AgentError: The server was lost.
         """
+        with translate_errors(self.address):
+            return self._config(name, version)
 
-    @abstractmethod
-    def form(
-        self,
-        model_name: str,
-        model_version: str,
-        inputs: tuple[ServedInput, ...],
-        outputs: tuple[str, ...],
-    ) -> InferForm:
-        """Returns the form of the requests to a model."""
+    def register_memory(self, name: str, key: str, byte_size: int) -> None:
+        """Registers the first bytes of a segment of shared memory.
 
-    @abstractmethod
+        Raises:
+            AgentError: The server rejects the registration.
+        """
+        with translate_errors(self.address):
+            self._register(name, key, byte_size)
+
+    def unregister_memory(self, name: str) -> None:
+        """Asks the server to release a region of shared memory.
+
+        Raises:
+            AgentError: The server cannot be reached.
+        """
+        with translate_errors(self.address):
+            self._unregister(name)
+
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
         """Sends one encoded request, and waits for the encoded response, which has a success status.
 
         Raises:
-            PredictionError, AgentError: See ``translate_infer_errors``.
+            PredictionError: The server refused this request, or failed on it; others may succeed.
+            AgentError: The server or its model is gone, or did not answer in time.
             SessionError: The connection is closed.
         """
+        try:
+            return self._exchange(request, timeout_s, metadata)
+        except grpc.RpcError as error:
+            raise infer_error(error, self.address) from error
+
+    def end_infer(self, call: grpc.Future[bytes]) -> bytes:
+        """Returns the encoded, successful response to a call, and waits for it if necessary.
+
+        Raises:
+            PredictionError, AgentError: See ``infer``.
+        """
+        try:
+            return self._answer(call)
+        except grpc.RpcError as error:
+            raise infer_error(error, self.address) from error
+
+    @abstractmethod
+    def _server_ready(self) -> bool:
+        """Returns whether the server is ready; raises grpc.RpcError, as all that follow."""
+
+    @abstractmethod
+    def _server_metadata(self) -> pb.ServerMetadataResponse | None:
+        """Asks for the server's metadata; None where it has none."""
+
+    @abstractmethod
+    def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
+        """Asks for a model's metadata, for as long as loading it may take."""
+
+    @abstractmethod
+    def _model_ready(self, name: str, version: str) -> bool:
+        """Returns whether a model is ready."""
+
+    @abstractmethod
+    def _config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
+        """Asks for a model's configuration; None where there is none."""
+
+    @abstractmethod
+    def _register(self, name: str, key: str, byte_size: int) -> None: ...
+
+    @abstractmethod
+    def _unregister(self, name: str) -> None: ...
+
+    @abstractmethod
+    def _exchange(self, request: bytes, timeout_s: float | None, metadata: Metadata) -> bytes: ...
+
+    @abstractmethod
+    def _answer(self, call: grpc.Future[bytes]) -> bytes: ...
+
+    @property
+    @abstractmethod
+    def call(self) -> SpanKind:
+        """The span of a request for inference."""
+
+    @property
+    @abstractmethod
+    def form(self) -> Callable[[str, str, tuple[ServedInput, ...], tuple[str, ...]], InferForm]:
+        """Makes the form of the requests to a model, of its name, version, inputs and outputs."""
 
     @abstractmethod
     def begin_infer(
@@ -244,14 +255,6 @@ class KServeServer(ABC):
 
         Raises:
             SessionError: The connection is closed.
-        """
-
-    @abstractmethod
-    def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded, successful response to a call, and waits for it if necessary.
-
-        Raises:
-            PredictionError, AgentError: See ``translate_infer_errors``.
         """
 
     @abstractmethod
@@ -289,42 +292,21 @@ class KServeConnection(ServerConnection, KServeServer):
     def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
         return channel.unary_unary(f"/{INFER_PATH}")
 
-    def identity(self) -> ServerIdentity:
-        """Returns the server's metadata about itself.
-
-        Raises:
-            AgentError: The server cannot be reached.
-        """
+    def _server_metadata(self) -> pb.ServerMetadataResponse | None:
         try:
-            answer = self._call(self._methods.ServerMetadata, pb.ServerMetadataRequest())
+            return self._call(self._methods.ServerMetadata, pb.ServerMetadataRequest())
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                return ServerIdentity()
-            with translate_errors(self.address):
-                raise
-        name, version = " ".join(answer.name.split()), " ".join(answer.version.split())
-        return ServerIdentity(name, version, tuple(answer.extensions))
+                return None
+            raise
 
-    def register_memory(self, name: str, key: str, byte_size: int) -> None:
-        """Registers the first bytes of a segment of shared memory.
-
-        Raises:
-            AgentError: The server rejects the registration.
-        """
+    def _register(self, name: str, key: str, byte_size: int) -> None:
         request = pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=byte_size)
-        with translate_errors(self.address):
-            self._call(self._methods.SystemSharedMemoryRegister, request)
+        self._call(self._methods.SystemSharedMemoryRegister, request)
 
-    def unregister_memory(self, name: str) -> None:
-        """Asks the server to release a region of shared memory.
-
-        Raises:
-            AgentError: The server cannot be reached.
-        """
-        with translate_errors(self.address):
-            self._call(
-                self._methods.SystemSharedMemoryUnregister, pb.SystemSharedMemoryUnregisterRequest(name=name)
-            )
+    def _unregister(self, name: str) -> None:
+        request = pb.SystemSharedMemoryUnregisterRequest(name=name)
+        self._call(self._methods.SystemSharedMemoryUnregister, request)
 
     def _server_ready(self) -> bool:
         return self._call(self._methods.ServerReady, pb.ServerReadyRequest()).ready
@@ -336,19 +318,13 @@ class KServeConnection(ServerConnection, KServeServer):
     def _model_ready(self, name: str, version: str) -> bool:
         return self._call(self._methods.ModelReady, pb.ModelReadyRequest(name=name, version=version)).ready
 
-    def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
-        """Returns a model's configuration; None if the server has none, which is optional.
-
-        Raises:
-            AgentError: The server was lost.
-        """
+    def _config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
         request = pb.ModelConfigRequest(name=name, version=version)
         try:
             answer = self._call(self._methods.ModelConfig, request, self._model_timeout_s)
         except grpc.RpcError as error:
             if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
-                with translate_errors(self.address):
-                    raise
+                raise
             return None
         return answer.config if answer.HasField("config") else None
 
@@ -363,48 +339,21 @@ class KServeConnection(ServerConnection, KServeServer):
         at = self.address.agent
         return client_call(INFER_PATH, at.host, at.port)
 
-    def form(
-        self,
-        model_name: str,
-        model_version: str,
-        inputs: tuple[ServedInput, ...],
-        outputs: tuple[str, ...],
-    ) -> RequestForm:
-        """Returns the form of the requests to a model."""
-        return RequestForm(model_name, model_version, inputs, outputs)
+    @property
+    def form(self) -> type[RequestForm]:
+        """Makes the form of the requests to a model."""
+        return RequestForm
 
-    def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
-        """Sends one encoded ``ModelInferRequest`` and waits for the encoded answer.
-
-        Raises:
-            PredictionError, AgentError: See ``translate_infer_errors``.
-            SessionError: The connection is closed.
-        """
-        with translate_infer_errors(self.address):
-            return self.begin(
-                lambda: self._infer(request, timeout=timeout_s, metadata=(*self.metadata, *metadata))
-            )
+    def _exchange(self, request: bytes, timeout_s: float | None, metadata: Metadata) -> bytes:
+        given = (*self.metadata, *metadata)
+        return self.begin(lambda: self._infer(request, timeout=timeout_s, metadata=given))
 
     def begin_infer(
         self, request: bytes, timeout_s: float | None, metadata: Metadata = ()
     ) -> grpc.Future[bytes]:
-        """Sends one encoded ``ModelInferRequest`` without waiting; ``end_infer`` returns the answer.
-
-        It uses the connection that ``hold`` opened last.
-
-        Raises:
-            SessionError: The connection is closed.
-        """
+        """Sends one encoded ``ModelInferRequest`` over the connection that ``hold`` opened last."""
         given = (*self.metadata, *metadata) if metadata else self.metadata
         return self.begin(self._loaded.future, request, timeout=timeout_s, metadata=given)
 
-    def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded answer to a call, and waits for it if necessary.
-
-        Raises:
-            PredictionError, AgentError: See ``translate_infer_errors``.
-        """
-        try:
-            return self.reply(call)
-        except grpc.RpcError as error:
-            raise infer_error(error, self.address) from error
+    def _answer(self, call: grpc.Future[bytes]) -> bytes:
+        return self.reply(call)

@@ -14,20 +14,19 @@ import grpc
 from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.files import Artifacts
-from inferometer.agent.hardware.environment import Device, DeviceKind, usable_cores
+from inferometer.agent.hardware.environment import Device, DeviceKind, PredictorOptions, usable_cores
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.results import BatchResult, Infer, Postprocessor, SystemDescription
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, Session
-from inferometer.agent.preprocessing.inputs import Input, Payload, batch_size
+from inferometer.agent.preprocessing.inputs import Input, Payload, Tensors, batch_size
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.protocol.status import TRACEPARENT_KEY
 from inferometer.agent.tracing.calls import OK, ended
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope
 from inferometer.client.remote.call_target import BeginCall, CallFlight, CallTarget, Outcome
-from inferometer.client.remote.connection import Metadata
-from inferometer.client.remote.kserve.messages import Fit, InferReply, outputs_in_order
-from inferometer.client.remote.kserve.server import InferForm, KServeServer
+from inferometer.client.remote.kserve.messages import Fit, InferForm, InferReply, outputs_in_order
+from inferometer.client.remote.kserve.server import KServeServer
 from inferometer.client.remote.kserve.shared_memory import SharedBytes, SharedMemory, laid_out
 from inferometer.evaluators.load.target import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import InferometerError, InputError, PredictionError, SessionError
@@ -128,7 +127,7 @@ class CallRecorder:
         self._calls: list[tuple[str, int | None, int, int, int]] = []
 
     @contextmanager
-    def call(self) -> Iterator[Metadata]:
+    def call(self) -> Iterator[tuple[tuple[str, str], ...]]:
         """Records one request around the body of the context; yields the request's metadata."""
         recorder = self._scope.recorder
         span_id = recorder.new_id()
@@ -254,8 +253,9 @@ class KServeTarget(CallTarget):
         elif not self._requests:
             self._requests = list(map(self._predictor.form.encode, inputs.rows))
         size = self._preprocessor.tensor_bytes
-        super().__init__(session.description, size, self._predictor.connection.hold)
-        self._begin = partial(self._predictor.connection.begin_infer, timeout_s=self._predictor.timeout_s)
+        connection = self._predictor.connection
+        super().__init__(session.description, size, connection.hold, connection.end_infer)
+        self._begin = partial(connection.begin_infer, timeout_s=self._predictor.timeout_s)
 
     @property
     def call(self) -> SpanKind:
@@ -275,20 +275,10 @@ class KServeTarget(CallTarget):
         run.announce(query)
         self._pool.submit(self._preprocess_and_send, query, run)
 
-    def outcome(self, call: grpc.Future[bytes]) -> Outcome | bytes:
-        """Returns a reply, or why there is none; see ``CallTarget``."""
-        try:
-            return self._predictor.connection.end_infer(call)
-        except InferometerError as error:
-            return Outcome(0, str(error))
-
-    def read(self, reply: bytes) -> Outcome:
+    def answered(self, reply: bytes) -> Outcome:
         """Reads a reply; see ``CallTarget``."""
-        try:
-            answer = self._predictor.read(reply)
-            _, usable = self._postprocessor(answer.outputs, 1)
-        except InferometerError as error:
-            return Outcome(0, str(error))
+        answer = self._predictor.read(reply)
+        _, usable = self._postprocessor(answer.outputs, 1)
         if not usable.all():
             return Outcome(0, "the model's output is not a finite number")
         return Outcome(1, "", answer.times)

@@ -20,10 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.open_inference.codec import EXTENSION, SEGMENTS
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.client.remote.connection import is_this_machine
 from inferometer.client.remote.kserve.messages import TensorPlace
 from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
 from inferometer.evaluators.jobs.options import SharedMemoryUse
@@ -47,7 +45,7 @@ def laid_out(batch: Tensors, begin: int = 0) -> tuple[dict[str, TensorPlace], in
     return places, begin
 
 
-class SharedBytes(Closeable):
+class SharedBytes:
     """A segment of shared memory, which is a region of the server by the name ``region``.
 
     Raises:
@@ -101,7 +99,7 @@ class SharedBytes(Closeable):
             self._connection.unregister_memory(self.region)
 
 
-class SharedMemory(Closeable):
+class SharedMemory:
     """The memory that a server and this process share, and the batch in it. Thread-safe.
 
     With ``required``, a lack of room is an error; otherwise a batch without room is sent in the request.
@@ -185,7 +183,7 @@ def share_memory(
     address, required = connection.address, use is SharedMemoryUse.ON
     if use is SharedMemoryUse.OFF:
         return None
-    reason = _obstacle(address.agent.host, server, batch)
+    reason = _obstacle(connection, server, batch)
     if reason is None:
         memory = SharedMemory(connection, required=required)
         try:
@@ -202,12 +200,13 @@ def share_memory(
     return None
 
 
-def _obstacle(host: str, server: ServerIdentity, batch: Tensors) -> str | None:
+def _obstacle(connection: KServeServer, server: ServerIdentity, batch: Tensors) -> str | None:
     """Returns why memory cannot be shared, if this is known without trying; otherwise None."""
     if any(array.dtype.hasobject for array in batch.values()):
         return "the model takes strings, whose sizes differ"
-    if not is_this_machine(host):
-        return f"{host} is no loopback address, such as 127.0.0.1"
+    agent = connection.address.agent
+    if not agent.is_this_machine:
+        return f"{agent.host} is no loopback address, such as 127.0.0.1"
     if EXTENSION not in server.extensions:
         return "the server does not offer it; an agent does with agent serve --shared_memory"
     if not SEGMENTS.is_dir():

@@ -28,7 +28,7 @@ from inferometer.client.remote.native.calls import RemoteTrace, call_to, transla
 from inferometer.client.remote.native.connection import Connection, Flight
 from inferometer.client.remote.native.reading import LocalBatch, sendable, sendable_payload
 from inferometer.evaluators.load.target import LoadInputs, PreparedInputs
-from inferometer.manifests.errors import DeadlineError, InferometerError, SessionError
+from inferometer.manifests.errors import DeadlineError, SessionError
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 _ID = "0"
@@ -113,7 +113,7 @@ def _open(
 
 
 class RemoteAgent(Closeable):
-    """A model that an agent has open. Thread-safe; satisfies ``evaluators.system.SystemUnderTest``.
+    """A model that an agent has open. Thread-safe; satisfies ``evaluators.evaluation.SystemUnderTest``.
 
     Inputs are read here, and their read time is measured here; the agent fetches URLs. Made by
     ``open_remote_agent``.
@@ -272,7 +272,8 @@ class RemoteTarget(CallTarget):
             payloads = [sendable_payload(payload, tensors) for payload in inputs.payloads]
             self._requests = [encode_inputs_request(id_, [(_ID, payload)]) for payload in payloads]
         self._connection = agent.connection
-        super().__init__(agent.description, max(map(len, self._requests)), self._connection.hold)
+        size, connection = max(map(len, self._requests)), self._connection
+        super().__init__(agent.description, size, connection.hold, connection.end_predict)
 
     @property
     def call(self) -> SpanKind:
@@ -286,19 +287,9 @@ class RemoteTarget(CallTarget):
             begin = partial(self._connection.begin_predict, metadata=metadata)
         run.send(query, self._requests[query % len(self._requests)], begin)
 
-    def outcome(self, call: grpc.Future[bytes]) -> Outcome | bytes:
-        """Returns a reply, or why there is none; see ``CallTarget``."""
-        try:
-            return self._connection.end_predict(call)
-        except InferometerError as error:
-            return Outcome(0, str(error))
-
-    def read(self, reply: bytes) -> Outcome:
+    def answered(self, reply: bytes) -> Outcome:
         """Reads a reply; see ``CallTarget``."""
-        try:
-            result = self._connection.read(reply)
-        except InferometerError as error:
-            return Outcome(0, str(error))
+        result = self._connection.read(reply)
         if result.failures:
             return Outcome(0, result.failures[0].message)
         answers = result.input_ids.count(_ID)

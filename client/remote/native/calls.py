@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from inferometer.agent.protocol.conversion import TracePart, read_trace_part
 from inferometer.agent.protocol.status import (
+    CLASSES,
     ERROR_CLASS_KEY,
     LAYERS_KEY,
     LEVEL_KEY,
-    STATUS_CODES,
     TRACEPARENT_KEY,
     one_line,
 )
@@ -37,7 +37,6 @@ _Answer = TypeVar("_Answer")
 _FIRST_PAUSE_S = 0.1
 _PAUSE_GROWTH = 4
 _TRIES = 3
-_CLASSES = {kind.__name__: kind for kind in STATUS_CODES}
 _BUSY = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE}
 _HINTS = Hints(
     refused="is `agent serve` running there?",
@@ -75,7 +74,7 @@ def translate(error: grpc.RpcError, agent: object, hints: Hints = _HINTS) -> Inf
     details = one_line(error.details() or "")
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:  # both ends notice it together
         return DeadlineError(f"agent {agent}: did not answer in time")
-    named = _CLASSES.get(_named_class(error))
+    named = CLASSES.get(_named_class(error))
     if named is not None:
         return named(details)
     if too_large := _TOO_LARGE.search(details):

@@ -25,7 +25,7 @@ from inferometer.agent.preprocessing.preprocessor import check_elements
 from inferometer.agent.protocol.tensors import NUMERIC_TYPES
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope
 from inferometer.manifests.errors import InputError
-from inferometer.manifests.schema import TensorSpec
+from inferometer.manifests.inputs import TensorSpec
 
 _READ = SpanKind.of("read", TraceLevel.APPLICATION_TRACE, side="client")
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import quote
 
@@ -20,8 +21,18 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.open_inference.codec import BYTE_SIZE, OFFSET, REGION, STRINGS, Datatype
+from inferometer.agent.open_inference.http_codec import (
+    BINARY,
+    BINARY_CONTENT,
+    BINARY_OUTPUT,
+    BINARY_SIZE,
+    HEADER_LENGTH,
+    JSON,
+    is_whole,
+    json_object,
+    text_of,
+)
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.status import AUTHORIZATION_KEY, bearer
 from inferometer.agent.protocol.tensors import array_bytes, read_array
@@ -37,17 +48,12 @@ from inferometer.client.remote.connection import (
 )
 from inferometer.client.remote.kserve.messages import (
     TIMES,
+    InferForm,
     InferReply,
-    ServedInput,
     TensorPlace,
-    datatype_named,
+    datatype_of_output,
 )
-from inferometer.client.remote.kserve.server import (
-    KServeServer,
-    ServerIdentity,
-    translate_errors,
-    translate_infer_errors,
-)
+from inferometer.client.remote.kserve.server import KServeServer
 from inferometer.client.remote.rest.responses import HttpFailure, Response, of_response
 from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, Flights, HttpCall
 from inferometer.manifests.errors import AgentError, InputError, PredictionError, SessionError
@@ -56,9 +62,8 @@ from inferometer.protos.inference.v2 import model_config_pb2
 
 _Json: TypeAlias = Mapping[str, Any]
 BINARY_EXTENSION = "binary_tensor_data"
+_JSON_BODY = f"content-type: {JSON}\r\n"
 INFER_TEMPLATE = "/v2/models/{model}/infer"
-_HEAD_LENGTH = "inference-header-content-length"
-_BINARY_SIZE = "binary_data_size"
 
 
 def model_path(name: str, version: str) -> str:
@@ -75,28 +80,22 @@ def encode_request(verb: str, path: str, fixed: bytes, *body: bytes | memoryview
 
 def with_headers(request: bytes, headers: Sequence[tuple[str, str]]) -> bytes:
     """Returns a request with additional headers before its own."""
+    if not headers:
+        return request
     line, end, rest = request.partition(b"\r\n")
     return b"".join((line, end, *(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers), rest))
 
 
 @dataclass(frozen=True, slots=True)
-class HttpRequestForm:
-    """The constant parts of all requests to a model, with the server's names.
+class HttpRequestForm(InferForm):
+    """The requests over HTTP; see ``InferForm``.
 
     Attributes:
         fixed: The lines that all requests to the server have.
-        model_name: The model.
-        model_version: Which version; empty leaves the choice to the server.
-        inputs: The inputs, in the order of the requests.
-        outputs: The requested outputs; none means all.
         is_binary: Whether tensors are sent as they are, and not in JSON.
     """
 
-    fixed: bytes
-    model_name: str
-    model_version: str
-    inputs: tuple[ServedInput, ...]
-    outputs: tuple[str, ...] = ()
+    fixed: bytes = b""
     is_binary: bool = True
 
     def encode(self, batch: Tensors) -> bytes:
@@ -106,7 +105,7 @@ class HttpRequestForm:
         if not self.is_binary:
             return self._request(shapes, [{"data": array.reshape(-1).tolist()} for array in arrays])
         contents = list(map(array_bytes, arrays))
-        sizes: list[_Json] = [{"parameters": {_BINARY_SIZE: len(content)}} for content in contents]
+        sizes: list[_Json] = [{"parameters": {BINARY_SIZE: len(content)}} for content in contents]
         return self._request(shapes, sizes, contents)
 
     def encode_placed(self, places: Mapping[str, TensorPlace], region: str) -> bytes:
@@ -122,11 +121,7 @@ class HttpRequestForm:
         return self._request([places[each.layer].shape for each in self.inputs], elements)
 
     def decode(self, answer: bytes) -> InferReply:
-        """Reads a response, whose outputs are binary or in JSON.
-
-        Raises:
-            PredictionError: The response is malformed, or its tensors contradict their description.
-        """
+        """Reads a response, whose outputs are binary or in JSON; see ``InferForm``."""
         response = Response.parse(answer)
         try:
             return _read_reply(response)
@@ -146,35 +141,24 @@ class HttpRequestForm:
             ]
         }
         if self.outputs:
-            wants = {"parameters": {"binary_data": True}} if self.is_binary else {}
+            wants = {"parameters": {BINARY: True}} if self.is_binary else {}
             message["outputs"] = [{"name": name, **wants} for name in self.outputs]
         elif self.is_binary:
-            message["parameters"] = {"binary_data_output": True}
-        head = json.dumps(message, separators=(",", ":")).encode()
+            message["parameters"] = {BINARY_OUTPUT: True}
+        head = text_of(message).encode()
         path = f"{model_path(self.model_name, self.model_version)}/infer"
         if contents is None:
-            return encode_request("POST", path, self.fixed, head, more="content-type: application/json\r\n")
-        more = f"content-type: application/octet-stream\r\n{_HEAD_LENGTH}: {len(head)}\r\n"
+            return encode_request("POST", path, self.fixed, head, more=_JSON_BODY)
+        more = f"content-type: {BINARY_CONTENT}\r\n{HEADER_LENGTH}: {len(head)}\r\n"
         return encode_request("POST", path, self.fixed, head, *contents, more=more)
 
 
-def read_object(content: bytes | memoryview) -> dict[str, Any]:
-    """Parses a JSON object; raises InputError if the content is not one."""
-    try:
-        found = json.loads(str(content, "utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError("is no object of JSON")
-    return found
-
-
 def _read_reply(response: Response) -> InferReply:
-    given, body = response.headers.get(_HEAD_LENGTH), response.body
+    given, body = response.headers.get(HEADER_LENGTH), response.body
     if given is not None and not (given.isdecimal() and int(given) <= len(body)):
-        raise InputError(f"header {_HEAD_LENGTH} is {given[:40]}, and the body has {len(body)} bytes")
+        raise InputError(f"header {HEADER_LENGTH} is {given[:40]}, and the body has {len(body)} bytes")
     head_bytes = len(body) if given is None else int(given)
-    message, rest = read_object(body[:head_bytes]), body[head_bytes:]
+    message, rest = json_object(body[:head_bytes]), body[head_bytes:]
     items = message.get("outputs")
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise InputError("has no list of outputs")
@@ -186,28 +170,28 @@ def _read_reply(response: Response) -> InferReply:
         raise InputError(f"has {len(rest)} bytes more than its outputs")
     parameters = message.get("parameters")
     known = parameters if isinstance(parameters, dict) else {}
-    return InferReply(outputs, {name: known[name] for name in TIMES if _is_whole(known.get(name))})
+    return InferReply(outputs, {name: known[name] for name in TIMES if is_whole(known.get(name))})
 
 
 def _read_output(item: Mapping[str, Any], what: str, rest: memoryview) -> tuple[NDArray[Any], memoryview]:
     """Reads an output; returns it, and what follows it of the binary tensors."""
-    datatype = datatype_named(str(item.get("datatype")), what)
+    datatype = datatype_of_output(str(item.get("datatype")), what)
     shape = item.get("shape")
-    if not isinstance(shape, list) or not all(map(_is_whole, shape)):
+    if not isinstance(shape, list) or not all(map(is_whole, shape)):
         raise InputError(f"{what}: shape is no list of whole numbers")
     parameters = item.get("parameters")
-    size = parameters.get(_BINARY_SIZE) if isinstance(parameters, dict) else None
+    size = parameters.get(BINARY_SIZE) if isinstance(parameters, dict) else None
     if size is None:
         content = _json_elements(item.get("data"), datatype, what)
         return read_array(datatype.dtype, shape, content, what), rest
-    if not _is_whole(size) or size > len(rest):
-        raise InputError(f"{what}: {_BINARY_SIZE} is {size}, and {len(rest)} bytes are there")
+    if not is_whole(size) or size > len(rest):
+        raise InputError(f"{what}: {BINARY_SIZE} is {size}, and {len(rest)} bytes are there")
     return read_array(datatype.dtype, shape, rest[:size], what), rest[size:]
 
 
 def _json_elements(data: Any, datatype: Datatype, what: str) -> memoryview:
     if not isinstance(data, list):
-        raise InputError(f"{what}: has neither data nor {_BINARY_SIZE}")
+        raise InputError(f"{what}: has neither data nor {BINARY_SIZE}")
     try:
         with np.errstate(over="ignore"):
             found: NDArray[Any] = np.array(data, datatype.dtype)
@@ -218,16 +202,12 @@ def _json_elements(data: Any, datatype: Datatype, what: str) -> memoryview:
     return array_bytes(found)
 
 
-def _is_whole(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
 _OK = 200
 _MISSING = {404, 405, 501}
 _Message = TypeVar("_Message", bound=Message)
 
 
-class KServeHttpConnection(Closeable, KServeServer):
+class KServeHttpConnection(KServeServer):
     """A connection to a server over HTTP. Thread-safe. Nothing is connected before the first request.
 
     Raises:
@@ -247,7 +227,6 @@ class KServeHttpConnection(Closeable, KServeServer):
         self._fixed = "".join(f"{line}\r\n" for line in lines).encode("latin-1")
         self._endpoint = Endpoint(agent, remote.tls)
         self._exchanges = Exchanges(self._endpoint, self._name)
-        self._extensions: tuple[str, ...] = ()
         self._flights: Flights | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -258,40 +237,16 @@ class KServeHttpConnection(Closeable, KServeServer):
         at = self.address.agent
         return http_client_call("POST", INFER_TEMPLATE, at.host, at.port)
 
-    def identity(self) -> ServerIdentity:
-        """Returns the server's metadata about itself.
+    def _server_metadata(self) -> pb.ServerMetadataResponse | None:
+        response = self._ask("GET", "/v2")
+        return None if response.status in _MISSING else self._read(response, pb.ServerMetadataResponse())
 
-        Raises:
-            AgentError: The server cannot be reached.
-        """
-        with translate_errors(self.address):
-            response = self._ask("GET", "/v2")
-            if response.status in _MISSING:
-                return ServerIdentity()
-            answer = self._read(response, pb.ServerMetadataResponse())
-        self._extensions = tuple(answer.extensions)
-        return ServerIdentity(
-            " ".join(answer.name.split()), " ".join(answer.version.split()), self._extensions
-        )
-
-    def register_memory(self, name: str, key: str, byte_size: int) -> None:
-        """Registers the first bytes of a segment of shared memory.
-
-        Raises:
-            AgentError: The server rejects the registration.
-        """
+    def _register(self, name: str, key: str, byte_size: int) -> None:
         body = json.dumps({"key": key, "offset": 0, "byte_size": byte_size}).encode()
-        with translate_errors(self.address):
-            self._require(self._ask("POST", f"{_region(name)}/register", body))
+        self._require(self._ask("POST", f"{_region(name)}/register", body))
 
-    def unregister_memory(self, name: str) -> None:
-        """Asks the server to release a region of shared memory.
-
-        Raises:
-            AgentError: The server cannot be reached.
-        """
-        with translate_errors(self.address):
-            self._require(self._ask("POST", f"{_region(name)}/unregister"))
+    def _unregister(self, name: str) -> None:
+        self._require(self._ask("POST", f"{_region(name)}/unregister"))
 
     def _server_ready(self) -> bool:
         response = self._ask("GET", "/v2/health/ready")
@@ -311,72 +266,39 @@ class KServeHttpConnection(Closeable, KServeServer):
             raise of_response(response)
         return response.status == _OK and _says_ready(response)
 
-    def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
-        """Returns a model's configuration; None if the server has none, which is optional.
-
-        Raises:
-            AgentError: The server was lost.
-        """
-        with translate_errors(self.address):
-            response = self._ask(
-                "GET", f"{model_path(name, version)}/config", timeout_s=self._model_timeout_s
-            )
+    def _config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
+        path = f"{model_path(name, version)}/config"
+        response = self._ask("GET", path, timeout_s=self._model_timeout_s)
         if response.status != _OK:
             return None
         try:
             return ParseDict(
-                read_object(response.body), model_config_pb2.ModelConfig(), ignore_unknown_fields=True
+                json_object(response.body), model_config_pb2.ModelConfig(), ignore_unknown_fields=True
             )
         except (InputError, ParseError):  # another server's path may have something else there
             return None
 
-    def form(
-        self,
-        model_name: str,
-        model_version: str,
-        inputs: tuple[ServedInput, ...],
-        outputs: tuple[str, ...],
-    ) -> HttpRequestForm:
-        """Returns the form of the requests to a model; ``identity`` says how tensors are sent."""
-        is_binary = BINARY_EXTENSION in self._extensions
-        return HttpRequestForm(self._fixed, model_name, model_version, inputs, outputs, is_binary)
+    @property
+    def form(self) -> Callable[..., HttpRequestForm]:
+        """Makes the form of the requests to a model; ``identity`` says how tensors are sent."""
+        return partial(HttpRequestForm, fixed=self._fixed, is_binary=BINARY_EXTENSION in self.extensions)
 
-    def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
-        """Sends one encoded request, and waits for the encoded response, which has a success status.
-
-        Raises:
-            PredictionError, AgentError: See ``translate_infer_errors``.
-            SessionError: The connection is closed.
-        """
-        with translate_infer_errors(self.address):
-            answer = self._exchanges.exchange(
-                with_headers(request, metadata) if metadata else request, timeout_s
-            )
-            return _successful(answer)
+    def _exchange(self, request: bytes, timeout_s: float | None, metadata: Metadata) -> bytes:
+        return _successful(self._exchanges.exchange(with_headers(request, metadata), timeout_s))
 
     def begin_infer(
         self, request: bytes, timeout_s: float | None, metadata: Metadata = ()
     ) -> grpc.Future[bytes]:
-        """Sends one encoded request without waiting; ``end_infer`` returns the answer.
-
-        Raises:
-            SessionError: The connection is closed.
-        """
+        """Sends one encoded request without waiting; see ``KServeServer``."""
         flights = self._flights or self._begin_flights()
-        call = flights.begin(with_headers(request, metadata) if metadata else request, timeout_s)
+        call = flights.begin(with_headers(request, metadata), timeout_s)
         return cast("grpc.Future[bytes]", call)
 
-    def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded, successful response to a call, and waits for it if necessary.
-
-        Raises:
-            PredictionError, AgentError: See ``translate_infer_errors``.
-        """
-        with translate_infer_errors(self.address):
-            try:
-                return _successful(cast("HttpCall", call).result())
-            except CancelledError as error:
-                raise AgentError(f"{self._name}: the call was cancelled") from error
+    def _answer(self, call: grpc.Future[bytes]) -> bytes:
+        try:
+            return _successful(cast("HttpCall", call).result())
+        except CancelledError as error:
+            raise AgentError(f"{self._name}: the call was cancelled") from error
 
     def hold(self) -> Callable[[], object]:
         """Starts the thread of the calls of ``begin_infer``; returns a function that ends it.
@@ -409,7 +331,7 @@ class KServeHttpConnection(Closeable, KServeServer):
             flights.close()
 
     def _ask(self, verb: str, path: str, body: bytes = b"", timeout_s: float = CONNECT_TIMEOUT_S) -> Response:
-        more = "content-type: application/json\r\n" if body else ""
+        more = _JSON_BODY if body else ""
         request = encode_request(verb, path, self._fixed, body, more=more)
         return Response.parse(self._exchanges.exchange(request, timeout_s))
 
@@ -421,7 +343,7 @@ class KServeHttpConnection(Closeable, KServeServer):
     def _read(self, response: Response, message: _Message) -> _Message:
         """Reads an object of JSON into the message that gRPC has for it."""
         try:
-            found: Any = read_object(self._require(response).body)
+            found: Any = json_object(self._require(response).body)
             return ParseDict(found, message, ignore_unknown_fields=True)
         except (InputError, ParseError) as error:
             text = f"answered what is no {message.DESCRIPTOR.name}: {error}"
@@ -437,7 +359,7 @@ def _successful(answer: bytes) -> bytes:
 def _says_ready(response: Response) -> bool:
     """Returns whether a body, which is optional, does not say that the model is not ready."""
     try:
-        return read_object(response.body).get("ready", True) is not False
+        return json_object(response.body).get("ready", True) is not False
     except InputError:
         return True
 

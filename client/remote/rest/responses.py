@@ -15,7 +15,7 @@ from http import HTTPStatus
 
 import grpc
 
-from inferometer.agent.protocol.status import ERROR_CLASS_KEY, STATUS_CODES
+from inferometer.agent.protocol.status import ERROR_CLASS_KEY, code_of
 from inferometer.agent.protocol.status import one_line as status_message
 from inferometer.manifests.errors import one_line
 
@@ -54,11 +54,6 @@ class Incoming:
         self._chunks: bytearray | None = None
         self.keeps_open = True
         """Whether the connection can be used again, once the response is complete."""
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether any part of the response has arrived."""
-        return bool(self._pending or self._parts or self._head)
 
     def feed(self, data: bytes) -> bool:
         """Receives data; returns whether the response is complete.
@@ -160,26 +155,6 @@ class Response:
 
 
 _Code = grpc.StatusCode
-_CODES = {
-    400: _Code.INVALID_ARGUMENT,
-    401: _Code.UNAUTHENTICATED,
-    403: _Code.PERMISSION_DENIED,
-    404: _Code.NOT_FOUND,
-    405: _Code.UNIMPLEMENTED,
-    408: _Code.DEADLINE_EXCEEDED,
-    409: _Code.ALREADY_EXISTS,
-    413: _Code.INVALID_ARGUMENT,
-    415: _Code.INVALID_ARGUMENT,
-    422: _Code.INVALID_ARGUMENT,
-    429: _Code.RESOURCE_EXHAUSTED,
-    499: _Code.CANCELLED,
-    500: _Code.INTERNAL,
-    501: _Code.UNIMPLEMENTED,
-    502: _Code.UNAVAILABLE,
-    503: _Code.UNAVAILABLE,
-    504: _Code.DEADLINE_EXCEEDED,
-}
-_OF_CLASS = {kind.__name__: code for kind, code in STATUS_CODES.items()}
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _TLS_ALERT = b"\x15\x03"
 _CLOSED_AT_ONCE = "failed to connect: the connection was closed"
@@ -207,8 +182,7 @@ class HttpFailure(grpc.RpcError):
 
 def of_response(response: Response) -> HttpFailure:
     """Returns the failure that a response without success is."""
-    code = _OF_CLASS.get(response.headers.get(ERROR_CLASS_KEY, ""))
-    code = code or _CODES.get(response.status, _Code.INTERNAL if response.status >= 500 else _Code.UNKNOWN)
+    code = code_of(response.status, response.headers.get(ERROR_CLASS_KEY, ""))
     return HttpFailure(code, status_message(_text_of(response)), response.status)
 
 
@@ -233,7 +207,7 @@ def late() -> HttpFailure:
     return HttpFailure(_Code.DEADLINE_EXCEEDED, "not answered in time")
 
 
-def of_connecting(error: OSError) -> HttpFailure:
+def of_connecting(error: OSError | UnicodeError) -> HttpFailure:
     """Returns the failure of a connection that could not be made."""
     if isinstance(error, ssl.SSLCertVerificationError):
         is_name = "mismatch" in error.verify_message
@@ -246,7 +220,7 @@ def of_connecting(error: OSError) -> HttpFailure:
         details = _of_tls(error)
     elif isinstance(error, ConnectionRefusedError):
         details = "connection refused"
-    elif isinstance(error, socket.gaierror):
+    elif isinstance(error, socket.gaierror | UnicodeError):
         details = "name resolution failed"
     elif isinstance(error, TimeoutError):
         details = "timed out"

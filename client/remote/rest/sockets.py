@@ -19,7 +19,6 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import cast
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.protocol.pem_files import read_authorities, read_identity
 from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.connection import CONNECT_TIMEOUT_S, ClientTls
@@ -79,10 +78,10 @@ class Endpoint:
                 plain.close()
                 raise
         except (OSError, UnicodeError) as error:  # the second of a name that is none
-            raise of_connecting(error if isinstance(error, OSError) else socket.gaierror()) from error
+            raise of_connecting(error) from error
 
 
-class Exchanges(Closeable):
+class Exchanges:
     """Sends requests and waits for their responses, over connections that it keeps. Thread-safe."""
 
     def __init__(self, endpoint: Endpoint, name: str) -> None:
@@ -239,7 +238,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Handles the established connection."""
         self.idle_since_s = time.monotonic()
-        self._flights.remember(self)
+        self._flights.connections.add(self)
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -282,7 +281,7 @@ class _Connection(asyncio.Protocol):
         transport, self.call = self._transport, None
         if incoming.keeps_open and transport is not None and not transport.get_write_buffer_size():
             self.idle_since_s = time.monotonic()
-            self._flights.give_back(self)
+            self._flights.idle.append(self)
         else:
             self._abort()
         call.answer(incoming.content)
@@ -301,13 +300,15 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-class Flights(Closeable):
+class Flights:
     """Sends requests to a server without waiting. Thread-safe. It has a thread until it is closed."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._idle: deque[_Connection] = deque()
-        self._connections: set[_Connection] = set()
+        self.idle: deque[_Connection] = deque()
+        """The connections for the next requests."""
+        self.connections: set[_Connection] = set()
+        """The open connections."""
         self._connecting: set[asyncio.Task[None]] = set()
         self._closed = False
         self._loop = asyncio.new_event_loop()
@@ -318,7 +319,7 @@ class Flights(Closeable):
         """Sends a request; ``timeout_s`` is how long the response may take."""
         call = HttpCall(None if timeout_s is None else time.monotonic() + timeout_s)
         try:
-            self._idle.pop().send(call, request)
+            self.idle.pop().send(call, request)
         except IndexError:
             if not self.later(self._connect_soon, call, request):
                 call.fail(lost())
@@ -340,25 +341,17 @@ class Flights(Closeable):
             return False
         return True
 
-    def give_back(self, connection: _Connection) -> None:
-        """Returns a connection to the pool for the next request."""
-        self._idle.append(connection)
-
     def withdraw(self, connection: _Connection) -> bool:
         """Removes an idle connection from the pool; returns whether it was still there."""
         try:
-            self._idle.remove(connection)
+            self.idle.remove(connection)
         except ValueError:
             return False
         return True
 
-    def remember(self, connection: _Connection) -> None:
-        """Registers an open connection."""
-        self._connections.add(connection)
-
     def forget(self, connection: _Connection) -> None:
         """Removes a closed connection."""
-        self._connections.discard(connection)
+        self.connections.discard(connection)
         self.withdraw(connection)
 
     def _run(self) -> None:
@@ -371,20 +364,20 @@ class Flights(Closeable):
 
     def _check(self) -> None:
         now_s = time.monotonic()
-        for connection in tuple(self._connections):
+        for connection in tuple(self.connections):
             connection.check(now_s)
         self._loop.call_later(_CHECK_S, self._check)
 
     def _stop(self) -> None:
         for task in self._connecting:
             task.cancel()
-        for connection in tuple(self._connections):
+        for connection in tuple(self.connections):
             connection.drop()
         self._loop.create_task(self._end())
 
     async def _end(self) -> None:
         await asyncio.gather(*self._connecting, return_exceptions=True)
-        while self._connections:
+        while self.connections:
             await asyncio.sleep(0)
         self._loop.stop()
 
@@ -405,13 +398,13 @@ class Flights(Closeable):
         except asyncio.TimeoutError:
             call.fail(of_connecting(TimeoutError()))
         except (OSError, UnicodeError) as error:
-            call.fail(of_connecting(error if isinstance(error, OSError) else socket.gaierror()))
+            call.fail(of_connecting(error))
         except asyncio.CancelledError:
             call.fail(lost())
             raise
         else:
             if call.done():
-                self.give_back(connection)
+                self.idle.append(connection)
             else:
                 connection.send(call, request)
 

@@ -9,8 +9,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import BatchResult, Classifications, Predictions
+from inferometer.agent.inference.results import BatchResult
 from inferometer.agent.preprocessing.inputs import Input
+from inferometer.agent.tasks.predictions import Classifications, Predictions
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from inferometer.agent.artifacts.files import ArtifactCache
-from inferometer.agent.tracing.exporting import process_resource
+from inferometer.agent.hardware.environment import process_resource
 from inferometer.agent.tracing.recorder import (
     SpanKind,
     SpanRecorder,
@@ -26,7 +26,7 @@ from inferometer.agent.tracing.recorder import (
 )
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.evaluation import Evaluation, M, Status, TraceSummary
+from inferometer.evaluators.evaluation import Evaluation, M, Status, SystemUnderTest, TraceSummary
 from inferometer.evaluators.jobs.job import DatasetChoice, Job, JobCallbacks, JobPart, JobResources, JobStart
 from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
@@ -43,7 +43,6 @@ from inferometer.evaluators.reports.base import (
     Value,
     describe_names,
 )
-from inferometer.evaluators.system import SystemUnderTest
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, InferometerError
 

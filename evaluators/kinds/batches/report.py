@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from inferometer.agent.hardware.environment import DeviceKind
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import DeviceKind, Weights
 from inferometer.agent.inference.results import LOCAL_AGENT
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.intervals import AUTOCORRELATION_TIMES, Interval

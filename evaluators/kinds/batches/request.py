@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,8 @@ class BatchOptions:
 
     def _check_length(self) -> None:
         duration_s, target, budget_s = self.min_duration_s, self.target_ci_percent, self.time_budget_s
+        if not all(each is None or isinstance(each, Real) for each in (duration_s, target, budget_s)):
+            return  # check_options says so
         if not (math.isfinite(duration_s) and duration_s >= 0):
             raise ConfigurationError(f"min_duration is {duration_s}; it must be a finite number of seconds")
         if target is not None and not 0 < target <= 100:

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.results import (
     LOCAL_AGENT,
     BatchResult,
     InputFailure,
-    Predictions,
     Stage,
     SystemDescription,
 )
+from inferometer.agent.tasks.predictions import Predictions
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.evaluators.datasets.base import Dataset, Sample
-from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, utc_now
 from inferometer.evaluators.kinds.batches.accuracy import predicted_samples
 from inferometer.evaluators.kinds.batches.measurement import (
     Accuracy,
@@ -33,7 +33,6 @@ from inferometer.evaluators.kinds.batches.measurement import (
     LengthPlan,
 )
 from inferometer.evaluators.kinds.batches.request import BatchOptions
-from inferometer.evaluators.system import SystemUnderTest
 from inferometer.evaluators.tasks.classification import ClassificationMetric
 from inferometer.evaluators.tasks.metric import METRICS, TaskMetric
 from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted

@@ -25,7 +25,7 @@ from inferometer.evaluators.kinds.ingestion.request import FRAMEWORK, KEPT, Inge
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
 from inferometer.evaluators.loading.framework_readers import open_framework_reader
 from inferometer.evaluators.loading.loader import DataOptions, LoadedBatch, Loader
-from inferometer.evaluators.loading.page_cache import CacheBefore, before_reading
+from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
 from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted
 
 
@@ -207,7 +207,7 @@ def _run(
     description: SystemDescription,
     loader: Loader,
     dataset: Dataset,
-    cache: CacheBefore,
+    cache: CachedShare,
     callbacks: JobCallbacks[Progress],
 ) -> Evaluation[IngestionMeasurement]:
     """Announces the loading, and loads under the watch of the machine's conditions."""

@@ -35,11 +35,13 @@ from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
+    NS_PER_US,
     STATUS_COLUMN,
     Column,
     Report,
     Row,
     describe,
+    in_us,
     time_columns,
     time_values,
 )
@@ -93,7 +95,6 @@ class IngestionDocuments:
 
 
 _NS_PER_MS = 1_000_000
-_NS_PER_US = 1000
 _BYTES_PER_MB = 1_000_000
 
 
@@ -149,7 +150,7 @@ def _sample(measured: IngestionMeasurement, summary: IngestionSummary) -> str:
         return (
             "not known: the framework's iterator does not tell" if measured.data.reader != "own" else "none"
         )
-    read_us, preprocess_us = (each / _NS_PER_US for each in (summary.read_ns, summary.preprocess_ns))
+    read_us, preprocess_us = (each / NS_PER_US for each in (summary.read_ns, summary.preprocess_ns))
     busy = "" if summary.busy is None else f"; {100 * summary.busy:.1f} % of the workers' time"
     return f"read {read_us:.1f}  preprocess {preprocess_us:.1f}  us, means in the thread that does so{busy}"
 
@@ -225,8 +226,8 @@ class IngestionReport(Report[IngestionMeasurement]):
                 "samples_per_s_high": high,
                 "bytes_per_s": summary.bytes_per_s,
                 **time_values("wait_ms", summary, _FIGURES, _WITH_INTERVAL),
-                "read_us": _in_us(summary.read_ns),
-                "preprocess_us": _in_us(summary.preprocess_ns),
+                "read_us": in_us(summary.read_ns),
+                "preprocess_us": in_us(summary.preprocess_ns),
                 "busy": summary.busy,
                 "contradiction": summary.contradiction or None,
                 "cached_before": data.cached_before,
@@ -236,10 +237,6 @@ class IngestionReport(Report[IngestionMeasurement]):
                 "failed_inputs": len(measured.failures),
                 "dataset_name": evaluation.dataset.name,
             }
-
-
-def _in_us(duration_ns: float | None) -> float | None:
-    return None if duration_ns is None else duration_ns / _NS_PER_US
 
 
 _WAIT = "wait for a batch"
@@ -270,7 +267,7 @@ class IngestionPlot(Plot[IngestionMeasurement]):
         )
 
     def _charts(self, evaluation: Evaluation[IngestionMeasurement]) -> Iterator[PointChart]:
-        waits_us = evaluation.measurement.times.whole_ns / _NS_PER_US
+        waits_us = evaluation.measurement.times.whole_ns / NS_PER_US
         scale, unit = time_unit(float(waits_us.max()))
         values = (waits_us / scale).tolist()
         kept = thinned([(float(place), value) for place, value in enumerate(values)], self._most_points)

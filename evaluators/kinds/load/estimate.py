@@ -7,8 +7,10 @@ Late queries are bursty, so their number varies by more than chance would make i
 of time, longer than most bursts, and a logistic curve of the share against ln(rate) is fitted to the counts
 (quasi-binomial regression by iteratively reweighted least squares, McCullagh and Nelder 1989). The rate is
 where the curve crosses the allowed share; its error is that of the curve, brought to the rate by the delta
-method: the larger of what the slices' overdispersion gives, one for all, and of the sandwich, which lets
-slices at high rates vary more.
+method: the largest of what the slices' overdispersion gives, one for all, of the sandwich, which lets slices
+at high rates vary more, and of the sandwich over whole probes (Liang and Zeger, "Longitudinal data analysis
+using generalized linear models", Biometrika 73, 1986), whose slices share a connection and a state of the
+machine, and the queue that one leaves to the next.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ _LEAST_SLOPE = 1.0
 _USUAL_SLOPE = 12.0
 _USUAL_SLOPE_SD = 12.0
 _ROUNDS = 60
+_PARAMETERS = 2
 _CLOSE = 1e-9
 _FARTHEST_LOG = math.log(1.5)
 
@@ -51,11 +54,13 @@ class Counts:
         rate_qps: float64, one per slice; the requested rate.
         queries: float64; the queries due in it, above 0.
         late: float64; those later than the bound, or without a right answer.
+        probe: int64; the number of its probe. None if each is a probe of its own.
     """
 
     rate_qps: NDArray[np.float64]
     queries: NDArray[np.float64]
     late: NDArray[np.float64]
+    probe: NDArray[np.int64] | None = None
 
     @classmethod
     def of(cls, probe: Probe, bound_ns: int) -> Counts:
@@ -75,31 +80,36 @@ class Counts:
     def joined(cls, several: Sequence[Counts]) -> Counts:
         """Returns the slices of several as one; of none, no slice."""
         none = np.empty(0)
-        return cls(*(np.concatenate([none, *(getattr(c, name) for c in several)]) for name in cls.__slots__))
+        rate_qps, queries, late = (
+            np.concatenate([none, *(getattr(each, name) for each in several)])
+            for name in ("rate_qps", "queries", "late")
+        )
+        return cls(
+            rate_qps, queries, late, np.repeat(np.arange(len(several)), [len(c.late) for c in several])
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LateFractionRoot:
-    """The rate at which the fraction of late queries is the allowed one, and the standard error of its log.
+    """The rate at which the fraction of late queries is the allowed one.
 
-    ``slope`` is the growth of the log of the odds with the log of the rate. A 95 % interval reaches
-    ``t_quantile`` standard errors to either side.
+    ``log_half`` is half of the 95 % interval of its log, ``slope`` the growth of the log of the odds with the
+    log of the rate.
     """
 
     rate_qps: float
-    log_error: float
+    log_half: float
     slope: float
-    t_quantile: float
 
     @property
     def low_qps(self) -> float:
         """The lower end of the 95 % interval."""
-        return self.rate_qps * math.exp(-self.t_quantile * self.log_error)
+        return self.rate_qps * math.exp(-self.log_half)
 
     @property
     def high_qps(self) -> float:
         """The upper end."""
-        return self.rate_qps * math.exp(min(self.t_quantile * self.log_error, 50.0))
+        return self.rate_qps * math.exp(min(self.log_half, 50.0))
 
 
 def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot | None:
@@ -122,21 +132,28 @@ def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot
     share = _shares(x @ beta)
     scores = (counts.late - counts.queries * share)[:, None] * x
     inverse = np.linalg.inv(curvature)
-    sandwich = inverse @ (scores.T @ scores) @ inverse * slices / (slices - 2)
-    overdispersed = inverse * _spread(counts, share)
     intercept, slope = float(beta[0]), float(beta[1])
     wanted = math.log(late_fraction / (1 - late_fraction))
     at = (wanted - intercept) / slope
     if not abs(at) <= _FARTHEST_LOG + float(np.ptp(x[:, 1])) / 2:
         return None
-    gradient = np.array([-1 / slope, -at / slope])
-    variance = max(float(gradient @ covariance @ gradient) for covariance in (sandwich, overdispersed))
-    return LateFractionRoot(
-        rate_qps=centre * math.exp(at),
-        log_error=math.sqrt(variance),
-        slope=slope,
-        t_quantile=t_quantile_95(slices - 2),
-    )
+    gradient = inverse @ np.array([-1 / slope, -at / slope])
+    overdispersed = float(gradient @ curvature @ gradient) * _spread(counts, share)
+    halves = [t_quantile_95(slices - 2) * math.sqrt(overdispersed), _sandwich_half(scores @ gradient)]
+    if counts.probe is not None and len(sums := _sums(scores @ gradient, counts.probe)) > _PARAMETERS:
+        halves.append(_sandwich_half(sums))
+    return LateFractionRoot(rate_qps=centre * math.exp(at), log_half=max(halves), slope=slope)
+
+
+def _sandwich_half(influence: NDArray[np.float64]) -> float:
+    """Returns half of a 95 % interval, of how far each of n independent parts moves the result."""
+    degrees = len(influence) - _PARAMETERS
+    return t_quantile_95(degrees) * math.sqrt(float((influence**2).sum()) * len(influence) / degrees)
+
+
+def _sums(values: NDArray[np.float64], groups: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns the sum of the values of each group that has some."""
+    return np.bincount(np.unique(groups, return_inverse=True)[1], values).astype(np.float64)
 
 
 def _fitted(x: NDArray[np.float64], counts: Counts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

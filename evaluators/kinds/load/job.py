@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.session import open_preprocessor
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
+from inferometer.agent.preprocessing.inputs import MAX_PIXELS
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
-from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, utc_now
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobPart, JobResources, JobStart, Notify, Shown
 from inferometer.evaluators.jobs.options import LATENCY_BOUND_MS, SPARE_CORES
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
@@ -55,7 +55,6 @@ from inferometer.evaluators.load.target import (
 from inferometer.evaluators.load.validity import lag_in_percentiles
 from inferometer.evaluators.mlperf.run import MlperfWork
 from inferometer.evaluators.reports.output_file import OutputFile
-from inferometer.evaluators.system import SystemUnderTest
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, EvaluationInterrupted
 from inferometer.manifests.schema import ModelManifest
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from inferometer.agent import __version__
 from inferometer.agent.hardware.conditions import GpuReader, read_counters
-from inferometer.agent.hardware.environment import Environment, default_threads, read_environment
-from inferometer.agent.inference.predictor import Precision
+from inferometer.agent.hardware.environment import Environment, Precision, default_threads, read_environment
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.operators.operator import RunnerOptions
@@ -51,14 +50,8 @@ from inferometer.manifests.errors import (
     EvaluationInterrupted,
     FrameworkUnavailableError,
 )
-from inferometer.manifests.schema import (
-    FrameworkRequirement,
-    ModelFiles,
-    ModelManifest,
-    ModelOutput,
-    TensorInput,
-    TensorParameters,
-)
+from inferometer.manifests.inputs import TensorInput, TensorParameters
+from inferometer.manifests.schema import FrameworkRequirement, ModelFiles, ModelManifest, ModelOutput
 
 JOURNAL = "operators"
 """The folder in the data directory that keeps the rows of a run in progress, and the machine's peaks."""

@@ -39,7 +39,7 @@ from inferometer.evaluators.kinds.operators.measurement import (
     Stop,
 )
 from inferometer.evaluators.kinds.operators.options import Cache, Mode, OperatorOptions
-from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines
+from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines, parameter_text
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.traces import SpanSource
 from inferometer.evaluators.store.values import (
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from inferometer.evaluators.comparing.verdict import RunTimes
 
 
+_OWN = "own"
 _APART = {"shapes", "parameters", "times_ns", "correctness"}
 _KNOWN = (
     *("dtype", "cache", "seed", "values"),
@@ -138,7 +139,7 @@ def _parameter(value: ParameterValue | list[int]) -> ParameterValue:
     return _shape(value) if isinstance(value, list) else value
 
 
-def words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
+def _words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
     """Yields the operators and the options; of several own sizes, only the operators."""
     measured, system = evaluation.measurement, evaluation.system
     rows = measured.rows
@@ -158,22 +159,11 @@ def words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
     yield from words(asdict(options) | {"target_percent": options.target_percent or 0}, OperatorOptions)
 
 
-def unrepeated_sizes(measurement: OperatorMeasurement) -> bool:
-    """Returns whether there are own sizes that the command does not name."""
-    return OWN in {row.preset for row in measurement.rows} and not _own_case(measurement.rows)
-
-
-OWN = "own"
-
-
 def _sizes(rows: tuple[OperatorRow, ...]) -> Iterator[str]:
     if row := _own_case(rows):
         given = operators()[row.operator].given
-        yield from (f"--input={name}={_joined(row.shapes[name])}" for name in given)
-        yield from (
-            f"--param={name}={_joined(value) if isinstance(value, tuple) else str(value).lower()}"
-            for name, value in row.parameters.items()
-        )
+        yield from (f"--input={name}={parameter_text(row.shapes[name])}" for name in given)
+        yield from (f"--param={name}={parameter_text(value)}" for name, value in row.parameters.items())
         return
     known = [each.value for each in Preset]
     presets = dict.fromkeys(row.preset for row in rows if row.preset in known)
@@ -184,16 +174,12 @@ def _sizes(rows: tuple[OperatorRow, ...]) -> Iterator[str]:
 def _own_case(rows: tuple[OperatorRow, ...]) -> OperatorRow | None:
     """Returns the row of the only case, if its sizes are a user's own; None otherwise."""
     cases = {row.key[:3] for row in rows}
-    return rows[0] if len(cases) == 1 and rows[0].preset == OWN and rows[0].operator in operators() else None
+    return rows[0] if len(cases) == 1 and rows[0].preset == _OWN and rows[0].operator in operators() else None
 
 
-def _joined(sizes: tuple[int, ...]) -> str:
-    return ",".join(map(str, sizes))
-
-
-MOST_ROWS = 30
+_MOST_ROWS = 30
 """The rows of bars that fit into a picture together with the roofline."""
-MOST_POINTS = 60
+_MOST_POINTS = 60
 _ROOF = "roof of this machine"
 _CASE = ("operator", "inputs", "parameters", "mode")
 _WHERE = ("dtype", "cache", "device", "threads", "hostname")
@@ -213,7 +199,7 @@ class OperatorsPlot(Plot[OperatorMeasurement]):
         most_points: The points of the roofline beyond which those of a framework have one tooltip together.
     """
 
-    def __init__(self, most_points: int = MOST_POINTS) -> None:
+    def __init__(self, most_points: int = _MOST_POINTS) -> None:
         self._most_points = most_points
 
     def shows(self, row: Row) -> bool:
@@ -323,7 +309,7 @@ def _side_by_side(rows: Sequence[Row], series_of: Mapping[int, str]) -> tuple[Ba
     if not compared:
         return _times(list(cases.values()), series_of)
     compared.sort(key=_slowest, reverse=True)
-    shown = compared[:MOST_ROWS]
+    shown = compared[:_MOST_ROWS]
     lines = tuple(
         _bars(of_one, series_of, {id(row): _relative(row, of_one) for row in of_one}) for of_one in shown
     )
@@ -336,7 +322,7 @@ def _side_by_side(rows: Sequence[Row], series_of: Mapping[int, str]) -> tuple[Ba
 def _times(cases: Sequence[Sequence[Row]], series_of: Mapping[int, str]) -> tuple[BarChart, tuple[str, ...]]:
     """Returns the times themselves, where nothing was measured twice."""
     ordered = sorted(cases, key=lambda of_one: number(of_one[0]["p50_us"]), reverse=True)
-    shown = ordered[:MOST_ROWS]
+    shown = ordered[:_MOST_ROWS]
     scale, unit = time_unit(max(number(row["p50_us"]) for of_one in shown for row in of_one))
     lines = tuple(
         _bars(of_one, series_of, {id(row): number(row["p50_us"]) / scale for row in of_one})
@@ -413,8 +399,10 @@ class OperatorsKind(Kind[OperatorMeasurement]):
 
     def again(self, evaluation: Evaluation[OperatorMeasurement]) -> Again:
         own = "It had sizes of its own for several cases, which --cases=FILE.yaml gives."
-        notes = (own,) if unrepeated_sizes(evaluation.measurement) else ()
-        return Again(("op", "run", *words_again(evaluation)), notes)
+        rows = evaluation.measurement.rows
+        unnamed = _OWN in {row.preset for row in rows} and not _own_case(rows)
+        notes = (own,) if unnamed else ()
+        return Again(("op", "run", *_words_again(evaluation)), notes)
 
     def unfit(self, measurement: OperatorMeasurement) -> str:
         return ""

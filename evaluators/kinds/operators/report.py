@@ -6,7 +6,7 @@ The figures of one operator's rows are the times of a run with their interval, r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -30,6 +30,7 @@ from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.summary import interval_over
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
+    NS_PER_US,
     STABILITY_COLUMN,
     Column,
     Report,
@@ -37,6 +38,7 @@ from inferometer.evaluators.reports.base import (
     Value,
     describe_names,
     in_ms,
+    in_us,
 )
 from inferometer.evaluators.statistics import carried_percentile, percentile
 
@@ -167,7 +169,6 @@ def _bound(intensity: float | None, peak: MachinePeak | None) -> Bound | None:
     return Bound.COMPUTE if intensity * peak.bytes_per_s >= peak.flops_per_s else Bound.MEMORY
 
 
-_NS_PER_US = 1000
 _GIGA = 1e9
 _WORST_FIRST = (RowStatus.FAILED, RowStatus.WRONG, RowStatus.MISSING, RowStatus.MEASURED)
 
@@ -207,10 +208,11 @@ def shapes_text(shapes: Mapping[str, Shape]) -> str:
 
 def parameters_text(parameters: Mapping[str, ParameterValue]) -> str:
     """Returns parameters by name as ``kernel=3,3 stride=1``."""
-    return " ".join(f"{name}={_parameter_text(value)}" for name, value in parameters.items())
+    return " ".join(f"{name}={parameter_text(value)}" for name, value in parameters.items())
 
 
-def _parameter_text(value: ParameterValue) -> str:
+def parameter_text(value: ParameterValue) -> str:
+    """Returns a parameter as an option has it, such as ``3,3`` or ``true``."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -324,39 +326,30 @@ def _asked(reported: ReportedOperator) -> dict[str, Value]:
     }
 
 
-_NO_FIGURES: Mapping[str, Value] = dict.fromkeys(
-    (
-        *("p50_us", "p50_us_low", "p50_us_high", "mean_us", "p90_us", "p99_us", "floor_us"),
-        *("gflops_per_s", "flops_share", "gbytes_per_s", "bytes_share", "intensity", "bound"),
-        *("block", "runs", "near_floor", "peak_memory_bytes", "processes"),
-    )
-)
+_FIGURES: Mapping[str, Callable[[OperatorSummary], Value]] = {
+    "p50_us": lambda summary: in_us(summary.p50_ns),
+    "p50_us_low": lambda summary: in_us(summary.interval.low) if summary.interval else None,
+    "p50_us_high": lambda summary: in_us(summary.interval.high) if summary.interval else None,
+    "mean_us": lambda summary: in_us(summary.mean_ns),
+    "p90_us": lambda summary: in_us(summary.p90_ns),
+    "p99_us": lambda summary: in_us(summary.p99_ns),
+    "gflops_per_s": lambda summary: _in_giga(summary.flops_per_s),
+    "flops_share": lambda summary: summary.flops_share,
+    "gbytes_per_s": lambda summary: _in_giga(summary.bytes_per_s),
+    "bytes_share": lambda summary: summary.bytes_share,
+    "intensity": lambda summary: summary.arithmetic_intensity,
+    "bound": lambda summary: summary.bound.value if summary.bound else None,
+    "block": lambda summary: summary.block,
+    "runs": lambda summary: summary.runs,
+    "floor_us": lambda summary: in_us(summary.floor_ns),
+    "near_floor": lambda summary: summary.near_floor,
+    "peak_memory_bytes": lambda summary: summary.peak_memory_bytes,
+    "processes": lambda summary: summary.processes,
+}
 
 
 def _figures(summary: OperatorSummary | None) -> Mapping[str, Value]:
-    if summary is None:
-        return _NO_FIGURES
-    low, high = summary.interval or (None, None)
-    return {
-        "p50_us": _in_us(summary.p50_ns),
-        "p50_us_low": _in_us(low),
-        "p50_us_high": _in_us(high),
-        "mean_us": _in_us(summary.mean_ns),
-        "p90_us": _in_us(summary.p90_ns),
-        "p99_us": _in_us(summary.p99_ns),
-        "gflops_per_s": _in_giga(summary.flops_per_s),
-        "flops_share": summary.flops_share,
-        "gbytes_per_s": _in_giga(summary.bytes_per_s),
-        "bytes_share": summary.bytes_share,
-        "intensity": summary.arithmetic_intensity,
-        "bound": summary.bound.value if summary.bound else None,
-        "block": summary.block,
-        "runs": summary.runs,
-        "floor_us": _in_us(summary.floor_ns),
-        "near_floor": summary.near_floor,
-        "peak_memory_bytes": summary.peak_memory_bytes,
-        "processes": summary.processes,
-    }
+    return {name: None if summary is None else figure(summary) for name, figure in _FIGURES.items()}
 
 
 def _outcome(reported: ReportedOperator) -> dict[str, Value]:
@@ -374,10 +367,6 @@ def _outcome(reported: ReportedOperator) -> dict[str, Value]:
         "reason": told.reason or None,
         "stop": told.stop.value if told.stop else None,
     }
-
-
-def _in_us(duration_ns: float | None) -> float | None:
-    return None if duration_ns is None else duration_ns / _NS_PER_US
 
 
 def _in_giga(rate: float | None) -> float | None:
@@ -489,10 +478,10 @@ def _row_text(reported: ReportedOperator) -> str:
         return f"{what}: {row.status.value}: {row.reason}"
     ends = ""
     if summary.interval is not None:
-        low, high = (end / _NS_PER_US for end in summary.interval)
+        low, high = (end / NS_PER_US for end in summary.interval)
         ends = f" [{low:.3f}, {high:.3f}]"
     rate = "" if summary.flops_per_s is None else f", {summary.flops_per_s / _GIGA:.2f} GFLOP/s"
     rate += "" if summary.bytes_per_s is None else f", {summary.bytes_per_s / _GIGA:.2f} GB/s"
     floor = ", near the harness's floor" if summary.near_floor else ""
     failed = f"; {row.status.value}: {row.reason}" if row.reason else ""
-    return f"{what}: p50 {summary.p50_ns / _NS_PER_US:.3f}{ends} us{rate}{floor}{failed}"
+    return f"{what}: p50 {summary.p50_ns / NS_PER_US:.3f}{ends} us{rate}{floor}{failed}"

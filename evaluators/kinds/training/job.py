@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inferometer.agent.hardware.environment import Device
-from inferometer.agent.inference.predictor import Precision, PredictorOptions, Weights
+from inferometer.agent.hardware.environment import Device, Precision, PredictorOptions, Weights
 from inferometer.agent.inference.results import InputFailure, SystemDescription, with_labels
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
@@ -39,7 +38,7 @@ from inferometer.evaluators.kinds.training.request import SYNTHETIC, RankRequest
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
 from inferometer.evaluators.loading.dataset_loader import UNLABELLED, DatasetLoader, SyntheticLoader
 from inferometer.evaluators.loading.loader import Loader, LoaderOptions
-from inferometer.evaluators.loading.page_cache import CacheBefore, before_reading
+from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
 from inferometer.manifests.errors import ConfigurationError, DatasetError, OutputError
 from inferometer.manifests.schema import Loss, ModelManifest
 
@@ -125,7 +124,7 @@ class _Sources:
 
     training: Dataset | None
     validation: Dataset | None
-    cache: CacheBefore | None = None
+    cache: CachedShare | None = None
 
 
 def train(

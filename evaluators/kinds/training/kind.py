@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.hardware.environment import DeviceKind
-from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
 from inferometer.agent.inference.results import InputFailure
 from inferometer.evaluators.comparing.verdict import RunTimes
 from inferometer.evaluators.drawing.charts import (

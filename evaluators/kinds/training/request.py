@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from inferometer.evaluators.datasets.base import Dataset
     from inferometer.evaluators.jobs.job import SystemRequest
     from inferometer.evaluators.loading.loader import DataOptions, LoaderOptions
-    from inferometer.evaluators.loading.page_cache import CacheBefore
+    from inferometer.evaluators.loading.page_cache import CachedShare
     from inferometer.manifests.catalog import Catalog
 
 SYNTHETIC = "synthetic"
@@ -178,7 +178,7 @@ class TrainingData:
             return options
         return replace(options, workers=self.workers, processes=self.processes, prefetch=self.prefetch)
 
-    def kept(self, backend: str, cache: CacheBefore | None, **more: Any) -> DataOptions:
+    def kept(self, backend: str, cache: CachedShare | None, **more: Any) -> DataOptions:
         """Returns what an evaluation keeps of the data, of a format, with the page cache before."""
         from inferometer.evaluators.loading.loader import DataOptions
 

@@ -22,36 +22,22 @@ from inferometer.evaluators.traces.layers import Layer
 
 _Part: TypeAlias = tuple[str, Mapping[str, Any]]
 _UNARY = {
-    "relu": "relu",
-    "sigmoid": "sigmoid",
-    "tanh": "tanh",
+    **{name: name for name in ("relu", "sigmoid", "tanh", "exp", "log", "softmax", "log_softmax")},
     "Flatten": "flatten",
-    "exp": "exp",
-    "log": "log",
+    "BatchNorm": "batch_norm",
+    "LayerNorm": "layer_norm",
 }
 _ACTIVATIONS = {
-    "relu": "relu",
-    "sigmoid": "sigmoid",
-    "tanh": "tanh",
+    **{name: name for name in ("relu", "sigmoid", "tanh", "softsign")},
     "softrelu": "softplus",
-    "softsign": "softsign",
 }
 _LEAKY = {"leaky": "leaky_relu", "elu": "elu", "selu": "selu", "gelu": "gelu"}
+_ARITHMETIC = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide"}
 _BINARY = {
-    **{
-        f"{form}_{name}": operator
-        for form in ("elemwise", "broadcast")
-        for name, operator in (
-            ("add", "add"),
-            ("sub", "subtract"),
-            ("mul", "multiply"),
-            ("div", "divide"),
-        )
-    },
-    **{
-        f"_{name}": name_
-        for name, name_ in (("plus", "add"), ("minus", "subtract"), ("Plus", "add"), ("Minus", "subtract"))
-    },
+    **{f"elemwise_{name}": operator for name, operator in _ARITHMETIC.items()},
+    **{f"broadcast_{name}": operator for name, operator in _ARITHMETIC.items()},
+    **dict.fromkeys(("_plus", "_Plus"), "add"),
+    **dict.fromkeys(("_minus", "_Minus"), "subtract"),
 }
 
 
@@ -132,15 +118,12 @@ def _pooling(data: Shape, given: Mapping[str, Any]) -> OwnCase:
 
 
 def _unary_name(name: str, given: Mapping[str, Any]) -> str:
-    found = {
-        "Activation": _ACTIVATIONS.get(given.get("act_type", "")),
-        "LeakyReLU": _LEAKY.get(given.get("act_type", "leaky")),
-        "BatchNorm": "batch_norm",
-        "LayerNorm": "layer_norm",
-        "softmax": "softmax",
-        "log_softmax": "log_softmax",
-        **_UNARY,
-    }.get(name)
+    if name == "Activation":
+        found = _ACTIVATIONS.get(given.get("act_type", ""))
+    elif name == "LeakyReLU":
+        found = _LEAKY.get(given.get("act_type", "leaky"))
+    else:
+        found = _UNARY.get(name)
     if found is None:
         raise NoRowError("the table has no such operator")
     return found

@@ -138,13 +138,10 @@ def _adaptive(kind: str) -> Reader:
     return read
 
 
-def _on_axis(operator: str, position: int = 1) -> Reader:
-    def read(layer: Layer) -> OwnCase:
-        return OwnCase(
-            operator, {"data": shapes_of(layer.input_shapes)[0]}, {"axis": _argument(layer, position)}
-        )
-
-    return read
+def _on_axis(operator: str) -> Reader:
+    return lambda layer: OwnCase(
+        operator, {"data": shapes_of(layer.input_shapes)[0]}, {"axis": _argument(layer, 1)}
+    )
 
 
 def _unary(operator: str) -> Reader:
@@ -230,7 +227,7 @@ def _readers() -> Mapping[str, Callable[[Layer], OwnCase]]:
     return found
 
 
-READERS = _readers()
+_READERS = _readers()
 """By the operator's name in ATen."""
 
 
@@ -239,6 +236,6 @@ def read(layer: Layer) -> OwnCase:
     name = layer.type.removeprefix("aten::")
     if name in _NOTHING:
         raise NoRowError("it computes nothing")
-    if name not in READERS:
+    if name not in _READERS:
         raise NoRowError("the table has no such operator")
-    return READERS[name](layer)
+    return _READERS[name](layer)

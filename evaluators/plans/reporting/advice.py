@@ -6,16 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Rule, plural, readable
+from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Rule, plural
 from inferometer.evaluators.plans.cells import CELL, Cell, Run
 from inferometer.evaluators.plans.reporting.cases import CASE, Case, Figure, figure_columns, ratio, scaled
 from inferometer.evaluators.plans.reporting.scaling import (
     Quantity,
+    by_count,
     count_of,
     one_figure,
     quantity_of,
     rate_of,
     varying,
+    whole,
 )
 from inferometer.evaluators.plans.reporting.tables import (
     DOUBTS,
@@ -24,11 +26,11 @@ from inferometer.evaluators.plans.reporting.tables import (
     check_dimensions,
     dimension_columns,
     drawing_of,
+    figure_text,
     figure_values,
     interval_columns,
     is_far,
     lines_through,
-    mixed,
     notes_on,
     place_of,
     point_series,
@@ -62,14 +64,12 @@ class DeviceGroup:
     """Cases that are equal except for where they ran: on numbers of cores, and on a GPU.
 
     Attributes:
-        dimensions: The dimensions that the cases share.
         cpu: The case of each number of cores, sorted.
         rates: The rates of these cases.
         gpu: The fastest case on a GPU.
         gpu_rate: The rate of that case.
     """
 
-    dimensions: Mapping[str, Value]
     cpu: Mapping[float, Case]
     rates: Mapping[float, Figure]
     gpu: Case
@@ -127,33 +127,18 @@ def failed_on_gpu(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> tup
     )
 
 
-def on_one_gpu(case: Case) -> bool:
-    """Returns whether a case on a GPU used only one GPU, as far as this is known."""
-    return all((count_of(case, name) or 1) == 1 for name in _GPUS)
-
-
-def told_failed(failed: Sequence[Failed]) -> str:
+def _told_failed(failed: Sequence[Failed]) -> str:
     """Returns how many runs on a GPU are not complete, and why the first one is not."""
     first, count = failed[0], len(failed)
     are = "runs on a GPU are" if count > 1 else "run on a GPU is"
     return f"{count} {are} not complete, such as {first.key}: {first.reason}"
 
 
-def check_sides(cpu: Sequence[Case], one: Sequence[Case], gpus: int, failed: Sequence[Failed]) -> None:
-    """Raises ConfigurationError if there is nothing to compare.
-
-    Args:
-        cpu: The cases on the CPU.
-        one: The cases on one GPU.
-        gpus: The number of cases on any number of GPUs.
-        failed: The runs on a GPU that are not complete.
-
-    Raises:
-        ConfigurationError: One side has no case.
-    """
+def _check_sides(cpu: Sequence[Case], one: Sequence[Case], gpus: int, failed: Sequence[Failed]) -> None:
+    """Raises ConfigurationError unless there are cases on both; ``gpus`` are on any number of GPUs."""
     if not one:
         reason = "there is none on one GPU alone" if gpus else "there is none on a GPU"
-        told = f": {told_failed(failed)}" if failed and not gpus else "; add one to the plan, or run it"
+        told = f": {_told_failed(failed)}" if failed and not gpus else "; add one to the plan, or run it"
         raise ConfigurationError(
             f"the advice takes cells on a GPU beside those on the CPU, and {reason}{told}"
         )
@@ -163,14 +148,9 @@ def check_sides(cpu: Sequence[Case], one: Sequence[Case], gpus: int, failed: Seq
         )
 
 
-def cores_dimension(on_cpu: Sequence[Case]) -> str:
-    """Returns the dimension that counts the cores of cells on the CPU.
-
-    Raises:
-        ConfigurationError: No such dimension varies.
-    """
-    found = varying(on_cpu, _CORES)
-    if found:
+def _cores_dimension(on_cpu: Sequence[Case]) -> str:
+    """Returns the dimension that counts the cores; raises ConfigurationError if none varies."""
+    if found := varying(on_cpu, _CORES):
         return found[0]
     raise ConfigurationError(
         "the advice takes cells on the CPU with several numbers of threads or cores, and those have one; "
@@ -178,52 +158,37 @@ def cores_dimension(on_cpu: Sequence[Case]) -> str:
     )
 
 
-def rate_in(case: Case, figure: str) -> Figure | None:
+def _rate_in(case: Case, figure: str) -> Figure | None:
     """Returns the rate of a case from its time or rate; None if it has neither."""
     measured = case.figures.get(figure)
     return None if measured is None else rate_of(measured, quantity_of(figure))
 
 
-def equal_dimensions(cases: Sequence[Case], over: str) -> tuple[str, ...]:
+def _equal_dimensions(cases: Sequence[Case], over: str) -> tuple[str, ...]:
     """Returns the dimensions whose values are equal within a group."""
     names = dict.fromkeys(name for case in cases for name in (*case.cell.options, *CASE))
     return tuple(name for name in names if name not in _DEVICE and name != over and not name.startswith(CELL))
 
 
-def paired(
+def _paired(
     on_cpu: Sequence[Case], on_gpu: Sequence[Case], names: Sequence[str], over: str, figure: str
 ) -> Iterator[DeviceGroup]:
-    """Yields the groups that have cases on both sides.
-
-    Args:
-        on_cpu: The cases on the CPU; each has a rate.
-        on_gpu: Those on a GPU.
-        names: The dimensions that are equal in a group.
-        over: The dimension that counts the cores.
-        figure: The figure.
+    """Yields the groups, equal in the dimensions ``names``, that have cases on both sides.
 
     Raises:
         ConfigurationError: Two cases on the CPU have the same number of cores in a group.
     """
-    by_cores: dict[tuple[str, ...], dict[float, Case]] = {}
-    for case in on_cpu:
-        number = count_of(case, over)
-        if number is None or number <= 0:
-            continue
-        other = by_cores.setdefault(place_of(case, names), {}).setdefault(number, case)
-        if other is not case:
-            raise ConfigurationError(mixed(other, case, (*names, over)))
-    for place, cpu in by_cores.items():
+    counted = [case for case in on_cpu if (count_of(case, over) or 0) > 0]
+    for place, cpu in by_count(counted, names, over).items():
         gpus = [case for case in on_gpu if place_of(case, names) == place]
         if not gpus:
             continue
-        fastest = max(gpus, key=lambda case: _known(rate_in(case, figure)).value)
-        ordered = dict(sorted(cpu.items()))
-        rates = {number: _known(rate_in(case, figure)) for number, case in ordered.items()}
-        yield DeviceGroup(fastest.dimensions, ordered, rates, fastest, _known(rate_in(fastest, figure)))
+        fastest = max(gpus, key=lambda case: _known(_rate_in(case, figure)).value)
+        rates = {number: _known(_rate_in(case, figure)) for number, case in cpu.items()}
+        yield DeviceGroup(cpu, rates, fastest, _known(_rate_in(fastest, figure)))
 
 
-def unpaired(on_cpu: Sequence[Case], on_gpu: Sequence[Case], names: Sequence[str]) -> str:
+def _unpaired(on_cpu: Sequence[Case], on_gpu: Sequence[Case], names: Sequence[str]) -> str:
     """Returns why no case on a GPU has one on the CPU."""
     first, second = on_cpu[0], on_gpu[0]
     differing = [name for name in names if place_of(first, (name,)) != place_of(second, (name,))]
@@ -250,9 +215,9 @@ class Verdict(str, Enum):
     @classmethod
     def of(cls, even: Figure, cores_per_gpu: float) -> Verdict:
         """Returns the verdict: undecided where the interval of the break-even includes the price."""
-        if even.low is None or even.high is None or even.low <= cores_per_gpu <= even.high:
+        if even.ends is None or even.ends[0] <= cores_per_gpu <= even.ends[1]:
             return cls.UNDECIDED
-        return cls.WORTH if cores_per_gpu < even.low else cls.NOT_WORTH
+        return cls.WORTH if cores_per_gpu < even.ends[0] else cls.NOT_WORTH
 
 
 def gpu_advice(
@@ -278,18 +243,20 @@ def gpu_advice(
     Raises:
         ConfigurationError: There is nothing to compare, a name is wrong, or cases differ in something else.
     """
-    figure = one_figure(cases, values or [name for name in _RATES if _all_have(cases, name)][:1])
-    measured = [case for case in cases if rate_in(case, figure) is not None]
+    rates = [name for name in _RATES if all(name in case.figures for case in cases)]
+    figure = one_figure(cases, values or rates[:1])
+    measured = [case for case in cases if _rate_in(case, figure) is not None]
     on_cpu = [case for case in measured if case.dimensions.get("using_gpu") is False]
     on_gpu = [case for case in measured if case.dimensions.get("using_gpu") is True]
-    one = [case for case in on_gpu if on_one_gpu(case)]
-    check_sides(on_cpu, one, len(on_gpu), failed)
-    over = over if over is not None else cores_dimension(on_cpu)
+    # as far as it is known
+    one = [case for case in on_gpu if all((count_of(case, name) or 1) == 1 for name in _GPUS)]
+    _check_sides(on_cpu, one, len(on_gpu), failed)
+    over = over if over is not None else _cores_dimension(on_cpu)
     check_dimensions(on_cpu, (over,))
-    names = equal_dimensions(measured, over)
-    groups = list(paired(on_cpu, one, names, over, figure))
+    names = _equal_dimensions(measured, over)
+    groups = list(_paired(on_cpu, one, names, over, figure))
     if not groups:
-        raise ConfigurationError(unpaired(on_cpu, one, names))
+        raise ConfigurationError(_unpaired(on_cpu, one, names))
     numbers = sorted({number for group in groups for number in group.rates})
     shown = [name for name in names if len({place_of(case, (name,)) for case in measured}) > 1]
     several = len(on_gpu) - len(one)
@@ -298,7 +265,7 @@ def gpu_advice(
     notes = (
         *((f"Left out: {plural(several, 'cell')} on several GPUs.",) if several else ()),
         *((f"Left out: {plural(alone, 'cell')} without an equal on the other device.",) if alone else ()),
-        *((f"{told_failed(failed)}.",) if failed else ()),
+        *((f"{_told_failed(failed)}.",) if failed else ()),
         *notes_on([*on_cpu, *one], (figure,)),
     )
     return PlanTable(
@@ -309,10 +276,6 @@ def gpu_advice(
         notes=notes,
         drawing=_drawing(groups, shown, over, figure),
     )
-
-
-def _all_have(cases: Sequence[Case], name: str) -> bool:
-    return all(name in case.figures for case in cases)
 
 
 def _rate_header(figure: str) -> str:
@@ -343,70 +306,46 @@ def _columns(
 def _row(
     group: DeviceGroup, names: Sequence[str], numbers: Sequence[float], over: str, price: float | None
 ) -> Row:
-    dimensions = {name: group.dimensions.get(name) for name in names}
+    dimensions = {name: group.gpu.dimensions.get(name) for name in names}
     values: dict[str, Value] = {}
     for number in numbers:
         values |= figure_values("rate", group.rates.get(number), f"{over}={number:g}")
     verdict = {} if price is None else {"verdict": Verdict.of(group.even, price).value}
     reaching = group.reaching
-    doubts = [
-        f"{told}: {case.doubts}"
-        for told, case in (
-            *((f"{over}={number:g}", case) for number, case in group.cpu.items()),
-            ("GPU", group.gpu),
-        )
-        if case.doubts
-    ]
+    told = {f"{over}={number:g}": case.doubts for number, case in group.cpu.items()} | {
+        "GPU": group.gpu.doubts
+    }
     return {
         **dimensions,
         **verdict,
         **figure_values("ratio", group.times),
         **figure_values("break_even_cores", group.even),
-        "reaching_cores": "none measured" if reaching is None else _whole(reaching),
+        "reaching_cores": "none measured" if reaching is None else whole(reaching),
         USE: group.use_percent,
         **values,
         **figure_values("rate", group.gpu_rate, "gpu"),
-        "advice": advice_of(group.times, group.best, group.even, group.use_percent, price),
-        DOUBTS.key: ", ".join(doubts) or None,
+        "advice": _advice_of(group, price),
+        DOUBTS.key: ", ".join(f"{of}: {doubts}" for of, doubts in told.items() if doubts) or None,
     }
 
 
-def advice_of(
-    times: Figure, best_cores: float, even: Figure, use_percent: float | None, cores_per_gpu: float | None
-) -> str:
-    """Returns the advice in a sentence.
-
-    Args:
-        times: The GPU's rate divided by that of the best number of cores.
-        best_cores: The best number of cores.
-        even: The number of cores that matches the GPU; see ``gpu_advice``.
-        use_percent: The mean utilization of the GPU; None if it is unknown.
-        cores_per_gpu: How many cores a GPU counts for; None if it is unknown.
-    """
-    cores = f"{best_cores:g} core{'' if best_cores == 1 else 's'}"
-    told = f"GPU: {_with_interval(times)} times the rate of {cores}"
-    if cores_per_gpu is None:
-        told += f"; worth asking for where a GPU counts as fewer than {_with_interval(even)} cores"
+def _advice_of(group: DeviceGroup, price: float | None) -> str:
+    """Returns the advice in a sentence; ``price`` is that of the GPU in cores, and None if it is unknown."""
+    cores = f"{group.best:g} core{'' if group.best == 1 else 's'}"
+    told = f"GPU: {figure_text(group.times)} times the rate of {cores}"
+    even, use_percent = group.even, group.use_percent
+    if price is None:
+        told += f"; worth asking for where a GPU counts as fewer than {figure_text(even)} cores"
     else:
         asked = {
             Verdict.WORTH: "worth asking for",
             Verdict.NOT_WORTH: "not worth asking for",
             Verdict.UNDECIDED: "undecided without more repetitions",
-        }[Verdict.of(even, cores_per_gpu)]
-        told += f"; {asked} at {cores_per_gpu:g} cores a GPU: it breaks even at {_with_interval(even)}"
+        }[Verdict.of(even, price)]
+        told += f"; {asked} at {price:g} cores a GPU: it breaks even at {figure_text(even)}"
     if use_percent is not None and use_percent < LITTLE_USE_PERCENT:
         told += f"; the GPU was at work {use_percent:.0f} % of the run, so try larger batches or more loaders"
     return told
-
-
-def _whole(number: float) -> int | float:
-    return int(number) if number.is_integer() else number
-
-
-def _with_interval(figure: Figure) -> str:
-    if figure.low is None or figure.high is None:
-        return readable(figure.value)
-    return f"{readable(figure.value)} [{readable(figure.low)}, {readable(figure.high)}]"
 
 
 def _drawing(groups: Sequence[DeviceGroup], names: Sequence[str], over: str, figure: str) -> Drawing | None:
@@ -414,7 +353,7 @@ def _drawing(groups: Sequence[DeviceGroup], names: Sequence[str], over: str, fig
     charts = []
     for group in groups:
         points = [
-            Point(number, rate.value, "CPU", "", f"{number:g} cores: {_with_interval(rate)}")
+            Point(number, rate.value, "CPU", "", f"{number:g} cores: {figure_text(rate)}")
             for number, rate in group.rates.items()
         ]
         charts.append(
@@ -423,7 +362,7 @@ def _drawing(groups: Sequence[DeviceGroup], names: Sequence[str], over: str, fig
                 over.replace("_", " "),
                 _rate_header(figure),
                 (*lines_through(points), *point_series(points)),
-                rules=(Rule(group.gpu_rate.value, f"GPU {_with_interval(group.gpu_rate)}"),),
+                rules=(Rule(group.gpu_rate.value, f"GPU {figure_text(group.gpu_rate)}"),),
                 x_logarithmic=is_far([point.x for point in points]),
                 tall=len(groups) == 1,
             )

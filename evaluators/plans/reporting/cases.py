@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.intervals import t_quantile_95
+from inferometer.evaluators.intervals import mean_reach
 from inferometer.evaluators.kinds.registry import every_kind, find_kind
 from inferometer.evaluators.plans.cells import Cell, Run, shown
 from inferometer.evaluators.plans.running.folder import Ended, Result, RunHistory
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
-MAIN = (
+_MAIN = (
     "latency_ms_p50",
     "latency_ms_mean",
     "max_qps",
@@ -39,9 +38,10 @@ CASE = (
 )
 """What tells the rows of one run apart, of those columns that a report has."""
 _UNTOLD = {"id", "created_at", "conditions", "verdict", "status"}
-_ENDS = ("_low", "_high")
+ENDS = ("_low", "_high")
+"""What the columns of the ends of an interval add to the key of their figure."""
 _DESCRIBING = {column.key for column in EVALUATION_COLUMNS}
-RUN_COLUMNS = (
+_RUN_COLUMNS = (
     Column("run_s", "the whole run (s)", decimals=2),
     Column("cpu_percent", "CPU of the run (%)", decimals=1),
     Column("resident_bytes", "most memory of the run (bytes)", decimals=0),
@@ -83,16 +83,21 @@ class Figure:
             return repetitions[0]
         values = np.asarray([each.value for each in repetitions])
         if (values > 0).all():
-            log, reach = _mean(np.log(values))
+            logs = np.log(values)
+            log, reach = float(logs.mean()), mean_reach(logs)
             return cls(math.exp(log), math.exp(log - reach), math.exp(log + reach), len(values))
-        mean, reach = _mean(values)
+        mean, reach = float(values.mean()), mean_reach(values)
         return cls(mean, mean - reach, mean + reach, len(values))
 
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The ends of the interval; None if one is unknown."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
-def _mean(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Returns the mean of at least two values, and half the width of its interval."""
-    reach = t_quantile_95(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return float(values.mean()), reach
+    def mapped(self, function: Callable[[float], float]) -> Figure:
+        """Returns the figure with a function, which keeps the order of values, of its value and both ends."""
+        low, high = (None if end is None else function(end) for end in (self.low, self.high))
+        return Figure(function(self.value), low, high, self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +134,20 @@ class Observation:
 
 def main_figures() -> tuple[str, ...]:
     """Returns the default figures of a table, which shows the first one that exists."""
-    return (*MAIN, *(name for kind in every_kind() for name in kind.headlines))
+    return (*_MAIN, *(name for kind in every_kind() for name in kind.headlines))
 
 
 @cache
 def figure_columns() -> Mapping[str, Column]:
     """Returns the columns of all figures by their keys."""
-    found = {column.key: column for column in RUN_COLUMNS}
+    found = {column.key: column for column in _RUN_COLUMNS}
     for name in (name for kind in every_kind() for name in kind.reports):
         for column in find_report(name).columns:
             found.setdefault(column.key, column)
     return found
 
 
-def cases_of(observations: Iterable[Observation]) -> tuple[Case, ...]:
+def _cases_of(observations: Iterable[Observation]) -> tuple[Case, ...]:
     """Returns the cases of observations, in the order of the first of each."""
     groups: dict[tuple[Value, ...], list[Observation]] = {}
     for each in observations:
@@ -150,32 +155,26 @@ def cases_of(observations: Iterable[Observation]) -> tuple[Case, ...]:
     return tuple(_case(group) for group in groups.values())
 
 
-def observations_of(
+def _observations_of(
     run: Run, result: Result, evaluations: Iterable[Evaluation[Any]]
 ) -> Iterator[Observation]:
     """Yields the measurements of a run: one observation for each row of the reports on its evaluations.
 
     Evaluations under a profiler are omitted, because their latency is not the model's.
-
-    Args:
-        run: The run.
-        result: The result of the run, with the summary of its monitor.
-        evaluations: The evaluations that the run published.
     """
-    parameters = {name: _value(value) for name, value in run.cell.parameters.items()}
+    parameters: dict[str, Value] = {
+        name: shown(value) if isinstance(value, list) else value
+        for name, value in run.cell.parameters.items()
+    }
     beside = dict(_of_run(result))
     for evaluation in evaluations:
         if evaluation.profiled:
             continue
         for row in _rows(evaluation):
-            said = {
-                name: value
-                for name, value in _dimensions(row)
-                if value is not None or name not in parameters  # what a report does not know is as asked for
-            }
-            dimensions = {**parameters, **said}
+            # what a report does not know is as asked for
+            said = {n: value for n, value in _dimensions(row) if value is not None or n not in parameters}
             doubt = "INVALID" if row.get("invalid") else _stability(evaluation)
-            yield Observation(run, dimensions, {**beside, **dict(_figures(row))}, doubt)
+            yield Observation(run, {**parameters, **said}, {**beside, **dict(_figures(row))}, doubt)
 
 
 def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
@@ -202,16 +201,15 @@ def _dimensions(row: Row) -> Iterator[tuple[str, Value]]:
 
 def _figures(row: Row) -> Iterator[tuple[str, Figure]]:
     for key, value in row.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            continue
-        if key in _DESCRIBING or (key.endswith(_ENDS) and key.rpartition("_")[0] in row):
-            continue
-        low, high = (_number(row.get(f"{key}{end}")) for end in _ENDS)
-        yield key, Figure(float(value), low, high)
+        number = number_of(value)
+        is_end = key.endswith(ENDS) and key.rpartition("_")[0] in row
+        if number is not None and key not in _DESCRIBING and not is_end:
+            low, high = (number_of(row.get(f"{key}{end}")) for end in ENDS)
+            yield key, Figure(number, low, high)
 
 
 def _of_run(result: Result) -> Iterator[tuple[str, Figure]]:
-    """Returns the figures of ``RUN_COLUMNS``."""
+    """Returns the figures of ``_RUN_COLUMNS``."""
     yield "run_s", Figure((result.end_ns - result.start_ns) / 1e9)
     seen = result.monitor or {}
     for key, part in (("cpu_percent", "mean"), ("resident_bytes", "max")):
@@ -247,13 +245,11 @@ def _stability(evaluation: Evaluation[Any]) -> str:
     return conditions.stability.value if conditions is not None and conditions.warning else ""
 
 
-def _value(value: Any) -> Value:
-    return shown(value) if isinstance(value, list) else value
-
-
-def _number(value: Value) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if known and isinstance(value, int | float) else None
+def number_of(value: Value) -> float | None:
+    """Returns a value that is a finite number; None for any other value."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 def ratio(above: Figure, below: Figure) -> Figure | None:
@@ -268,18 +264,16 @@ def ratio(above: Figure, below: Figure) -> Figure | None:
     if above.value <= 0 or below.value <= 0:
         return None
     value, count = above.value / below.value, min(above.count, below.count)
-    halves = _halves(above), _halves(below)
-    if halves[0] is None or halves[1] is None:
+    of_above, of_below = _halves(above), _halves(below)
+    if of_above is None or of_below is None:
         return Figure(value, count=count)
-    (down, up), (down_below, up_below) = halves[0], halves[1]
-    low, high = math.hypot(down, up_below), math.hypot(up, down_below)
+    low, high = math.hypot(of_above[0], of_below[1]), math.hypot(of_above[1], of_below[0])
     return Figure(value, value * math.exp(-low), value * math.exp(high), count)
 
 
 def scaled(figure: Figure, factor: float) -> Figure:
     """Returns a figure multiplied by a positive number that has no error."""
-    low, high = (None if end is None else end * factor for end in (figure.low, figure.high))
-    return Figure(figure.value * factor, low, high, figure.count)
+    return figure.mapped(lambda value: value * factor)
 
 
 def inverse(figure: Figure) -> Figure | None:
@@ -292,17 +286,17 @@ def overlap(one: Figure, other: Figure) -> bool | None:
 
     Figures whose 95 % intervals do not overlap differ; figures whose intervals overlap may still differ.
     """
-    if one.low is None or one.high is None or other.low is None or other.high is None:
+    if one.ends is None or other.ends is None:
         return None
-    return one.low <= other.high and other.low <= one.high
+    return one.ends[0] <= other.ends[1] and other.ends[0] <= one.ends[1]
 
 
 def _halves(figure: Figure) -> tuple[float, float] | None:
     """Returns by how much the interval extends below and above the value, in logarithms."""
-    if figure.low is None or figure.high is None or figure.low <= 0:
+    if figure.ends is None or figure.ends[0] <= 0:
         return None
-    log = math.log(figure.value)
-    return max(0.0, log - math.log(figure.low)), max(0.0, math.log(figure.high) - log)
+    log, low, high = map(math.log, (figure.value, *figure.ends))
+    return max(0.0, log - low), max(0.0, high - log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,10 +349,10 @@ class PlanReader:
                 if len(found) < len(result.evaluations):
                     lacking.append(run.key)
                     continue  # it may be imported later, or be in another database
-                self._known[key] = tuple(observations_of(run, result, found))
+                self._known[key] = tuple(_observations_of(run, result, found))
             observations += self._known[key]
         told = [*notes_on_runs(len(runs), left, lacking, self._store.location), *self._unreadable]
-        return Measured(cases_of(observations), tuple(told), tuple(lacking))
+        return Measured(_cases_of(observations), tuple(told), tuple(lacking))
 
     def _find(self, evaluation_id: str) -> Sequence[Evaluation[Any]]:
         wanted = EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True)

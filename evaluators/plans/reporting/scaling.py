@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Series, readable
+from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Series
 from inferometer.evaluators.kinds.training.report import cut_percent
 from inferometer.evaluators.plans.reporting.cases import Case, Figure, inverse, ratio, scaled
 from inferometer.evaluators.plans.reporting.tables import (
@@ -19,6 +19,7 @@ from inferometer.evaluators.plans.reporting.tables import (
     check_dimensions,
     dimension_columns,
     drawing_of,
+    figure_text,
     figure_values,
     heading_of,
     interval_columns,
@@ -104,18 +105,13 @@ def count_of(case: Case, name: str) -> float | None:
     return _listed(value) if name in _LISTS else as_number(value)
 
 
-def counts(cases: Sequence[Case], name: str) -> tuple[float, ...]:
-    """Returns the distinct numbers of a dimension, sorted."""
-    found = {count_of(case, name) for case in cases}
-    return tuple(sorted(number for number in found if number is not None))
-
-
 def varying(cases: Sequence[Case], among: Sequence[str] = COUNTED) -> tuple[str, ...]:
     """Returns the dimensions whose number varies; of several with equal numbers, the first."""
     found: dict[tuple[float | None, ...], str] = {}
     for name in among:
-        if len(counts(cases, name)) > 1:
-            found.setdefault(tuple(count_of(case, name) for case in cases), name)
+        numbers = tuple(count_of(case, name) for case in cases)
+        if len({*numbers} - {None}) > 1:
+            found.setdefault(numbers, name)
     return tuple(found.values())
 
 
@@ -184,11 +180,13 @@ def scaling(
     over = over if over is not None else _only(cases)
     check_dimensions(cases, (over,))
     measured = [case for case in cases if figure in case.figures and count_of(case, over) is not None]
-    if not counts(measured, over):
+    if not measured:
         raise ConfigurationError(f'"{over}" has no numbers; name another dimension with --over')
     names = _names(measured, kind, over)
     groups = [
-        places for group in _groups(measured, names, over) if (places := _placed(group, kind, figure, over))
+        places
+        for group in by_count(measured, names, over).values()
+        if (places := _placed(group, kind, figure, over))
     ]
     if not groups:
         raise ConfigurationError(f'no cells differ in "{over}" alone; name another dimension with --over')
@@ -226,8 +224,14 @@ def _names(cases: Sequence[Case], kind: Scaling, over: str) -> tuple[str, ...]:
     return (*first, *telling(cases, (over, *first)))
 
 
-def _groups(cases: Sequence[Case], names: Sequence[str], over: str) -> Iterator[Mapping[float, Case]]:
-    """Yields the cases of each group by their number, sorted."""
+def by_count(
+    cases: Sequence[Case], names: Sequence[str], over: str
+) -> Mapping[tuple[str, ...], Mapping[float, Case]]:
+    """Returns the cases of each group, which are equal in some dimensions, by their number, sorted.
+
+    Raises:
+        ConfigurationError: Two cases of a group have the same number.
+    """
     groups: dict[tuple[str, ...], dict[float, Case]] = {}
     for case in cases:
         number = count_of(case, over)
@@ -236,8 +240,7 @@ def _groups(cases: Sequence[Case], names: Sequence[str], over: str) -> Iterator[
         other = groups.setdefault(place_of(case, names), {}).setdefault(number, case)
         if other is not case:
             raise ConfigurationError(mixed(other, case, (*names, over)))
-    for group in groups.values():
-        yield dict(sorted(group.items()))
+    return {place: dict(sorted(group.items())) for place, group in groups.items()}
 
 
 def _placed(group: Mapping[float, Case], kind: Scaling, figure: str, over: str) -> list[_Place]:
@@ -259,21 +262,20 @@ def _placed(group: Mapping[float, Case], kind: Scaling, figure: str, over: str) 
 def _row(place: _Place, names: Sequence[str], over: str, figure: str) -> Row:
     efficiency = None if place.speedup is None else scaled(place.speedup, 100 / place.more)
     values: dict[str, Value] = {name: place.case.dimensions.get(name) for name in names}
-    count = int(place.count) if place.count.is_integer() else place.count
     return {
         **values,
-        over: count,
+        over: whole(place.count),
         **figure_values(figure, place.case.figures[figure]),
         **figure_values("speedup", place.speedup),
-        **figure_values("efficiency_percent", None if efficiency is None else _cut(efficiency)),
+        **figure_values("efficiency_percent", None if efficiency is None else efficiency.mapped(cut_percent)),
         **figure_values("uncapped_efficiency_percent", efficiency),
         DOUBTS.key: place.case.doubts or None,
     }
 
 
-def _cut(efficiency: Figure) -> Figure:
-    low, high = (None if end is None else cut_percent(end) for end in (efficiency.low, efficiency.high))
-    return Figure(cut_percent(efficiency.value), low, high, efficiency.count)
+def whole(number: float) -> int | float:
+    """Returns a whole number as an int."""
+    return int(number) if number.is_integer() else number
 
 
 def _drawing(
@@ -282,7 +284,12 @@ def _drawing(
     """Draws the speed-up of each group over N, and the line of ideal scaling."""
     labels = [" · ".join(place_of(places[0].case, names)) or "measured" for places in groups]
     points = [
-        _point(place, place.speedup, label, over)
+        Point(
+            place.more,
+            place.speedup.value,
+            label,
+            tooltip=f"{label}: {figure_text(place.speedup)} times at {over} {place.count:g}",
+        )
         for places, label in zip(groups[:MOST_LINES], labels, strict=False)
         for place in places
         if place.speedup is not None
@@ -302,10 +309,3 @@ def _drawing(
     )
     hidden = (f"The first {MOST_LINES} of {len(groups)} groups are shown.",) * (len(groups) > MOST_LINES)
     return drawing_of(title, [chart], (*labels[:MOST_LINES], IDEAL), hidden)
-
-
-def _point(place: _Place, speedup: Figure, label: str, over: str) -> Point:
-    known = speedup.low is not None and speedup.high is not None
-    ends = f" [{readable(speedup.low or 0)}, {readable(speedup.high or 0)}]" if known else ""
-    told = f"{label}: {readable(speedup.value)}{ends} times at {over} {place.count:g}"
-    return Point(place.more, speedup.value, label, "", told)

@@ -5,7 +5,6 @@ The charts, of bars, lines over a number, and points of two figures, serve the p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +21,15 @@ from inferometer.evaluators.drawing.charts import (
     readable,
 )
 from inferometer.evaluators.plans.cells import Run, shown
-from inferometer.evaluators.plans.reporting.cases import CASE, Case, Figure, figure_columns, main_figures
+from inferometer.evaluators.plans.reporting.cases import (
+    CASE,
+    ENDS,
+    Case,
+    Figure,
+    figure_columns,
+    main_figures,
+    number_of,
+)
 from inferometer.evaluators.plans.running.folder import Ended, RunHistory
 from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.evaluators.reports.table import cell_text
@@ -50,16 +57,20 @@ class Point:
 
 
 def interval_text(row: Row, key: str) -> str:
-    """Returns a figure of a row with its interval, in three digits: ``1.25 [1.19, 1.31]``."""
-    value, low, high = (_number(row.get(f"{key}{end}")) for end in ("", "_low", "_high"))
-    if value is None:
-        return ""
-    return readable(value) if low is None or high is None else f"{readable(value)} [{_ends(low, high)}]"
+    """Returns the ``figure_text`` of a figure of a row; empty without a value."""
+    value, low, high = (number_of(row.get(f"{key}{end}")) for end in ("", *ENDS))
+    return "" if value is None else figure_text(Figure(value, low, high))
+
+
+def figure_text(figure: Figure) -> str:
+    """Returns a figure with its interval, in three digits: ``1.25 [1.19, 1.31]``."""
+    ends = f" [{', '.join(map(readable, figure.ends))}]" if figure.ends else ""
+    return f"{readable(figure.value)}{ends}"
 
 
 def label_of(row: Row, names: Sequence[str]) -> str:
     """Returns the label of a row: the values of some columns."""
-    return _BETWEEN.join(_text_or_dash(row.get(name)) for name in names)
+    return _BETWEEN.join("-" if row.get(name) is None else shown(row[name]) for name in names)
 
 
 def heading_of(names: Sequence[str]) -> str:
@@ -85,9 +96,9 @@ def bar_chart(
     for row in rows:
         label = label_of(row, names)
         bars = tuple(
-            Bar(value, group, interval_text(row, key), _told(label, group, interval_text(row, key)))
+            Bar(value, group, text := interval_text(row, key), _told(label, group, text))
             for key, group in figures.items()
-            if (value := _number(row.get(key))) is not None and value >= 0
+            if (value := number_of(row.get(key))) is not None and value >= 0
         )
         if bars:
             lines.append(BarRow(Label(label), bars))
@@ -109,10 +120,11 @@ def line_chart(
         None if no row has a value of zero or more.
     """
     points = [
-        Point(place, value, label_of(row, names), "", _told(label_of(row, names), *_at(row, key, place)))
+        Point(place, value, label, "", _told(label, f"at {place:g}", interval_text(row, key)))
         for row in rows[:MOST_LINES]
+        for label in [label_of(row, names)]
         for key, place in sorted(places.items(), key=lambda item: item[1])
-        if (value := _number(row.get(key))) is not None and value >= 0
+        if (value := number_of(row.get(key))) is not None and value >= 0
     ]
     if not points:
         return None
@@ -169,26 +181,15 @@ def rows_note(count: int, most: int) -> tuple[str, ...]:
 
 def as_number(value: Value) -> float | None:
     """Returns a value as a finite number, parsing a text if needed; None for any other value."""
-    if value is None or isinstance(value, bool):
-        return None
     try:
-        number = float(value)
+        return number_of(float(value) if isinstance(value, str) else value)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
 
 
 def is_far(values: Sequence[float]) -> bool:
     """Returns whether values lie so far apart that a logarithmic axis separates them better."""
     return min(values) > 0 and max(values) > _FAR * min(values)
-
-
-def _at(row: Row, key: str, place: float) -> tuple[str, str]:
-    return f"at {place:g}", interval_text(row, key)
-
-
-def _ends(low: float, high: float) -> str:
-    return f"{readable(low)}, {readable(high)}"
 
 
 def _told(*parts: str) -> str:
@@ -202,16 +203,6 @@ def _groups(points: Sequence[Point]) -> Mapping[str, Sequence[Point]]:
     return found
 
 
-def _number(value: Value) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if known and isinstance(value, int | float) else None
-
-
-def _text_or_dash(value: Value) -> str:
-    return "-" if value is None else shown(value)
-
-
-_ENDS = ("_low", "_high")
 DOUBTS = Column("doubts", "doubts", detail=1)
 """Why the figures of a row may not hold."""
 
@@ -240,13 +231,13 @@ class PlanTable:
         """Returns the table with each figure and its interval in one cell: ``1.25 [1.19, 1.31]``."""
         known = {column.key for column in self.columns}
         joined = [column for column in self.columns if f"{column.key}_low" in known]
-        ends = {f"{column.key}{end}" for column in joined for end in ("_low", "_high")}
+        ends = {f"{column.key}{end}" for column in joined for end in ENDS}
         rows = tuple({**row, **{each.key: _with_interval(row, each) for each in joined}} for row in self.rows)
         return replace(self, columns=tuple(c for c in self.columns if c.key not in ends), rows=rows)
 
 
 def _with_interval(row: Row, column: Column) -> str | None:
-    value, low, high = (row[f"{column.key}{end}"] for end in ("", "_low", "_high"))
+    value, low, high = (row[f"{column.key}{end}"] for end in ("", *ENDS))
     if value is None:
         return None
     told = cell_text(value, column)
@@ -380,16 +371,15 @@ def value_columns(name: str, place: str = "") -> tuple[Column, ...]:
 def interval_columns(column: Column) -> tuple[Column, ...]:
     """Returns a column and the columns of the ends of its interval."""
     key, heading = column.key, column.header
-    ends = (Column(f"{key}{end}", f"{heading}{end.replace('_', ' ')}", column.decimals, 3) for end in _ENDS)
+    ends = (Column(f"{key}{end}", f"{heading}{end.replace('_', ' ')}", column.decimals, 3) for end in ENDS)
     return (column, *ends)
 
 
 def figure_values(name: str, figure: Figure | None, place: str = "") -> dict[str, Value]:
     """Returns the values of ``value_columns``."""
     key = f"{name}[{place}]" if place else name
-    if figure is None:
-        return dict.fromkeys((key, *(f"{key}{end}" for end in _ENDS)))
-    return {key: figure.value, f"{key}_low": figure.low, f"{key}_high": figure.high}
+    values = (None,) * 3 if figure is None else (figure.value, figure.low, figure.high)
+    return {f"{key}{end}": value for end, value in zip(("", *ENDS), values, strict=True)}
 
 
 def check_dimensions(cases: Sequence[Case], names: Sequence[str]) -> None:
@@ -479,13 +469,9 @@ def mixed(one: Case, other: Case, names: Sequence[str]) -> str:
 
 def place_of(case: Case, names: Sequence[str]) -> tuple[str, ...]:
     """Returns the values of dimensions as texts."""
-    return tuple(_text(case.dimensions.get(name)) for name in names)
+    return tuple(shown(case.dimensions.get(name)) for name in names)
 
 
 def told_of(case: Case, names: Sequence[str]) -> str:
     """Returns the values of dimensions with their names: ``batch_size=8, threads=2``."""
-    return ", ".join(f"{name}={_text(case.dimensions.get(name))}" for name in names)
-
-
-def _text(value: Value) -> str:
-    return "" if value is None else shown(value)
+    return ", ".join(f"{name}={shown(case.dimensions.get(name))}" for name in names)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO, Any
 
-from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.agent.files import lock
 from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Plan, Rerun
@@ -25,12 +23,7 @@ from inferometer.evaluators.plans.running.folder import (
     read_result,
 )
 from inferometer.evaluators.plans.running.places import AGENTS, Claim, LocalPlace, Place
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter
-from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import ConfigurationError, InferometerError
-
-if TYPE_CHECKING:
-    from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 MOST_LOSSES = 3
 """How often a run starts again whose job ended without a result, before it has failed."""
@@ -149,22 +142,22 @@ class Driver:
     def _start_next(self, waiting: list[Run], working: dict[str, Run], journal: Journal) -> bool:
         """Starts or ends the first waiting run for which this is possible; returns False if there is none."""
         for number, run in enumerate(waiting):
-            result = None
+            claim: Claim | Result | None
             if (reason := self._why_too_large(run)) is not None:
-                result = Result(run.key, Ended.LEFT_OUT, reason)
+                claim = Result(run.key, Ended.LEFT_OUT, reason)
             else:
                 try:
                     claim = self.claim(run)
                 except InferometerError as error:
-                    result = Result(run.key, Ended.FAILED, str(error))
-            if result is not None:
-                del waiting[number]
-                self._keep(run, result, journal)
-                return True
-            if claim is not None:
-                del waiting[number]
+                    claim = Result(run.key, Ended.FAILED, str(error))
+            if claim is None:
+                continue
+            del waiting[number]
+            if isinstance(claim, Result):
+                self._keep(run, claim, journal)
+            else:
                 self._start(run, claim, working, journal)
-                return True
+            return True
         return False
 
     def _start(self, run: Run, claim: Claim, working: dict[str, Run], journal: Journal) -> None:
@@ -188,8 +181,7 @@ class Driver:
         )
         journal.submitted(run.key, f"{self.place.name}/{self.place.start(folder.path)}")
         working[run.key] = run
-        job = journal.runs[run.key].job
-        self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, job=job))
+        self._tell(journal, run, job=journal.runs[run.key].job)
 
     def _take_ended(self, working: dict[str, Run], waiting: list[Run], journal: Journal) -> None:
         """Takes the results of jobs that have ended, and restarts those that have no result."""
@@ -199,7 +191,7 @@ class Driver:
             for number in range(journal.runs[run.key].restarts + 1, news.restarts + 1):
                 reason = f"{self.place.name} started it again, for the {number}. time; now {news.reason}"
                 journal.restarted(run.key, reason)
-                self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, lost=reason))
+                self._tell(journal, run, lost=reason)
             if not news.ended:
                 continue
             del working[run.key]
@@ -211,7 +203,7 @@ class Driver:
                     result = Result(run.key, Ended.FAILED, f"lost {lost} times: {reason}")
                 else:
                     waiting.insert(0, run)
-                    self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, lost=reason))
+                    self._tell(journal, run, lost=reason)
                     continue
             self._keep(run, result, journal)
 
@@ -220,7 +212,7 @@ class Driver:
         journal.ended(result)
         if result.ended is Ended.OUT_OF_MEMORY:
             self._note_too_large(run)
-        self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, result))
+        self._tell(journal, run, result=result)
 
     def _note_too_large(self, run: Run) -> None:
         size = _size(run, self.plan.batch_option)
@@ -235,24 +227,24 @@ class Driver:
             return None
         return f"{self.plan.batch_option} {least:g} ran out of memory"
 
-    def _done(self, journal: Journal) -> int:
-        return sum(run.key in journal.runs and journal.runs[run.key].result is not None for run in self.runs)
+    def _tell(self, journal: Journal, run: Run, **what: Any) -> None:
+        done = sum(
+            each.key in journal.runs and journal.runs[each.key].result is not None for each in self.runs
+        )
+        self.on_progress(PlanProgress(done, len(self.runs), run, **what))
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> IO[bytes]:
+        """Returns the lock of the folder, which is held until it is closed."""
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        with self.folder.lock.open("ab") as lock:
-            for last in (False, True):
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError as error:
-                    if last:
-                        raise ConfigurationError(
-                            f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
-                        ) from error
-                self.sleep(_PROBED_S)  # who asks whether a driver runs has the lock for a moment
-            yield
+        with suppress(BlockingIOError):
+            return lock(self.folder.lock)
+        self.sleep(_PROBED_S)  # who asks whether a driver runs has the lock for a moment
+        try:
+            return lock(self.folder.lock)
+        except BlockingIOError as error:
+            raise ConfigurationError(
+                f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
+            ) from error
 
 
 def _unnoted(folder: RunFolder, history: RunHistory | None) -> Result | None:
@@ -274,31 +266,3 @@ def _size(run: Run, option: str) -> float | None:
 def _others(run: Run, option: str) -> str:
     """Returns the options and parameters of a cell other than its batch size."""
     return repr((run.cell.words, sorted((n, repr(v)) for n, v in run.cell.parameters.items() if n != option)))
-
-
-def imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
-    """Copies the evaluations of a run, with predictions and spans, and returns their ids in order.
-
-    Evaluations that exist already are unchanged, so that the call can be repeated after an interruption.
-
-    Args:
-        data: The data directory of the run.
-        store: The database of the plan.
-
-    Raises:
-        StoreError: One of the two databases cannot be read or written.
-    """
-    found = list(data.glob("*.db"))
-    if not found:
-        return ()
-    with closing(open_store(None, found[0].stem, data)) as source:
-        evaluations = list(source.find(EvaluationFilter(limit=None, include_interrupted=True)))[::-1]
-        for evaluation in evaluations:
-            measurement = evaluation.measurement
-            kind = kind_of(evaluation)
-            if kind.has_predictions:
-                predictions = tuple(source.predictions(evaluation.id))
-                measurement = kind.with_predictions(measurement, predictions)
-            spans = tuple(source.spans(evaluation.id))
-            store.save(replace(evaluation, measurement=measurement, spans=spans))
-    return tuple(each.id for each in evaluations)

@@ -8,7 +8,6 @@ of its machine until ``end_orphan`` ends it.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -21,13 +20,15 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from inferometer.agent.files import LineJournal, is_locked, replacing
 from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.plan import Plan
 from inferometer.manifests.errors import ConfigurationError, OutputError
 
+PLANS = "plans"
+"""The folder of all plans in a data directory."""
 IN_WORK, WAITING = "in work", "waiting"
 """The states of runs without a result: with a job, and without."""
-_FILE = "journal.jsonl"
 _TAIL = 64
 
 
@@ -41,6 +42,10 @@ class Ended(str, Enum):
     INTERRUPTED = "interrupted"
     LEFT_OUT = "left out"
     """It did not run: a smaller batch ran out of memory."""
+
+
+STATES = (*(each.value for each in Ended), IN_WORK, WAITING)
+"""All states of runs, those that have ended first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +74,14 @@ class Result:
     evaluations: tuple[str, ...] = ()
     monitor: Mapping[str, Any] | None = None
 
-    def document(self) -> dict[str, Any]:
-        """Returns the result as a JSON document."""
-        return {**asdict(self), "ended": self.ended.value, "evaluations": list(self.evaluations)}
-
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Result:
-        """Returns the result that a document describes; fields that later versions add are ignored.
+        """Returns the result whose ``asdict`` a document is; fields that later versions add are ignored.
 
         Raises:
             ValueError: The document is not that of a result; also ``KeyError`` and ``TypeError``.
         """
-        known = {each.name for each in fields(cls)}
-        given = {name: value for name, value in document.items() if name in known}
+        given = {each.name: document[each.name] for each in fields(cls) if each.name in document}
         evaluations = tuple(given.pop("evaluations", ()))
         texts = (given["key"], given.get("reason", ""), given.get("host", ""), *evaluations)
         times = (given.get("start_ns", 0), given.get("end_ns", 0))
@@ -96,13 +96,9 @@ def write_result(path: Path, result: Result) -> None:
     Raises:
         OutputError: It cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump(result.document(), file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        with replacing(path, synced=True) as file:
+            file.write(json.dumps(asdict(result)).encode())
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
@@ -167,12 +163,8 @@ class Journal:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = journal_file(folder)
         self.runs: dict[str, RunHistory] = read_history(folder)
-        try:
-            _mend(self._path)
-        except OSError as error:
-            raise self._failure(error) from error
+        self._lines = LineJournal(journal_file(folder), synced=True)
 
     def submitted(self, key: str, job: str) -> None:
         """Records the job of a run; an earlier result of the run no longer counts."""
@@ -188,25 +180,17 @@ class Journal:
 
     def ended(self, result: Result) -> None:
         """Records the result of a run."""
-        self._add(result.key, Event.ENDED, {"result": result.document()})
+        self._add(result.key, Event.ENDED, {"result": asdict(result)})
 
     def _add(self, key: str, event: Event, content: Mapping[str, Any]) -> None:
         line = {"at_ns": time.time_ns(), "run": key, "event": event.value, **content}
-        try:
-            with self._path.open("ab", buffering=0) as file:
-                file.write((json.dumps(line) + "\n").encode())
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise self._failure(error) from error
+        self._lines.add(line)
         _apply(self.runs, line)
-
-    def _failure(self, error: OSError) -> OutputError:
-        return OutputError(f"{self._path}: the journal cannot be written: {error.strerror or error}")
 
 
 def journal_file(folder: Path) -> Path:
     """Returns the file of the journal in the folder of a plan."""
-    return folder / _FILE
+    return folder / "journal.jsonl"
 
 
 class JournalFollower:
@@ -222,9 +206,12 @@ class JournalFollower:
 
     def __init__(self, folder: Path) -> None:
         self._path = journal_file(folder)
-        self.changed_ns = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self.changed_ns, self._size = 0, -1
         self.runs: dict[str, RunHistory] = {}
-        self._read, self._tail, self._size = 0, b"", -1
+        self._read, self._tail = 0, b""
 
     def look(self) -> bool:
         """Reads the lines that were added; returns whether the journal has changed."""
@@ -233,16 +220,15 @@ class JournalFollower:
                 status = os.fstat(file.fileno())
                 if (status.st_mtime_ns, status.st_size) == (self.changed_ns, self._size):
                     return False
-                self.changed_ns, self._size = status.st_mtime_ns, status.st_size
                 file.seek(self._read - len(self._tail))
                 if file.read(len(self._tail)) != self._tail:  # another file is in its place
                     file.seek(0)
-                    self._read, self._tail, self.runs = 0, b"", {}
+                    self._forget()
+                self.changed_ns, self._size = status.st_mtime_ns, status.st_size
                 self._take(file.read())
         except OSError:
             changed = self._size >= 0
-            self.changed_ns, self.runs = 0, {}
-            self._read, self._tail, self._size = 0, b"", -1
+            self._forget()
             return changed
         return True
 
@@ -272,8 +258,8 @@ def _apply(runs: dict[str, RunHistory], line: Mapping[str, Any]) -> None:
     history = runs.setdefault(line["run"], RunHistory())
     match Event(line["event"]):
         case Event.SUBMITTED:
-            history.job, history.result, history.restarts = str(line["job"]), None, 0
-            history.last_job = history.job
+            history.job = history.last_job = str(line["job"])
+            history.result, history.restarts = None, 0
         case Event.LOST:
             history.job = ""
             history.lost += line["counts"]
@@ -285,20 +271,8 @@ def _apply(runs: dict[str, RunHistory], line: Mapping[str, Any]) -> None:
             history.job, history.lost, history.result = "", 0, Result.of(line["result"])
 
 
-def _mend(path: Path) -> None:
-    """Ends a line that was cut off, so that the next entry starts on its own line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-
-
 _WORDS = ("argv", "stop", "slurm", "container_pid")
-_SPEC, _RESULT, _LOG, _DATA, _STOP = "run.json", "result.json", "log.txt", "data", "stop"
-_CELLS, _LOCK = "cells.json", "driver.lock"
-_PIDS = "processes.json"
+_SPEC, _PIDS = "run.json", "processes.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _START = 18
 """The place of the start time in /proc/PID/stat after the name, which stands in brackets."""
@@ -347,17 +321,17 @@ class RunFolder:
     @property
     def result(self) -> Path:
         """The file of the run's result."""
-        return self.path / _RESULT
+        return self.path / "result.json"
 
     @property
     def log(self) -> Path:
         """The file with the output of the command."""
-        return self.path / _LOG
+        return self.path / "log.txt"
 
     @property
     def data(self) -> Path:
         """The data directory of the command, with its own database."""
-        return self.path / _DATA
+        return self.path / "data"
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -413,6 +387,14 @@ class KeptPlan:
         """Its runs, by cell."""
         return (Run(cell, number) for cell in self.cells for number in range(1, self.repeat + 1))
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether each part has the right type; a file may have any."""
+        texts = (self.name, self.description, *(cell.id for cell in self.cells))
+        values = (each for cell in self.cells for each in (cell.options, cell.parameters))
+        typed = ((texts, str), ((self.repeat,), int), (values, dict))
+        return all(isinstance(each, kind) for held, kind in typed for each in held)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanFolder:
@@ -427,29 +409,26 @@ class PlanFolder:
     @property
     def stop(self) -> Path:
         """The file whose presence asks the driver to stop after the current runs."""
-        return self.path / _STOP
+        return self.path / "stop"
 
     @property
     def cells(self) -> Path:
         """The file that ``keep`` writes."""
-        return self.path / _CELLS
+        return self.path / "cells.json"
 
     @property
     def lock(self) -> Path:
         """The file that the driver locks."""
-        return self.path / _LOCK
+        return self.path / "driver.lock"
 
     @property
     def is_driven(self) -> bool:
         """Returns whether a driver has locked the folder."""
         try:
             with self.lock.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+                return is_locked(file)
         except OSError:
-            pass
-        return False
+            return False
 
     def keep(self, plan: Plan, cells: Iterable[Cell]) -> None:
         """Stores the cells of a plan as the driver runs them, for readers that lack the plan's file.
@@ -457,16 +436,11 @@ class PlanFolder:
         Raises:
             OutputError: They cannot be written.
         """
-        content = {
-            "name": plan.name,
-            "description": plan.description,
-            "repeat": plan.repeat,
-            "cells": [asdict(each) for each in cells],
-        }
-        beside = self.path / f".{_CELLS}.{os.getpid()}"
+        content = plan.model_dump(include={"name", "description", "repeat"})
+        content["cells"] = [asdict(each) for each in cells]
         try:
-            beside.write_text(json.dumps(content), encoding="utf-8")
-            beside.replace(self.cells)
+            with replacing(self.cells) as file:
+                file.write(json.dumps(content).encode())
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
@@ -475,27 +449,14 @@ class PlanFolder:
         try:
             content = json.loads(self.cells.read_text(encoding="utf-8"))
             cells = tuple(Cell(**{**each, "words": tuple(each["words"])}) for each in content["cells"])
-            return _whole(KeptPlan(content["name"], content["description"], content["repeat"], cells))
+            kept = KeptPlan(content["name"], content["description"], content["repeat"], cells)
+            return kept if kept.is_typed else None
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def run(self, run: Run) -> RunFolder:
         """Returns the folder of a run."""
         return RunFolder(self.path / "runs" / run.key)
-
-
-def _whole(kept: KeptPlan) -> KeptPlan:
-    """Returns the plan, if each of its parts has the right type."""
-    typed = (
-        isinstance(kept.name, str),
-        isinstance(kept.description, str),
-        isinstance(kept.repeat, int),
-        all(isinstance(cell.id, str) for cell in kept.cells),
-        all(isinstance(each, dict) for cell in kept.cells for each in (cell.options, cell.parameters)),
-    )
-    if not all(typed):
-        raise TypeError("a part of it is of another type")
-    return kept
 
 
 def note_command(folder: RunFolder, command: int) -> None:
@@ -507,17 +468,13 @@ def note_command(folder: RunFolder, command: int) -> None:
 
 def end_orphan(folder: RunFolder) -> None:
     """Ends the command of a run whose process is dead, with its whole process group and its container."""
-    try:
+    # one of these where nothing is noted, or it has just ended
+    with suppress(OSError, ValueError, TypeError, RecursionError, ConfigurationError):
         (owner, owner_began), (command, began) = json.loads((folder.path / _PIDS).read_text(encoding="utf-8"))
-        is_orphan = (
-            began is not None and _began(command) == began and _began(owner, zombie=False) != owner_began
-        )
-        if not is_orphan or os.getsid(command) != command:
-            return
-        os.killpg(command, signal.SIGKILL)
-        stop_container(folder.read().stop)
-    except (OSError, ValueError, TypeError, RecursionError, ConfigurationError):
-        return  # nothing is noted, or it has just ended
+        is_dead = _began(owner, zombie=False) != owner_began
+        if is_dead and began is not None and _began(command) == began and os.getsid(command) == command:
+            os.killpg(command, signal.SIGKILL)
+            stop_container(folder.read().stop)
 
 
 def stop_container(words: Sequence[str]) -> None:
@@ -529,14 +486,12 @@ def stop_container(words: Sequence[str]) -> None:
 def _began(pid: int, *, zombie: bool = True) -> str | None:
     """Returns when a process began, which tells it from others with the same id; None if it does not exist.
 
-    Args:
-        pid: The process id.
-        zombie: Whether a process that has ended counts until its parent has waited for it.
+    With ``zombie``, one that has ended counts until its parent has waited for it.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         state, *fields = stat.rpartition(")")[2].split()
-        boot = _BOOT.read_text(encoding="ascii").strip()
-        return None if state == "Z" and not zombie else f"{boot} {fields[_START]}"
+        began = f"{_BOOT.read_text(encoding='ascii').strip()} {fields[_START]}"
+        return None if state == "Z" and not zombie else began
     except (OSError, IndexError, ValueError):
         return None

@@ -118,8 +118,7 @@ class LocalPlace:
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = {**os.environ, **(environment or {})}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._folders: dict[str, RunFolder] = {}
+        self._started: dict[str, tuple[subprocess.Popen[bytes], RunFolder]] = {}
 
     def start(self, folder: Path) -> str:
         """See ``Place``."""
@@ -136,29 +135,22 @@ class LocalPlace:
         except OSError as error:
             raise OutputError(f"{folder}: no process can be started: {error.strerror or error}") from error
         job = f"{os.getpid()}:{process.pid}"
-        self._processes[job], self._folders[job] = process, RunFolder(folder)
+        self._started[job] = process, RunFolder(folder)
         return job
 
     def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
         """See ``Place``. Jobs of an earlier driver have ended with it."""
         found = {job: JobNews(True, "the driver ended", counts=False) for job in jobs}
-        for job in found.keys() & self._processes.keys():
-            reason = self._reason(self._processes[job])
-            if reason is None:
+        for job in found.keys() & self._started.keys():
+            process, folder = self._started[job]
+            if (code := process.poll()) is None:
                 del found[job]
-            else:
-                end_orphan(self._folders[job])
-                found[job] = JobNews(True, reason)
+                continue
+            if process.stdin is not None:
+                process.stdin.close()
+            end_orphan(folder)
+            found[job] = JobNews(True, f"its process ended with code {code}")
         return found
-
-    @staticmethod
-    def _reason(process: subprocess.Popen[bytes]) -> str | None:
-        code = process.poll()
-        if code is None:
-            return None
-        if process.stdin is not None:
-            process.stdin.close()
-        return f"its process ended with code {code}"
 
 
 @dataclass(slots=True)
@@ -388,8 +380,6 @@ def _asked(words: Sequence[str], text: str = "") -> str:
     except subprocess.TimeoutExpired as error:
         raise ConfigurationError(f"{words[0]}: no answer within {_COMMAND_S:g} s") from error
     if done.returncode:
-        said = next(
-            (line for line in done.stderr.splitlines()[::-1] if line.strip()), f"code {done.returncode}"
-        )
-        raise ConfigurationError(f"Slurm: {one_line(said.removeprefix(f'{words[0]}: error: '))}")
+        said = [line for line in done.stderr.splitlines() if line.strip()] or [f"code {done.returncode}"]
+        raise ConfigurationError(f"Slurm: {one_line(said[-1].removeprefix(f'{words[0]}: error: '))}")
     return done.stdout

@@ -15,7 +15,6 @@ and kept below ``MOST_SHARE`` of one core.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import shutil
 import signal
@@ -26,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -34,6 +33,7 @@ from typing import IO, Any
 import psutil
 
 from inferometer.agent.closeable import Closeable
+from inferometer.agent.files import lock
 from inferometer.agent.hardware.conditions import GpuUseReader, process_tree
 from inferometer.evaluators.plans.cell_command import container_process
 from inferometer.evaluators.plans.running.folder import (
@@ -112,22 +112,7 @@ class MonitorSummary:
 
     def document(self) -> dict[str, Any]:
         """Returns the summary for JSON, with each spread as ``{min, mean, max}``."""
-        spreads = {
-            name: _document(getattr(self, name))
-            for name in ("cpu_percent", "resident_bytes", "virtual_bytes", "processes")
-        }
-        return {
-            "samples": self.samples,
-            "interval_s": self.interval_s,
-            "reached_interval_s": self.reached_interval_s,
-            "slowed": self.slowed,
-            "wall_s": self.wall_s,
-            "own_cpu_s": self.own_cpu_s,
-            "own_share": self.own_share,
-            "cpu_s": self.cpu_s,
-            **spreads,
-            "gpus": [{name: _document(each) for name, each in gpu.items()} for gpu in self.gpus],
-        }
+        return {**asdict(self), "own_share": self.own_share}
 
 
 class Monitor(Closeable):
@@ -161,7 +146,7 @@ class Monitor(Closeable):
         self._seen = _Seen(self._interval_s * _SHORTEST_PART)
         self._own_cpu_s = 0.0
         self._slowed = False
-        self._began_s = self._ended_s = clock()
+        self._began_s = clock()
         self._summary: MonitorSummary | None = None
 
     def start(self) -> None:
@@ -176,11 +161,10 @@ class Monitor(Closeable):
             self._stopping.set()
             if self._thread.ident is not None:
                 self._thread.join()
-            self._ended_s = self._clock()
             self._summary = self._seen.summary(
                 interval_s=self._interval_s,
                 slowed=self._slowed,
-                wall_s=self._ended_s - self._began_s,
+                wall_s=self._clock() - self._began_s,
                 own_cpu_s=self._own_cpu_s,
             )
         return self._summary
@@ -307,10 +291,6 @@ def _read(pid: int) -> tuple[float, float, float] | None:
     return cpu_s, float(memory.rss), float(memory.vms)
 
 
-def _document(spread: Spread | None) -> dict[str, float] | None:
-    return None if spread is None else {"min": spread.min, "mean": spread.mean, "max": spread.max}
-
-
 _OUT_OF_MEMORY = "out of memory"
 _ENDED_BY = "this process was ended by"
 _INTERRUPTED = 130
@@ -337,21 +317,20 @@ def run(folder: RunFolder, *, linked: bool) -> Result:
     spec = folder.read()
     end_orphan(folder)
     machine = spec.lock or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    with (Path(spec.locks) / f"{machine}.lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock(Path(spec.locks) / f"{machine}.lock", on_wait=lambda: None) as locked:
         if (known := read_result(folder.result)) is not None:
             return known
         # what an attempt that was lost has published is no result of this one
         shutil.rmtree(folder.data, ignore_errors=True)
         folder.data.mkdir(parents=True)
-        result = _run(folder, spec, lock, linked=linked)
+        result = _run(folder, spec, locked, linked=linked)
         if result.reason.startswith(_ENDED_BY):
             sys.exit(1)  # without a result: whoever ended it decides whether it runs again
         write_result(folder.result, result)
         return result
 
 
-def _run(folder: RunFolder, spec: RunSpec, lock: IO[bytes], *, linked: bool) -> Result:
+def _run(folder: RunFolder, spec: RunSpec, locked: IO[bytes], *, linked: bool) -> Result:
     environment = {**os.environ, **folder.variables, **spec.environment}
     host = socket.gethostname()
     with folder.log.open("wb") as log:
@@ -364,7 +343,7 @@ def _run(folder: RunFolder, spec: RunSpec, lock: IO[bytes], *, linked: bool) -> 
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
-                pass_fds=(lock.fileno(),),
+                pass_fds=(locked.fileno(),),
             )
         except OSError as error:
             reason = f"{spec.argv[0]}: cannot be run: {error.strerror or error}"

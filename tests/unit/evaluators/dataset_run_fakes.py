@@ -10,14 +10,13 @@ import numpy as np
 from inferometer.agent.hardware.environment import CPU, Environment
 from inferometer.agent.inference.results import (
     BatchResult,
-    Classifications,
     InputFailure,
-    RawOutputs,
     Stage,
     StageTimes,
     SystemDescription,
 )
 from inferometer.agent.preprocessing.inputs import Input, Tensor
+from inferometer.agent.tasks.predictions import Classifications, RawOutputs
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.kinds.batches.request import BatchOptions

@@ -9,15 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.agent.inference.results import (
-    BatchResult,
-    Classifications,
-    InputFailure,
-    RawOutputs,
-    Stage,
-    StageTimes,
-)
+from inferometer.agent.inference.results import BatchResult, InputFailure, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input
+from inferometer.agent.tasks.predictions import Classifications, RawOutputs
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.kinds.batches.accuracy import AccuracyCounter, ClassIndex
 from inferometer.evaluators.kinds.batches.measurement import Accuracy

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from dataset_run_fakes import BATCH_NS, Clock, FakeSystem, Numbered, description, options
 
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.results import BatchResult, SystemDescription
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.agent.tasks.predictions import Values

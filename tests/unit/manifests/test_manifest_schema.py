@@ -11,19 +11,16 @@ from hypothesis import strategies as st
 from manifest_content import DATASET, MODEL, REMOVED, changed
 
 from inferometer.manifests.errors import ManifestError
-from inferometer.manifests.loader import parse_manifest
-from inferometer.manifests.schema import (
+from inferometer.manifests.inputs import (
     ColorMode,
     CropMethod,
-    DatasetManifest,
     ElementType,
-    FrameworkManifest,
     ImageParameters,
     Interpolation,
     Layout,
-    ModelManifest,
-    Transform,
 )
+from inferometer.manifests.loader import parse_manifest
+from inferometer.manifests.schema import DatasetManifest, FrameworkManifest, ModelManifest, Transform
 
 SOURCE = Path("folder") / "tiny.yml"
 IMAGE = "inputs.0.parameters"

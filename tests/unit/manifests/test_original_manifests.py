@@ -15,16 +15,9 @@ from original_content import EVERY, HEAD_RESNET50, SEED_RESNET50, SEGMENTATION, 
 
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import InferometerError, ManifestError
+from inferometer.manifests.inputs import ColorMode, CropMethod, ElementType, Interpolation, Layout
 from inferometer.manifests.loader import load_manifest, manifest_schema, parse_manifest
-from inferometer.manifests.schema import (
-    ColorMode,
-    CropMethod,
-    ElementType,
-    Interpolation,
-    Layout,
-    ModelManifest,
-    Transform,
-)
+from inferometer.manifests.schema import ModelManifest, Transform
 
 SYNSET = "http://models.example/synsets/imagenet/synset.txt"
 IMAGE = "inputs.0.parameters"

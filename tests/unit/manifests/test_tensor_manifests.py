@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from manifest_content import MODEL, REMOVED, changed, write
 from test_manifest_schema import lines_of_refusal, paths, refusal, values
 
-from inferometer.agent.inference.selection import unsupported
+from inferometer.agent.inference.requirements import unsupported
 from inferometer.manifests.errors import ManifestError
+from inferometer.manifests.inputs import TensorElementType, TensorParameters
 from inferometer.manifests.loader import load_manifest, manifest_schema, parse_manifest
-from inferometer.manifests.schema import ModelManifest, TensorElementType, TensorParameters
+from inferometer.manifests.schema import ModelManifest
 
 SOURCE = Path("folder") / "tiny.yml"
 PARAMETERS = "inputs.0.parameters"

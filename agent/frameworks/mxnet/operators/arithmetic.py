@@ -11,13 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet.operators.runner import Form, Function
+from inferometer.agent.frameworks.mxnet.operators.runner import Form, named, with_parameters
 from inferometer.agent.operators.operator import Case
-
-
-def named(name: str, *covers: str) -> Form:
-    """Returns the form of an operator that takes the table's inputs as they are."""
-    return Form(name, lambda mx, _: getattr(mx, name), (name, *covers))
 
 
 def _in_place(name: str, function: Callable[..., Any], covered: str) -> Form:
@@ -34,27 +29,18 @@ _SAME = (
 
 
 def _reduced(name: str, *covers: str) -> Form:
-    return Form(
-        name,
-        lambda mx, case: partial(getattr(mx, name), axis=case["axis"], keepdims=case["keepdims"]),
-        (name, *covers),
-    )
+    return with_parameters(name, "axis", "keepdims", covers=covers)
 
 
 def _transposes(case: Case) -> dict[str, Any]:
     return {"transpose_a": case["transpose_lhs"], "transpose_b": case["transpose_rhs"]}
 
 
-def _plain(name: str) -> Form:
-    """The operator of a name, called without parameters."""
-    return Form(name, lambda mx, _: getattr(mx, name), (name, f"_{name}"))
+def _linalg(name: str) -> Form:
+    return named(f"linalg_{name}", f"_linalg_{name}")
 
 
-def _eigenvalues(mx: Any, _: Case) -> Function:
-    return lambda data: mx.linalg.syevd(data)[1]
-
-
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "add": named("elemwise_add"),
     "subtract": named("elemwise_sub"),
     "multiply": named("elemwise_mul"),
@@ -93,25 +79,17 @@ FUNCTIONS: Mapping[str, Form] = {
         "cast", lambda mx, case: lambda data: mx.cast(data, dtype=case["to"]), ("cast", "Cast", "amp_cast")
     ),
     "sum": _reduced("sum", "sum_axis"),
-    "mean": _reduced("mean"),
-    "nansum": _reduced("nansum"),
-    "prod": _reduced("prod"),
-    "nanprod": _reduced("nanprod"),
+    **{name: _reduced(name) for name in ("mean", "nansum", "prod", "nanprod")},
     "max": _reduced("max", "max_axis"),
     "min": _reduced("min", "min_axis"),
-    "norm": Form(
-        "norm",
-        lambda mx, case: partial(mx.norm, ord=case["ord"], axis=case["axis"], keepdims=case["keepdims"]),
-    ),
+    "norm": with_parameters("norm", "ord", "axis", "keepdims"),
     "moments": Form(
         "moments", lambda mx, case: partial(mx.moments, axes=case["axis"], keepdims=case["keepdims"])
     ),
-    "cumsum": Form("cumsum", lambda mx, case: partial(mx.cumsum, axis=case["axis"])),
-    "argmax": Form(
-        "argmax", lambda mx, case: partial(mx.argmax, axis=case["axis"]), ("argmax", "argmax_channel")
-    ),
-    "argmin": Form("argmin", lambda mx, case: partial(mx.argmin, axis=case["axis"])),
-    "sort": Form("sort", lambda mx, case: partial(mx.sort, axis=case["axis"])),
+    "cumsum": with_parameters("cumsum", "axis"),
+    "argmax": with_parameters("argmax", "axis", covers=("argmax_channel",)),
+    "argmin": with_parameters("argmin", "axis"),
+    "sort": with_parameters("sort", "axis"),
     "argsort": Form("argsort", lambda mx, case: partial(mx.argsort, axis=case["axis"], dtype="int64")),
     "topk": Form(
         "topk",
@@ -119,7 +97,7 @@ FUNCTIONS: Mapping[str, Form] = {
     ),
     "dot": Form("dot", lambda mx, case: partial(mx.dot, **_transposes(case))),
     "batch_dot": Form("batch_dot", lambda mx, case: partial(mx.batch_dot, **_transposes(case))),
-    "khatri_rao": Form("khatri_rao", lambda mx, _: mx.khatri_rao),
+    "khatri_rao": named("khatri_rao"),
     "gemm": Form(
         "linalg_gemm",
         lambda mx, case: partial(mx.linalg_gemm, alpha=case["alpha"], beta=case["beta"], **_transposes(case)),
@@ -128,21 +106,21 @@ FUNCTIONS: Mapping[str, Form] = {
         "linalg_gemm2",
         lambda mx, case: partial(mx.linalg_gemm2, alpha=case["alpha"], **_transposes(case)),
     ),
-    "syrk": _plain("linalg_syrk"),
-    "trmm": _plain("linalg_trmm"),
-    "trsm": _plain("linalg_trsm"),
-    "cholesky": _plain("linalg_potrf"),
-    "cholesky_inverse": _plain("linalg_potri"),
-    "det": _plain("linalg_det"),
-    "slogdet": _plain("linalg_slogdet"),
-    "inverse": _plain("linalg_inverse"),
-    "eigh": Form("linalg.syevd", _eigenvalues, ("_linalg_syevd",)),
-    "lq": _plain("linalg_gelqf"),
-    "sum_log_diagonal": _plain("linalg_sumlogdiag"),
-    "extract_diagonal": _plain("linalg_extractdiag"),
-    "make_diagonal": _plain("linalg_makediag"),
-    "extract_triangle": _plain("linalg_extracttrian"),
-    "make_triangle": _plain("linalg_maketrian"),
+    "syrk": _linalg("syrk"),
+    "trmm": _linalg("trmm"),
+    "trsm": _linalg("trsm"),
+    "cholesky": _linalg("potrf"),
+    "cholesky_inverse": _linalg("potri"),
+    "det": _linalg("det"),
+    "slogdet": _linalg("slogdet"),
+    "inverse": _linalg("inverse"),
+    "eigh": Form("linalg.syevd", lambda mx, _: lambda data: mx.linalg.syevd(data)[1], ("_linalg_syevd",)),
+    "lq": _linalg("gelqf"),
+    "sum_log_diagonal": _linalg("sumlogdiag"),
+    "extract_diagonal": _linalg("extractdiag"),
+    "make_diagonal": _linalg("makediag"),
+    "extract_triangle": _linalg("extracttrian"),
+    "make_triangle": _linalg("maketrian"),
 }
 
 

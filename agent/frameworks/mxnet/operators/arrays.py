@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet.operators.arithmetic import named
-from inferometer.agent.frameworks.mxnet.operators.runner import Form, Function
+from inferometer.agent.frameworks.mxnet.operators.runner import Form, named, with_parameters
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.operators.operator import Case
 
@@ -62,34 +61,7 @@ def _add_one() -> str:
     return "inferometer_add_one"
 
 
-def _custom(mx: Any, case: Case) -> Any:
-    name = _add_one()
-    return lambda data: mx.Custom(data, op_type=name)
-
-
-def _scatter(mx: Any, case: Case) -> Function:
-    return partial(mx.scatter_nd, shape=(case["rows"], *case.shapes["data"][1:]))
-
-
-def _with(name: str, *parameters: str, covers: tuple[str, ...] = ()) -> Form:
-    """The operator of a name with parameters of the same names."""
-    return Form(
-        name,
-        lambda mx, case: partial(getattr(mx, name), **{each: case[each] for each in parameters}),
-        (name, *covers),
-    )
-
-
-def _listed(name: str, axis: str, *covers: str) -> Form:
-    """An operator of any number of tensors; ``axis`` is what it calls the axis."""
-    return Form(name, lambda mx, case: partial(getattr(mx, name), **{axis: case["axis"]}), (name, *covers))
-
-
-def _pad(mx: Any, case: Case) -> Function:
-    return partial(mx.pad, pad_width=case["pad_width"], mode=case["mode"], constant_value=case["value"])
-
-
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "zeros": _filled("zeros"),
     "ones": _filled("ones"),
     "full": _filled("full", "value"),
@@ -108,18 +80,21 @@ FUNCTIONS: Mapping[str, Form] = {
         lambda mx, case: lambda data: mx.sample_multinomial(data, shape=case["draws"]),
     ),
     "shuffle": named("shuffle"),
-    "custom_add_one": Form("Custom", _custom),
-    "take": Form("take", lambda mx, _: mx.take),
+    "custom_add_one": Form("Custom", lambda mx, _: partial(mx.Custom, op_type=_add_one())),
+    "take": named("take"),
     "pick": Form(
         "pick",
         lambda mx, _: partial(mx.pick, axis=-1, keepdims=True),
         ("pick", "batch_take", "choose_element_0index"),
     ),
-    "gather_nd": Form("gather_nd", lambda mx, _: mx.gather_nd),
-    "scatter_nd": Form("scatter_nd", _scatter),
+    "gather_nd": named("gather_nd"),
+    "scatter_nd": Form(
+        "scatter_nd",
+        lambda mx, case: partial(mx.scatter_nd, shape=(case["rows"], *case.shapes["data"][1:])),
+    ),
     "index_copy": Form("contrib.index_copy", lambda mx, _: mx.contrib.index_copy, ("_contrib_index_copy",)),
     "one_hot": Form("one_hot", lambda mx, case: partial(mx.one_hot, depth=case["depth"], dtype="int64")),
-    "where": Form("where", lambda mx, _: mx.where),
+    "where": named("where"),
     # a symbol's shape may not depend on values
     "boolean_mask": Form(
         "contrib.boolean_mask",
@@ -127,45 +102,38 @@ FUNCTIONS: Mapping[str, Form] = {
         ("_contrib_boolean_mask",),
         symbolic=False,
     ),
-    "slice": Form(
-        "slice", lambda mx, case: partial(mx.slice, begin=case["begin"], end=case["end"]), ("slice", "crop")
+    "slice": with_parameters("slice", "begin", "end", covers=("crop",)),
+    "slice_axis": with_parameters("slice_axis", "axis", "begin", "end"),
+    "slice_like": named("slice_like"),
+    "ravel_index": with_parameters("ravel_multi_index", "shape", covers=("_ravel_multi_index",)),
+    "unravel_index": with_parameters("unravel_index", "shape", covers=("_unravel_index",)),
+    "diag": named("diag"),
+    "transpose": with_parameters("transpose", "axes"),
+    "swapaxes": with_parameters("swapaxes", "dim1", "dim2", covers=("SwapAxis",)),
+    "reshape": with_parameters("reshape", "shape", covers=("Reshape",)),
+    "reshape_like": with_parameters("reshape_like"),
+    "expand_dims": with_parameters("expand_dims", "axis"),
+    "squeeze": with_parameters("squeeze", "axis"),
+    "flip": with_parameters("flip", "axis", covers=("reverse",)),
+    "tile": with_parameters("tile", "reps"),
+    "repeat": with_parameters("repeat", "repeats", "axis"),
+    "pad": Form(
+        "pad",
+        lambda mx, case: partial(
+            mx.pad, pad_width=case["pad_width"], mode=case["mode"], constant_value=case["value"]
+        ),
+        ("pad", "Pad"),
     ),
-    "slice_axis": Form(
-        "slice_axis",
-        lambda mx, case: partial(mx.slice_axis, axis=case["axis"], begin=case["begin"], end=case["end"]),
-    ),
-    "slice_like": Form("slice_like", lambda mx, _: mx.slice_like),
-    "ravel_index": Form(
-        "ravel_multi_index",
-        lambda mx, case: partial(mx.ravel_multi_index, shape=case["shape"]),
-        ("ravel_multi_index", "_ravel_multi_index"),
-    ),
-    "unravel_index": Form(
-        "unravel_index",
-        lambda mx, case: partial(mx.unravel_index, shape=case["shape"]),
-        ("unravel_index", "_unravel_index"),
-    ),
-    "diag": Form("diag", lambda mx, _: mx.diag),
-    "transpose": _with("transpose", "axes"),
-    "swapaxes": _with("swapaxes", "dim1", "dim2", covers=("SwapAxis",)),
-    "reshape": _with("reshape", "shape", covers=("Reshape",)),
-    "reshape_like": _with("reshape_like"),
-    "expand_dims": _with("expand_dims", "axis"),
-    "squeeze": _with("squeeze", "axis"),
-    "flip": _with("flip", "axis", covers=("reverse",)),
-    "tile": _with("tile", "reps"),
-    "repeat": _with("repeat", "repeats", "axis"),
-    "pad": Form("pad", _pad, ("pad", "Pad")),
-    "broadcast_to": _with("broadcast_to", "shape"),
-    "broadcast_axis": _with("broadcast_axis", "axis", "size", covers=("broadcast_axes",)),
-    "broadcast_like": _with("broadcast_like"),
-    "depth_to_space": _with("depth_to_space", "block_size"),
-    "space_to_depth": _with("space_to_depth", "block_size"),
-    "shape_array": _with("shape_array"),
-    "size_array": _with("size_array"),
-    "concat": _listed("concat", "dim", "Concat"),
-    "stack": _listed("stack", "axis"),
-    "split": _with("split", "num_outputs", "axis", covers=("SliceChannel",)),
+    "broadcast_to": with_parameters("broadcast_to", "shape"),
+    "broadcast_axis": with_parameters("broadcast_axis", "axis", "size", covers=("broadcast_axes",)),
+    "broadcast_like": with_parameters("broadcast_like"),
+    "depth_to_space": with_parameters("depth_to_space", "block_size"),
+    "space_to_depth": with_parameters("space_to_depth", "block_size"),
+    "shape_array": with_parameters("shape_array"),
+    "size_array": with_parameters("size_array"),
+    "concat": Form("concat", lambda mx, case: partial(mx.concat, dim=case["axis"]), ("concat", "Concat")),
+    "stack": with_parameters("stack", "axis"),
+    "split": with_parameters("split", "num_outputs", "axis", covers=("SliceChannel",)),
     "split_v2": Form(
         "split_v2",
         lambda mx, case: partial(mx.split_v2, indices_or_sections=case["indices"], axis=case["axis"]),

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from math import sqrt
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet.operators.runner import Form
+from inferometer.agent.frameworks.mxnet.operators.runner import Form, Function
 from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.table.fused import EPSILON
 
 
-def _convolution(mx: Any, case: Case) -> Any:
-    def run(data: Any, weight: Any, bias: Any) -> Any:
-        return mx.Convolution(
-            data,
-            weight,
-            bias,
-            kernel=case["kernel"],
-            stride=case["stride"],
-            pad=case["pad"],
-            num_filter=case["channels"],
-        )
-
-    return run
+def _convolution(mx: Any, case: Case) -> Function:
+    return partial(
+        mx.Convolution,
+        kernel=case["kernel"],
+        stride=case["stride"],
+        pad=case["pad"],
+        num_filter=case["channels"],
+    )
 
 
 def _relu(mx: Any, data: Any) -> Any:
@@ -31,9 +27,12 @@ def _relu(mx: Any, data: Any) -> Any:
     return mx.Activation(data, act_type="relu")
 
 
-def _convolution_relu(mx: Any, case: Case) -> Any:
-    convolution = _convolution(mx, case)
-    return lambda data, weight, bias: _relu(mx, convolution(data, weight, bias))
+def _then_relu(before: Callable[[Any, Case], Function]) -> Callable[[Any, Case], Function]:
+    def make(mx: Any, case: Case) -> Function:
+        function = before(mx, case)
+        return lambda *arrays: _relu(mx, function(*arrays))
+
+    return make
 
 
 def _normalized(mx: Any, case: Case) -> Any:
@@ -46,25 +45,13 @@ def _normalized(mx: Any, case: Case) -> Any:
     return run
 
 
-def _normalized_relu(mx: Any, case: Case) -> Any:
-    normalized = _normalized(mx, case)
-    return lambda *arrays: _relu(mx, normalized(*arrays))
+def _dense(mx: Any, case: Case) -> Function:
+    return partial(mx.FullyConnected, num_hidden=case["units"], flatten=False)
 
 
-def _dense(mx: Any, case: Case, data: Any, weight: Any, bias: Any) -> Any:
-    return mx.FullyConnected(data, weight, bias, num_hidden=case["units"], flatten=False)
-
-
-def _dense_relu(mx: Any, case: Case) -> Any:
-    return lambda *arrays: _relu(mx, _dense(mx, case, *arrays))
-
-
-def _dense_gelu(mx: Any, case: Case) -> Any:
-    return lambda *arrays: mx.LeakyReLU(_dense(mx, case, *arrays), act_type="gelu")
-
-
-def _add_relu(mx: Any, _: Case) -> Any:
-    return lambda lhs, rhs: _relu(mx, mx.elemwise_add(lhs, rhs))
+def _dense_gelu(mx: Any, case: Case) -> Function:
+    dense = _dense(mx, case)
+    return lambda *arrays: mx.LeakyReLU(dense(*arrays), act_type="gelu")
 
 
 def _residual(mx: Any, _: Case) -> Any:
@@ -86,15 +73,19 @@ def _attention(mx: Any, case: Case) -> Any:
     return run
 
 
-FUNCTIONS: Mapping[str, Form] = {
-    "conv2d_relu": Form("Convolution Activation", _convolution_relu, ("Convolution", "Activation")),
+FORMS: Mapping[str, Form] = {
+    "conv2d_relu": Form("Convolution Activation", _then_relu(_convolution), ("Convolution", "Activation")),
     "conv2d_batch_norm": Form("Convolution BatchNorm", _normalized, ("Convolution", "BatchNorm")),
     "conv2d_batch_norm_relu": Form(
-        "Convolution BatchNorm Activation", _normalized_relu, ("Convolution", "BatchNorm", "Activation")
+        "Convolution BatchNorm Activation",
+        _then_relu(_normalized),
+        ("Convolution", "BatchNorm", "Activation"),
     ),
-    "dense_relu": Form("FullyConnected Activation", _dense_relu, ("FullyConnected", "Activation")),
+    "dense_relu": Form("FullyConnected Activation", _then_relu(_dense), ("FullyConnected", "Activation")),
     "dense_gelu": Form("FullyConnected LeakyReLU", _dense_gelu, ("FullyConnected", "LeakyReLU")),
-    "add_relu": Form("elemwise_add Activation", _add_relu, ("elemwise_add", "Activation")),
+    "add_relu": Form(
+        "elemwise_add Activation", _then_relu(lambda mx, _: mx.elemwise_add), ("elemwise_add", "Activation")
+    ),
     "layer_norm_residual": Form("elemwise_add LayerNorm", _residual, ("elemwise_add", "LayerNorm")),
     "scaled_dot_product_attention": Form(
         "batch_dot _mul_scalar softmax batch_dot", _attention, ("batch_dot", "_mul_scalar", "softmax")

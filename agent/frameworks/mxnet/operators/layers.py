@@ -8,16 +8,22 @@ is off by 1e-3 to 3e-3, more with fewer threads, with and without oneDNN.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function
+from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function, with_parameters
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.convolution import channels_of, groups_of, window_of
-from inferometer.agent.operators.table.pooling import pair_of
-from inferometer.agent.operators.table.pooling import window_of as pooling_window_of
-from inferometer.agent.operators.table.recurrent import WEIGHTS
+from inferometer.agent.operators.table.convolution import (
+    Window,
+    channels_of,
+    groups_of,
+    output_pad_of,
+    pair_of,
+    window_of,
+)
+from inferometer.agent.operators.table.normalization import WEIGHTS
 
 
 def _activation(kind: str, *covers: str) -> Form:
@@ -29,43 +35,21 @@ def _activation(kind: str, *covers: str) -> Form:
     )
 
 
-def _leaky(kind: str, gluon: Block, slope: str = "") -> Form:
+def _leaky(kind: str, block: str, slope: str = "") -> Form:
     """The form of ``LeakyReLU`` of a kind; ``slope`` is the table's name of its slope."""
 
-    def make(mx: Any, case: Any) -> Any:
+    def make(mx: Any, case: Case) -> Function:
         given = {"slope": case[slope]} if slope else {}
         return partial(mx.LeakyReLU, act_type=kind, **given)
 
-    return Form("LeakyReLU", make, gluon=gluon)
+    def gluon(case: Case) -> Any:
+        return getattr(mxnet.gluon.nn, block)(*([case[slope]] if slope else []))
+
+    return Form("LeakyReLU", make, gluon=Block(f"gluon.nn.{block}", gluon))
 
 
-def _along_axis(name: str) -> Form:
-    return Form(name, lambda mx, case: partial(getattr(mx, name), axis=case["axis"]))
-
-
-def _swish(mx: Any, _: Any) -> Any:
-    return lambda data: data * mx.sigmoid(data)
-
-
-def _im2col_window(case: Case) -> dict[str, Any]:
-    return {name: case[name] for name in ("kernel", "stride", "pad")}
-
-
-def _dense(mx: Any, case: Case) -> Any:
-    return lambda data, weight, bias: mx.FullyConnected(
-        data, weight, bias, num_hidden=case["units"], flatten=False
-    )
-
-
-def _embedding(mx: Any, case: Case) -> Any:
-    return lambda data, weight: mx.Embedding(
-        data, weight, input_dim=case["input_dim"], output_dim=case["output_dim"]
-    )
-
-
-def _sampler(mx: Any, _: Case) -> Any:
-    # its grid has the two coordinates before the rows and columns
-    return lambda data, grid: mx.BilinearSampler(data, mx.transpose(grid, (0, 3, 1, 2)))
+def _slides(window: Window) -> dict[str, Any]:
+    return {"kernel": window.kernel, "stride": window.stride, "pad": window.pad}
 
 
 def _dropout_block(case: Case) -> Any:
@@ -85,16 +69,14 @@ def _convolution(mx: Any, case: Case) -> Function:
 
 def _deconvolution(mx: Any, case: Case) -> Function:
     return lambda *tensors: mx.Deconvolution(
-        *tensors, **_convolution_arguments(case), adj=_added_padding(case)
+        *tensors, **_convolution_arguments(case), adj=output_pad_of(case)
     )
 
 
 def _convolution_arguments(case: Case) -> dict[str, Any]:
     window = window_of(case)
     return {
-        "kernel": window.kernel,
-        "stride": window.stride,
-        "pad": window.pad,
+        **_slides(window),
         "dilate": window.dilate,
         "num_filter": channels_of(case),
         "num_group": groups_of(case),
@@ -102,15 +84,10 @@ def _convolution_arguments(case: Case) -> dict[str, Any]:
     }
 
 
-def _added_padding(case: Case) -> tuple[int, ...]:
-    more = case["output_pad"]
-    return more if isinstance(more, tuple) else (more,) * len(window_of(case).kernel)
-
-
 def _convolution_block(name: str) -> Block:
     def make(case: Case) -> Any:
         window = window_of(case)
-        more = {"output_padding": _added_padding(case)} if "output_pad" in case.parameters else {}
+        more = {"output_padding": output_pad_of(case)} if "output_pad" in case.parameters else {}
         return getattr(mxnet.gluon.nn, name)(
             channels_of(case),
             window.kernel,
@@ -127,16 +104,13 @@ def _convolution_block(name: str) -> Block:
 
 
 def _pooled(kind: str, mx: Any, case: Case) -> Function:
-    window = pooling_window_of(case)
     more = {"p_value": 2} if kind == "lp" else {}
-    return lambda data: mx.Pooling(
-        data, kernel=window.kernel, stride=window.stride, pad=window.pad, pool_type=kind, **more
-    )
+    return partial(mx.Pooling, **_slides(window_of(case)), pool_type=kind, **more)
 
 
 def _pooling(kind: str, block: str = "") -> Form:
     def make(case: Case) -> Any:
-        window = pooling_window_of(case)
+        window = window_of(case)
         return getattr(mxnet.gluon.nn, block)(window.kernel, window.stride, window.pad)
 
     gluon = Block(f"gluon.nn.{block}", make) if block else None
@@ -149,25 +123,6 @@ def _whole(kind: str, rank: int, block: str = "") -> Form:
         "Pooling",
         lambda mx, _: lambda data: mx.Pooling(data, kernel=(1,) * rank, pool_type=kind, global_pool=True),
         gluon=gluon,
-    )
-
-
-def _adaptive(mx: Any, case: Case) -> Function:
-    return lambda data: mx.contrib.AdaptiveAvgPooling2D(data, output_size=pair_of(case, "output"))
-
-
-def _nearest(mx: Any, case: Case) -> Function:
-    return lambda data: mx.UpSampling(data, scale=case["scale"], sample_type="nearest")
-
-
-def _bilinear(mx: Any, case: Case) -> Function:
-    height, width = pair_of(case, "output")
-    return lambda data: mx.contrib.BilinearResize2D(data, height=height, width=width, align_corners=False)
-
-
-def _roi_pooled(mx: Any, case: Case) -> Function:
-    return lambda data, rois: mx.ROIPooling(
-        data, rois, pooled_size=pair_of(case, "output"), spatial_scale=case["spatial_scale"]
     )
 
 
@@ -186,7 +141,7 @@ _PARAMETERS = {"gamma": "gamma", "beta": "beta", "mean": "running_mean", "varian
 
 def _batch_norm_momentum(case: Case) -> float:
     # MXNet's is the share of the old value
-    return 1 - float(case.parameters.get("momentum", 0.1))  # type: ignore[arg-type]
+    return 1 - float(case.parameters.get("momentum", 0.1))
 
 
 def _batch_norm(given: bool, mx: Any, case: Case) -> Function:
@@ -213,12 +168,6 @@ def _batch_norm_block(given: bool) -> Block:
 
 def _normalized(name: str, mx: Any, case: Case) -> Function:
     return lambda data, gamma, beta: getattr(mx, name)(data, gamma, beta, eps=case["epsilon"])
-
-
-def _local_response(mx: Any, case: Case) -> Function:
-    return lambda data: mx.LRN(
-        data, nsize=case["size"], alpha=case["alpha"], beta=case["beta"], knorm=case["bias"]
-    )
 
 
 _RECURRENT_ATTRIBUTES = dict(
@@ -261,20 +210,16 @@ def _recurrent_form(mode: str, api: str, block: Any, **more: str) -> Form:
     )
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "relu": _activation("relu", "relu"),
-    "leaky_relu": _leaky(
-        "leaky",
-        Block("gluon.nn.LeakyReLU", lambda case: mxnet.gluon.nn.LeakyReLU(case["slope"])),
-        "slope",
-    ),
+    "leaky_relu": _leaky("leaky", "LeakyReLU", "slope"),
     "prelu": Form(
         "LeakyReLU",
         lambda mx, _: lambda data, alpha: mx.LeakyReLU(data, alpha, act_type="prelu"),
         gluon=Block("gluon.nn.PReLU", lambda _: mxnet.gluon.nn.PReLU(), {"alpha": "alpha"}),
     ),
-    "elu": _leaky("elu", Block("gluon.nn.ELU", lambda case: mxnet.gluon.nn.ELU(case["alpha"])), "alpha"),
-    "selu": _leaky("selu", Block("gluon.nn.SELU", lambda _: mxnet.gluon.nn.SELU())),
+    "elu": _leaky("elu", "ELU", "alpha"),
+    "selu": _leaky("selu", "SELU"),
     "sigmoid": _activation("sigmoid", "sigmoid"),
     # MXNet's own slope is 0.2
     "hard_sigmoid": Form("hard_sigmoid", lambda mx, _: partial(mx.hard_sigmoid, alpha=1 / 6, beta=0.5)),
@@ -283,17 +228,15 @@ FUNCTIONS: Mapping[str, Form] = {
     "softplus": _activation("softrelu"),
     "swish": Form(
         "sigmoid elemwise_mul",
-        _swish,
+        lambda mx, _: lambda data: data * mx.sigmoid(data),
         ("sigmoid", "elemwise_mul"),
         Block("gluon.nn.Swish", lambda _: mxnet.gluon.nn.Swish()),
     ),
-    "gelu": _leaky("gelu", Block("gluon.nn.GELU", lambda _: mxnet.gluon.nn.GELU())),
-    "softmax": _along_axis("softmax"),
-    "log_softmax": _along_axis("log_softmax"),
-    "softmin": _along_axis("softmin"),
+    "gelu": _leaky("gelu", "GELU"),
+    **{name: with_parameters(name, "axis") for name in ("softmax", "log_softmax", "softmin")},
     "dense": Form(
         "FullyConnected",
-        _dense,
+        lambda mx, case: partial(mx.FullyConnected, num_hidden=case["units"], flatten=False),
         gluon=Block(
             "gluon.nn.Dense",
             lambda case: mxnet.gluon.nn.Dense(case["units"], in_units=case.shapes["data"][1]),
@@ -318,21 +261,27 @@ FUNCTIONS: Mapping[str, Form] = {
         lambda mx, case: partial(mx.Dropout, p=case["p"], mode="always"),
         gluon=Block("gluon.nn.Dropout", _dropout_block),
     ),
-    "embedding": Form(
-        "Embedding",
-        _embedding,
+    "embedding": replace(
+        with_parameters("Embedding", "input_dim", "output_dim"),
         gluon=Block(
             "gluon.nn.Embedding",
             lambda case: mxnet.gluon.nn.Embedding(case["input_dim"], case["output_dim"]),
             {"weight": "weight"},
         ),
     ),
-    "im2col": Form("im2col", lambda mx, case: partial(mx.im2col, **_im2col_window(case))),
+    "im2col": Form("im2col", lambda mx, case: partial(mx.im2col, **_slides(Window.of(case.parameters, 2)))),
     "col2im": Form(
         "col2im",
-        lambda mx, case: partial(mx.col2im, output_size=case["output_size"], **_im2col_window(case)),
+        lambda mx, case: partial(
+            mx.col2im, output_size=case["output_size"], **_slides(Window.of(case.parameters, 2))
+        ),
     ),
-    "grid_sample": Form("transpose BilinearSampler", _sampler, ("BilinearSampler",)),
+    "grid_sample": Form(
+        "transpose BilinearSampler",
+        # its grid has the two coordinates before the rows and columns
+        lambda mx, _: lambda data, grid: mx.BilinearSampler(data, mx.transpose(grid, (0, 3, 1, 2))),
+        ("BilinearSampler",),
+    ),
     "conv1d": Form("Convolution", _convolution, gluon=_convolution_block("Conv1D")),
     "conv2d": Form("Convolution", _convolution, gluon=_convolution_block("Conv2D")),
     "conv3d": Form("Convolution", _convolution, gluon=_convolution_block("Conv3D")),
@@ -357,11 +306,32 @@ FUNCTIONS: Mapping[str, Form] = {
     "global_sum_pool1d": _whole("sum", 1),
     "global_sum_pool2d": _whole("sum", 2),
     "adaptive_avg_pool2d": Form(
-        "contrib.AdaptiveAvgPooling2D", _adaptive, ("_contrib_AdaptiveAvgPooling2D",)
+        "contrib.AdaptiveAvgPooling2D",
+        lambda mx, case: (
+            lambda data: mx.contrib.AdaptiveAvgPooling2D(data, output_size=pair_of(case, "output"))
+        ),
+        ("_contrib_AdaptiveAvgPooling2D",),
     ),
-    "upsample_nearest": Form("UpSampling", _nearest),
-    "resize_bilinear": Form("contrib.BilinearResize2D", _bilinear, ("_contrib_BilinearResize2D",)),
-    "roi_pool": Form("ROIPooling", _roi_pooled),
+    "upsample_nearest": Form(
+        "UpSampling", lambda mx, case: partial(mx.UpSampling, scale=case["scale"], sample_type="nearest")
+    ),
+    "resize_bilinear": Form(
+        "contrib.BilinearResize2D",
+        lambda mx, case: partial(
+            mx.contrib.BilinearResize2D,
+            **dict(zip(("height", "width"), pair_of(case, "output"), strict=True)),
+            align_corners=False,
+        ),
+        ("_contrib_BilinearResize2D",),
+    ),
+    "roi_pool": Form(
+        "ROIPooling",
+        lambda mx, case: (
+            lambda data, rois: mx.ROIPooling(
+                data, rois, pooled_size=pair_of(case, "output"), spatial_scale=case["spatial_scale"]
+            )
+        ),
+    ),
     "roi_align": Form("contrib.ROIAlign", _roi_aligned, ("_contrib_ROIAlign",)),
     "batch_norm": Form("BatchNorm", partial(_batch_norm, True), gluon=_batch_norm_block(True)),
     "batch_norm_training": Form(
@@ -372,7 +342,12 @@ FUNCTIONS: Mapping[str, Form] = {
     "l2_normalization": Form(
         "L2Normalization", lambda mx, _: lambda data: mx.L2Normalization(data, mode="channel")
     ),
-    "lrn": Form("LRN", _local_response),
+    "lrn": Form(
+        "LRN",
+        lambda mx, case: partial(
+            mx.LRN, nsize=case["size"], alpha=case["alpha"], beta=case["beta"], knorm=case["bias"]
+        ),
+    ),
     "rnn_tanh": _recurrent_form("rnn_tanh", "RNN", _RNN, activation="tanh"),
     "rnn_relu": _recurrent_form("rnn_relu", "RNN", _RNN, activation="relu"),
     "lstm": _recurrent_form("lstm", "LSTM", _LSTM),

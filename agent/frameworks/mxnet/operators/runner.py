@@ -12,25 +12,24 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.frameworks.mxnet import runtime
 from inferometer.agent.frameworks.mxnet.runtime import (
     FAILURES,
     WORKERS,
     copied_to,
     find_context,
+    framework_details,
     mxnet,
     reason,
 )
 from inferometer.agent.hardware.environment import FrameworkDetails, default_threads
 from inferometer.agent.inference.predictor import prediction_failure
-from inferometer.agent.operators.checking import cotangents
 from inferometer.agent.operators.operator import (
     NOTHING,
     PARTS,
@@ -39,14 +38,14 @@ from inferometer.agent.operators.operator import (
     Operator,
     OperatorRunner,
     RunnerOptions,
+    cotangents,
     element_type,
-    has_parts,
-    joined,
 )
 
 Function: TypeAlias = Callable[..., Any]
 """Takes the input arrays or symbols in the order of the table; returns one or a list of them."""
-_FILES = tuple(f"{__package__}.{name}" for name in ("arithmetic", "arrays", "layers", "training", "fused"))
+ND, SYM, GLUON = "nd", "sym", "gluon"
+_NO_GRADIENT = "MXNet has no gradient of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +90,28 @@ class Form:
     training: bool = False
     packed: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
 
-
-@cache
-def functions() -> Mapping[str, Form]:
-    """Returns the forms by the operator's name."""
-    return joined(_FILES, "FUNCTIONS")
-
-
-@cache
-def reasons() -> Mapping[str, str]:
-    """Returns why MXNet lacks operators of the table, by name."""
-    return joined(_FILES, "MISSING")
+    def forms(self, *, fused: bool) -> tuple[str, ...]:
+        """``nd``, then those of ``sym`` and ``gluon`` that there are; fused operators are symbols."""
+        if fused:
+            return (SYM, PARTS)
+        return (ND, *((SYM,) if self.symbolic else ()), *((GLUON,) if self.gluon else ()))
 
 
-NO_GRADIENT = "MXNet has no gradient of it"
+def named(name: str, *covers: str) -> Form:
+    """Returns the form of an operator that takes the table's inputs as they are."""
+    return Form(name, lambda mx, _: getattr(mx, name), (name, *covers))
 
 
-class Inputs:
+def with_parameters(name: str, *parameters: str, covers: tuple[str, ...] = ()) -> Form:
+    """Returns the form of an operator that takes the table's inputs, and parameters of the table's names."""
+    return Form(
+        name,
+        lambda mx, case: partial(getattr(mx, name), **{each: case[each] for each in parameters}),
+        (name, *covers),
+    )
+
+
+class _Inputs:
     """The input arrays on the device, with room for their gradients where those are wanted.
 
     Masks are uint8: the operators of ``mx.nd`` know no bool.
@@ -151,10 +155,10 @@ class Inputs:
         return found
 
 
-class Call:
+class _Call:
     """A function of ``mx.nd``; see ``OperatorCall``. Each run waits for MXNet's engine."""
 
-    def __init__(self, given: Inputs, api: str, function: Function) -> None:
+    def __init__(self, given: _Inputs, api: str, function: Function) -> None:
         self.api = api
         self.fused = ""
         self._given = given
@@ -164,7 +168,6 @@ class Call:
         self._heads: list[Any] = []
 
     def forward(self) -> None:
-        """See ``OperatorCall``."""
         self._outputs = []  # the next may then have their memory, which is in the cache
         try:
             with mxnet.autograd.train_mode() if self._given.training else nullcontext():
@@ -175,7 +178,6 @@ class Call:
             raise self._failure(error) from error
 
     def forward_for_gradient(self) -> None:
-        """See ``OperatorCall``."""
         self._outputs = []
         try:
             with mxnet.autograd.record():
@@ -187,22 +189,19 @@ class Call:
         self._heads = self._heads or self._made_heads()
 
     def backward(self) -> None:
-        """See ``OperatorCall``."""
         try:
             mxnet.autograd.backward(self._outputs, self._heads)
             for name in self._given.differentiable:
                 self._given.arrays[name].grad.wait_to_read()
         except FAILURES as error:
-            if lacks_gradient(error):
-                raise NotSupportedHereError(NO_GRADIENT) from error
+            if _lacks_gradient(error):
+                raise NotSupportedHereError(_NO_GRADIENT) from error
             raise self._failure(error) from error
 
     def outputs(self) -> tuple[NDArray[Any], ...]:
-        """See ``OperatorCall``."""
         return tuple(np.array(output.asnumpy()) for output in self._outputs)
 
     def gradients(self) -> Mapping[str, NDArray[Any]]:
-        """See ``OperatorCall``."""
         return self._given.gradients()
 
     def _made_heads(self) -> list[Any]:
@@ -217,14 +216,18 @@ class Call:
         return prediction_failure(f"{self._given.where}: {reason(error)}", error)
 
 
-class SymbolCall(Call):
+class _SymbolCall(_Call):
     """A symbol, bound to the inputs."""
 
-    def __init__(self, given: Inputs, api: str, function: Function) -> None:
+    def __init__(self, given: _Inputs, api: str, function: Function) -> None:
         super().__init__(given, api, function)
         symbol = function(*(mxnet.sym.Variable(name) for name in given.arrays))
-        symbol = mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol
-        self._executor = symbol.bind(
+        self._executor = self._bound(
+            mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol, given
+        )
+
+    def _bound(self, symbol: Any, given: _Inputs) -> Any:
+        return symbol.bind(
             given.context,
             args=given.arrays,
             args_grad={name: given.arrays[name].grad for name in given.differentiable},
@@ -233,16 +236,13 @@ class SymbolCall(Call):
         )
 
     def forward(self) -> None:
-        """See ``OperatorCall``."""
         self._forward(train=self._given.training)
 
     def forward_for_gradient(self) -> None:
-        """See ``OperatorCall``."""
         self._forward(train=True)
         self._heads = self._heads or self._made_heads()
 
     def backward(self) -> None:
-        """See ``OperatorCall``."""
         try:
             self._executor.backward(self._heads)
             for name in self._given.differentiable:
@@ -259,10 +259,10 @@ class SymbolCall(Call):
             raise self._failure(error) from error
 
 
-class BlockCall(Call):
+class _BlockCall(_Call):
     """A block of Gluon, not hybridized; its parameters have the values of the inputs of the table."""
 
-    def __init__(self, given: Inputs, block: Block, case: Case) -> None:
+    def __init__(self, given: _Inputs, block: Block, case: Case) -> None:
         made = block.make(case)
         made.cast(next(a.dtype for a in given.arrays.values() if np.dtype(a.dtype).kind == "f"))
         made.initialize(ctx=given.context)
@@ -283,7 +283,6 @@ class BlockCall(Call):
         mxnet.nd.waitall()
 
     def gradients(self) -> Mapping[str, NDArray[Any]]:
-        """See ``OperatorCall``."""
         found = self._given.gradients()
         for name, parameter in self._parameters.items():
             if name in found:
@@ -291,7 +290,7 @@ class BlockCall(Call):
         return found
 
 
-def lacks_gradient(error: BaseException) -> bool:
+def _lacks_gradient(error: BaseException) -> bool:
     """Returns whether MXNet says that an operator has no gradient."""
     return re.search("(not |non-)differentiable", str(error)) is not None
 
@@ -319,30 +318,28 @@ _BACKEND = "MKLDNN"
 _VARIABLE = "null"
 
 
-class FusedCall(SymbolCall):
+class _FusedCall(_SymbolCall):
     """A symbol after oneDNN's pass, bound to the inputs; see ``OperatorCall``. It has no gradient.
 
     Raises:
         NotSupportedHereError: The pass joins nothing here.
     """
 
-    def __init__(self, given: Inputs, api: str, function: Function) -> None:
-        Call.__init__(self, given, api, function)
-        symbol = function(*(mxnet.sym.Variable(name) for name in given.arrays))
+    def _bound(self, symbol: Any, given: _Inputs) -> Any:
         symbol = symbol.get_backend_symbol(_BACKEND)
         self.fused = _seen(symbol)
         if not self.fused:
             raise NotSupportedHereError("oneDNN's pass of MXNet joins none of these operators")
         _check(given)
-        self._executor = symbol.bind(
+        return symbol.bind(
             given.context,
             args={name: given.arrays[name] for name in symbol.list_arguments()},
             aux_states={name: given.arrays[name] for name in symbol.list_auxiliary_states()},
-            grad_req=_VARIABLE,
+            grad_req="null",
         )
 
 
-def _check(given: Inputs) -> None:
+def _check(given: _Inputs) -> None:
     if given.differentiable:
         raise NotSupportedHereError("MXNet has no gradient of what oneDNN's pass joins")
     if given.context.device_type != "cpu":
@@ -368,11 +365,11 @@ def _operators(node: dict[str, Any]) -> list[str]:
     ]
 
 
-ND, SYM, GLUON = "nd", "sym", "gluon"
-
-
 class MXNetOperators(OperatorRunner):
     """The operators of MXNet; see ``OperatorRunner``."""
+
+    framework = "MXNet"
+    package = __package__
 
     def __init__(self, options: RunnerOptions) -> None:
         super().__init__(options)
@@ -386,19 +383,6 @@ class MXNetOperators(OperatorRunner):
         """The number that MXNet's CPU workers tell."""
         return self._threads
 
-    def forms(self, name: str) -> tuple[str, ...]:
-        """``nd``, then those of ``sym`` and ``gluon`` that there are; fused operators are symbols."""
-        form = functions().get(name)
-        if form is None:
-            return ()
-        if has_parts(name):
-            return (SYM, PARTS)
-        return (ND, *((SYM,) if form.symbolic else ()), *((GLUON,) if form.gluon else ()))
-
-    def missing(self, name: str) -> str:
-        """The reason of the file that would have it."""
-        return reasons().get(name, "MXNet has no such operator")
-
     def prepare(
         self,
         operator: Operator,
@@ -407,31 +391,29 @@ class MXNetOperators(OperatorRunner):
         *,
         gradient: bool = False,
         form: str = "",
-    ) -> Call:
+    ) -> _Call:
         """Copies the arrays and makes the function, the executor or the block; see ``OperatorRunner``."""
+        found: Form = self.found(operator.name)
         form = form or (SYM if operator.parts else ND)
         if form not in self.forms(operator.name):
-            raise NotSupportedHereError(
-                f"MXNet has no {form} of it" if self.forms(operator.name) else self.missing(operator.name)
-            )
+            raise NotSupportedHereError(f"MXNet has no {form} of it")
         if gradient and element_type(self.options.dtype).kind != "f":
             raise NotSupportedHereError("gradients of integers are rounded")
-        found = functions()[operator.name]
         where = f"{operator.name} in MXNet"
         wanted = {spec.name for spec in operator.tensors(case) if spec.differentiable} if gradient else set()
         try:
             packed = found.packed if form != GLUON else NOTHING
-            given = Inputs(where, self._context, inputs, frozenset(wanted), found.training, packed)
+            given = _Inputs(where, self._context, inputs, frozenset(wanted), found.training, packed)
             if form == SYM and operator.parts:
-                return FusedCall(given, f"sym.{found.api}", found.make(mxnet.sym, case))
+                return _FusedCall(given, f"sym.{found.api}", found.make(mxnet.sym, case))
             if form == SYM:
-                return SymbolCall(given, f"sym.{found.api}", self._function(found, mxnet.sym, case))
+                return _SymbolCall(given, f"sym.{found.api}", self._function(found, mxnet.sym, case))
             if form == GLUON and found.gluon is not None:
-                return BlockCall(given, found.gluon, case)
-            return Call(given, f"nd.{found.api}", self._function(found, mxnet.nd, case))
+                return _BlockCall(given, found.gluon, case)
+            return _Call(given, f"nd.{found.api}", self._function(found, mxnet.nd, case))
         except FAILURES as error:
-            if lacks_gradient(error):
-                raise NotSupportedHereError(NO_GRADIENT) from error
+            if _lacks_gradient(error):
+                raise NotSupportedHereError(_NO_GRADIENT) from error
             raise prediction_failure(f"{where}: {reason(error)}", error) from error
 
     def _function(self, form: Form, module: Any, case: Case) -> Function:
@@ -444,14 +426,14 @@ class MXNetOperators(OperatorRunner):
     def uncovered(self) -> tuple[str, ...]:
         """The operators of MXNet's registry that no form stands for."""
         covered: set[str] = set()
-        for form in functions().values():
+        for form in self.table().values():
             covered.update(form.covers or (form.api,))
         names = set(mxnet.operator.get_all_registered_operators())
         return tuple(sorted(name for name in names if not name.startswith("_") and name not in covered))
 
     def details(self) -> FrameworkDetails:
         """MXNet's libraries, build and settings."""
-        return runtime.details()
+        return framework_details()
 
     def close(self) -> None:
         """Waits for the engine; MXNet keeps its threads and memory."""

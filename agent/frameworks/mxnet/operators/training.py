@@ -7,14 +7,14 @@ no symbol replaces its input.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from math import sqrt
 from typing import Any
 
 from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.optimizer import EPSILON
+from inferometer.agent.operators.table.training import EPSILON
 
 
 def _loss(
@@ -52,10 +52,6 @@ def _bce(mx: Any, _: Case, pred: Any, label: Any) -> Any:
 
 def _smooth(mx: Any, beta: float, pred: Any, label: Any) -> Any:
     return mx.smooth_l1(pred - label, scalar=1 / sqrt(beta))
-
-
-def _ctc(mx: Any, _: Case) -> Any:
-    return lambda pred, label: mx.CTCLoss(pred, label, blank_label="last")
 
 
 def _update(name: str, *, kept: int = 0, fixed: Mapping[str, Any] | None = None, **renamed: str) -> Form:
@@ -113,7 +109,7 @@ def _multi_sgd(mx: Any, case: Case) -> Callable[..., Any]:
     return update
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "l1_loss": _loss(
         "elemwise_sub abs",
         lambda mx, _, pred, label: mx.abs(pred - label),
@@ -155,7 +151,7 @@ FUNCTIONS: Mapping[str, Form] = {
     ),
     "ctc_loss": Form(
         "CTCLoss",
-        _ctc,
+        lambda mx, _: partial(mx.CTCLoss, blank_label="last"),
         ("CTCLoss", "ctc_loss", "_contrib_CTCLoss", "_contrib_ctc_loss"),
         Block("gluon.loss.CTCLoss", lambda _: mxnet.gluon.loss.CTCLoss("TNC", "NT")),
     ),

@@ -13,10 +13,16 @@ from typing import Any
 import numpy as np
 import onnx
 
-from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node, single
+from inferometer.agent.frameworks.onnxruntime.operators.runner import (
+    CONTRIBUTED,
+    IN_PLACE,
+    Form,
+    Graph,
+    node,
+    single,
+    with_numbers,
+)
 from inferometer.agent.operators.operator import Case
-
-_IN_PLACE = "ONNX has no operator that replaces its input"
 
 
 def _logical(kind: str, *inputs: str) -> Form:
@@ -78,23 +84,15 @@ _LOSSY = "ONNX has none; {} loses near 0 what it is to keep"
 _NO_CUBE_ROOT = "ONNX has no cube root; Pow(x, 1/3) is NaN for negative numbers"
 
 
+def _reduced(kind: str) -> Form:
+    return Form(kind, lambda case, _: _reduction(kind, case))
+
+
 def _reduction(kind: str, case: Case) -> Graph:
     return Graph(
         [node(kind, "data", "axes", keepdims=int(case["keepdims"]))],
         constants={"axes": np.atleast_1d(np.array(case["axis"], np.int64))},
     )
-
-
-def _reduced(kind: str) -> Form:
-    return Form(kind, lambda case, _: _reduction(kind, case))
-
-
-def _found(kind: str) -> Form:
-    return Form(kind, lambda case, _: Graph([node(kind, "data", axis=case["axis"], keepdims=0)]))
-
-
-def _cumulative(case: Case, _: np.dtype[Any]) -> Graph:
-    return Graph([node("CumSum", "data", "axis")], constants={"axis": np.array(case["axis"], np.int64)})
 
 
 def _top(count: int, case: Case, outputs: tuple[str, ...], *, largest: bool) -> Graph:
@@ -117,9 +115,6 @@ def _sorted(output: str) -> Form:
     )
 
 
-_CONTRIBUTED = "com.microsoft"
-
-
 def _transposes(case: Case) -> dict[str, Any]:
     return {"transA": int(case["transpose_lhs"]), "transB": int(case["transpose_rhs"])}
 
@@ -127,7 +122,7 @@ def _transposes(case: Case) -> dict[str, Any]:
 def _product(case: Case, _: np.dtype[Any]) -> Graph:
     transposes = _transposes(case)
     if any(transposes.values()):
-        return Graph([node("FusedMatMul", "lhs", "rhs", domain=_CONTRIBUTED, **transposes)])
+        return Graph([node("FusedMatMul", "lhs", "rhs", domain=CONTRIBUTED, **transposes)])
     return Graph([node("MatMul", "lhs", "rhs")])
 
 
@@ -137,18 +132,8 @@ def _gemm(case: Case, _: np.dtype[Any]) -> Graph:
 
 
 def _gemm2(case: Case, _: np.dtype[Any]) -> Graph:
-    return Graph(
-        [
-            node(
-                "FusedMatMul",
-                "lhs",
-                "rhs",
-                domain=_CONTRIBUTED,
-                alpha=float(case["alpha"]),
-                **_transposes(case),
-            )
-        ]
-    )
+    alpha = float(case["alpha"])
+    return Graph([node("FusedMatMul", "lhs", "rhs", domain=CONTRIBUTED, alpha=alpha, **_transposes(case))])
 
 
 def _khatri_rao(case: Case, _: np.dtype[Any]) -> Graph:
@@ -167,7 +152,7 @@ _NO_TRIANGLE = "ONNX has Trilu, which masks a triangle, and nothing that compute
 _NO_DIAGONAL = "ONNX has no operator for the diagonal of a matrix"
 
 
-GRAPHS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "add": single("Add", "lhs", "rhs"),
     "subtract": single("Sub", "lhs", "rhs"),
     "multiply": single("Mul", "lhs", "rhs"),
@@ -222,9 +207,9 @@ GRAPHS: Mapping[str, Form] = {
     "min": _reduced("ReduceMin"),
     "norm": Form("ReduceL1 ReduceL2", lambda case, _: _reduction(f"ReduceL{case['ord']}", case)),
     "logsumexp": _reduced("ReduceLogSumExp"),
-    "cumsum": Form("CumSum", _cumulative),
-    "argmax": _found("ArgMax"),
-    "argmin": _found("ArgMin"),
+    "cumsum": with_numbers("CumSum", lambda case: case["axis"]),
+    "argmax": single("ArgMax", "data", of={"axis": "axis"}, keepdims=0),
+    "argmin": single("ArgMin", "data", of={"axis": "axis"}, keepdims=0),
     "sort": _sorted("values"),
     "argsort": _sorted("indices"),
     "topk": Form("TopK", lambda case, _: _top(case["k"], case, ("values", "indices"), largest=True)),
@@ -233,16 +218,16 @@ GRAPHS: Mapping[str, Form] = {
     "khatri_rao": Form("Einsum Reshape", _khatri_rao),
     "gemm": Form("Gemm", _gemm),
     "gemm2": Form("FusedMatMul", _gemm2),
-    "syrk": single("FusedMatMul", "data", "data", domain=_CONTRIBUTED, transB=1),
+    "syrk": single("FusedMatMul", "data", "data", domain=CONTRIBUTED, transB=1),
     "det": single("Det", "data"),
-    "inverse": single("Inverse", "data", domain=_CONTRIBUTED),
+    "inverse": single("Inverse", "data", domain=CONTRIBUTED),
 }
 
 
 MISSING: Mapping[str, str] = {
     "modulo": "ONNX's Mod of floating-point numbers has the sign of the dividend, as fmod has",
     "hypot": "ONNX has no hypot; the root of the sum of squares overflows where hypot does not",
-    **dict.fromkeys(("iadd", "isub", "imul", "idiv", "imod"), _IN_PLACE),
+    **dict.fromkeys(("iadd", "isub", "imul", "idiv", "imod"), IN_PLACE),
     "expm1": _LOSSY.format("Exp and Sub"),
     "log1p": _LOSSY.format("Add and Log"),
     "cbrt": _NO_CUBE_ROOT,

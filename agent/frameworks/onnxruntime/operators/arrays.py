@@ -5,13 +5,13 @@ Sizes and bounds of what is created are fed, because ONNX Runtime folds nodes of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
-from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node, single
+from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node, single, with_numbers
 from inferometer.agent.operators.operator import Case
 
 
@@ -144,16 +144,6 @@ _ENDS = np.iinfo(np.int64)
 _JOINED = ("data0", "data1", "data2")
 
 
-def _with_tensor(kind: str, values: Callable[[Case], Sequence[int]]) -> Form:
-    """An operator that takes numbers, such as axes, as its second input."""
-    return Form(
-        kind,
-        lambda case, _: Graph(
-            [node(kind, "data", "numbers")], constants={"numbers": np.array(values(case), np.int64)}
-        ),
-    )
-
-
 def _with_shape(kind: str) -> Form:
     """An operator that takes the shape of the input ``like``."""
     nodes = [node("Shape", "like", output="shape"), node(kind, "data", "shape")]
@@ -231,7 +221,7 @@ def _stack(case: Case, _: np.dtype[Any]) -> Graph:
     return Graph([*apart, joined], constants={"axes": np.array([case["axis"]], np.int64)})
 
 
-GRAPHS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "zeros": _filled(0.0),
     "ones": _filled(1.0),
     "full": _filled(),
@@ -240,7 +230,7 @@ GRAPHS: Mapping[str, Form] = {
     "arange": Form("Range Unsqueeze Expand Reshape", _range),
     "random_uniform": _random("RandomUniform", low="low", high="high"),
     "random_normal": _random("RandomNormal", mean="loc", scale="scale"),
-    "bernoulli": Form("Bernoulli", lambda _case, _dtype: Graph([node("Bernoulli", "data")])),
+    "bernoulli": single("Bernoulli", "data"),
     "multinomial": Form("Log Multinomial", _multinomial),
     "take": single("Gather", "data", "indices", axis=0),
     "pick": single("GatherElements", "data", "indices", axis=-1),
@@ -255,33 +245,25 @@ GRAPHS: Mapping[str, Form] = {
     "slice_axis": Form("Slice", _slice_axis),
     "slice_like": Form("Shape Slice", _slice_like),
     "tril": single("Trilu", "data", upper=0),
-    "transpose": Form("Transpose", lambda case, _: Graph([node("Transpose", "data", perm=case["axes"])])),
+    "transpose": single("Transpose", "data", of={"perm": "axes"}),
     "swapaxes": Form("Transpose", _swap),
-    "reshape": _with_tensor("Reshape", lambda case: case["shape"]),
+    "reshape": with_numbers("Reshape", lambda case: case["shape"]),
     "reshape_like": _with_shape("Reshape"),
-    "expand_dims": _with_tensor("Unsqueeze", lambda case: [case["axis"]]),
-    "squeeze": _with_tensor("Squeeze", lambda case: [case["axis"]]),
+    "expand_dims": with_numbers("Unsqueeze", lambda case: [case["axis"]]),
+    "squeeze": with_numbers("Squeeze", lambda case: [case["axis"]]),
     "flip": Form("Slice", _flip),
-    "tile": _with_tensor("Tile", lambda case: case["reps"]),
+    "tile": with_numbers("Tile", lambda case: case["reps"]),
     "repeat": Form("Unsqueeze Expand Reshape", _repeat),
     "pad": Form("Pad", _pad),
-    "broadcast_to": _with_tensor("Expand", lambda case: case["shape"]),
-    "broadcast_axis": _with_tensor("Expand", _broadcast_shape),
+    "broadcast_to": with_numbers("Expand", lambda case: case["shape"]),
+    "broadcast_axis": with_numbers("Expand", _broadcast_shape),
     "broadcast_like": _with_shape("Expand"),
-    "depth_to_space": Form(
-        "DepthToSpace",
-        lambda case, _: Graph(
-            [node("DepthToSpace", "data", blocksize=case["block_size"], mode="DCR")],
-        ),
-    ),
-    "space_to_depth": Form(
-        "SpaceToDepth",
-        lambda case, _: Graph([node("SpaceToDepth", "data", blocksize=case["block_size"])]),
-    ),
+    "depth_to_space": single("DepthToSpace", "data", of={"blocksize": "block_size"}, mode="DCR"),
+    "space_to_depth": single("SpaceToDepth", "data", of={"blocksize": "block_size"}),
     # with the shape in the graph, ONNX Runtime makes constants of them
     "shape_array": Form("Shape", lambda *_: Graph([node("Shape", "data")], any_shape=True)),
     "size_array": Form("Size", lambda *_: Graph([node("Size", "data")], any_shape=True)),
-    "concat": Form("Concat", lambda case, _: Graph([node("Concat", *_JOINED, axis=case["axis"])])),
+    "concat": single("Concat", *_JOINED, of={"axis": "axis"}),
     "stack": Form("Unsqueeze Concat", _stack),
     "split": Form("Split", _split_evenly),
     "split_v2": Form("Split", _split_at),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import sqrt
 from typing import Any
 
 import numpy as np
 import onnx
 
-from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node
+from inferometer.agent.frameworks.onnxruntime.operators.runner import CONTRIBUTED, Form, Graph, node
 from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.table.fused import EPSILON
 
-_MICROSOFT = "com.microsoft"
 _STATISTICS = ("gamma", "beta", "mean", "var")
 
 
@@ -21,10 +21,6 @@ def _convolution(case: Case, output: str) -> onnx.NodeProto:
     pads = [*case["pad"], *case["pad"]]
     attributes = {"kernel_shape": case["kernel"], "strides": case["stride"], "pads": pads}
     return node("Conv", "data", "weight", "bias", output=output, **attributes)
-
-
-def _convolution_relu(case: Case, _: np.dtype[Any]) -> Graph:
-    return Graph([_convolution(case, "made"), node("Relu", "made")])
 
 
 def _normalized(case: Case, _: np.dtype[Any], *, relu: bool = False) -> Graph:
@@ -42,10 +38,6 @@ def _normalized(case: Case, _: np.dtype[Any], *, relu: bool = False) -> Graph:
     # convolution itself depends on the data and stays
     fixed = ("weight", "bias", *_STATISTICS)
     return Graph([*nodes, *([node("Relu", "normalized")] if relu else [])], fixed=fixed)
-
-
-def _normalized_relu(case: Case, dtype: np.dtype[Any]) -> Graph:
-    return _normalized(case, dtype, relu=True)
 
 
 def _chain(*nodes: onnx.NodeProto) -> Any:
@@ -69,10 +61,12 @@ def _attention(case: Case, dtype: np.dtype[Any]) -> Graph:
 
 _ATTENTION = Graph([node("Attention", "query", "key", "value")], opset=23)
 
-GRAPHS: Mapping[str, Form] = {
-    "conv2d_relu": Form("Conv Relu", _convolution_relu),
+FORMS: Mapping[str, Form] = {
+    "conv2d_relu": Form(
+        "Conv Relu", lambda case, _: Graph([_convolution(case, "made"), node("Relu", "made")])
+    ),
     "conv2d_batch_norm": Form("Conv BatchNormalization", _normalized),
-    "conv2d_batch_norm_relu": Form("Conv BatchNormalization Relu", _normalized_relu),
+    "conv2d_batch_norm_relu": Form("Conv BatchNormalization Relu", partial(_normalized, relu=True)),
     "dense_relu": Form("Gemm Relu", _chain(_gemm("made"), node("Relu", "made"))),
     # The optimiser leaves Gemm and Gelu, and makes a Gemm of MatMul and Add before it looks for a BiasGelu.
     "dense_gelu": Form(
@@ -81,8 +75,8 @@ GRAPHS: Mapping[str, Form] = {
         joined=Form(
             "FusedMatMul BiasGelu",
             _chain(
-                node("FusedMatMul", "data", "weight", output="product", transB=1, domain=_MICROSOFT),
-                node("BiasGelu", "product", "bias", domain=_MICROSOFT),
+                node("FusedMatMul", "data", "weight", output="product", transB=1, domain=CONTRIBUTED),
+                node("BiasGelu", "product", "bias", domain=CONTRIBUTED),
             ),
         ),
     ),

@@ -14,25 +14,16 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node, single
+from inferometer.agent.frameworks.onnxruntime.operators.runner import (
+    CONTRIBUTED,
+    Form,
+    Graph,
+    node,
+    single,
+    with_numbers,
+)
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.convolution import groups_of, window_of
-from inferometer.agent.operators.table.pooling import pair_of
-from inferometer.agent.operators.table.pooling import window_of as pooling_window_of
-
-
-def _activation(kind: str, **renamed: str) -> Form:
-    """The form of an operator with attributes; ``renamed`` has the table's name of each."""
-    return Form(
-        kind,
-        lambda case, _: Graph(
-            [node(kind, "data", **{ours: case[theirs] for ours, theirs in renamed.items()})]
-        ),
-    )
-
-
-def _unsqueeze(_: Case, __: np.dtype[Any]) -> Graph:
-    return Graph([node("Unsqueeze", "data", "axes")], constants={"axes": np.array([0])})
+from inferometer.agent.operators.table.convolution import Window, groups_of, output_pad_of, pair_of, window_of
 
 
 def _dropout(case: Case, dtype: np.dtype[Any]) -> Graph:
@@ -41,19 +32,17 @@ def _dropout(case: Case, dtype: np.dtype[Any]) -> Graph:
 
 
 def _col2im(case: Case, _: np.dtype[Any]) -> Graph:
-    pads = [*case["pad"], *case["pad"]]
-    constants = {"image": np.array(case["output_size"]), "block": np.array(case["kernel"])}
-    return Graph(
-        [node("Col2Im", "data", "image", "block", strides=case["stride"], pads=pads)], constants=constants
-    )
+    window = Window.of(case.parameters, 2)
+    constants = {"image": np.array(case["output_size"]), "block": np.array(window.kernel)}
+    fold = node("Col2Im", "data", "image", "block", strides=window.stride, pads=window.pads)
+    return Graph([fold], constants=constants)
 
 
 def _convolved(kind: str, case: Case, dtype: np.dtype[Any]) -> Graph:
     window = window_of(case)
     more: dict[str, Any] = {}
     if "output_pad" in case.parameters:
-        added = case["output_pad"]
-        more["output_padding"] = added if isinstance(added, tuple) else (added,) * len(window.kernel)
+        more["output_padding"] = output_pad_of(case)
     return Graph(
         [
             node(
@@ -72,12 +61,8 @@ def _convolved(kind: str, case: Case, dtype: np.dtype[Any]) -> Graph:
     )
 
 
-_CONVOLUTION = Form("Conv", partial(_convolved, "Conv"))
-_TRANSPOSED = Form("ConvTranspose", partial(_convolved, "ConvTranspose"))
-
-
 def _pooled(kind: str, more: Mapping[str, Any], case: Case, output: str = "output") -> Any:
-    window = pooling_window_of(case)
+    window = window_of(case)
     return node(
         kind,
         "data",
@@ -94,49 +79,29 @@ def _pooling(kind: str, **more: Any) -> Form:
 
 
 def _summed(case: Case, dtype: np.dtype[Any]) -> Graph:
-    size = np.array(pooling_window_of(case).size, dtype)
+    size = np.array(window_of(case).size, dtype)
     return Graph(
         [_pooled("AveragePool", {"count_include_pad": 1}, case, "mean"), node("Mul", "mean", "size")],
         constants={"size": size},
     )
 
 
-def _summed_whole(axes: tuple[int, ...], case: Case, dtype: np.dtype[Any]) -> Graph:
-    return Graph([node("ReduceSum", "data", "axes", keepdims=1)], constants={"axes": np.array(axes)})
-
-
-def _resize(**more: Any) -> Any:
-    return node("Resize", "data", "", *more.pop("sizes"), **more)
-
-
 def _nearest(case: Case, dtype: np.dtype[Any]) -> Graph:
     scales = np.array([1, 1, case["scale"], case["scale"]], np.float32)
-    nearest = _resize(
-        sizes=["scales"],
-        mode="nearest",
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
+    nearest = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return Graph(
+        [node("Resize", "data", "", "scales", mode="nearest", **nearest)], constants={"scales": scales}
     )
-    return Graph([nearest], constants={"scales": scales})
 
 
 def _bilinear(case: Case, dtype: np.dtype[Any]) -> Graph:
     sizes = np.array([*case.shapes["data"][:2], *pair_of(case, "output")])
-    return Graph([_resize(sizes=["", "sizes"], mode="linear")], constants={"sizes": sizes})
+    return Graph([node("Resize", "data", "", "", "sizes", mode="linear")], constants={"sizes": sizes})
 
 
 def _roi_pooled(case: Case, dtype: np.dtype[Any]) -> Graph:
-    return Graph(
-        [
-            node(
-                "MaxRoiPool",
-                "data",
-                "rois",
-                pooled_shape=pair_of(case, "output"),
-                spatial_scale=case["spatial_scale"],
-            )
-        ]
-    )
+    shape, scale = pair_of(case, "output"), case["spatial_scale"]
+    return Graph([node("MaxRoiPool", "data", "rois", pooled_shape=shape, spatial_scale=scale)])
 
 
 def _roi_aligned(case: Case, dtype: np.dtype[Any]) -> Graph:
@@ -167,10 +132,6 @@ def _split_regions(arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[A
     }
 
 
-_AVERAGE = _pooling("AveragePool", count_include_pad=1)
-_SUM = Form("AveragePool Mul", _summed)  # ONNX has no pooling by sums
-
-
 def _normalized(kind: str, inputs: tuple[str, ...], case: Case, dtype: np.dtype[Any]) -> Graph:
     more: dict[str, Any] = {"num_groups": case["groups"]} if "groups" in case.parameters else {}
     if kind in ("LayerNormalization", "SimplifiedLayerNormalization"):
@@ -191,11 +152,6 @@ def _batch_norm_trained(case: Case, dtype: np.dtype[Any]) -> Graph:
             )
         ]
     )
-
-
-def _local_response(case: Case, dtype: np.dtype[Any]) -> Graph:
-    values = {name: case[name] for name in ("size", "alpha", "beta", "bias")}
-    return Graph([node("LRN", "data", **values)])
 
 
 def _normalization(kind: str, *inputs: str) -> Form:
@@ -230,13 +186,13 @@ def _recurrent_form(kind: str, order: Sequence[int], *states: str, **more: Any) 
     return Form(f"{kind} Squeeze", partial(_recurrent, kind, states, more), partial(_arranged_gates, order))
 
 
-GRAPHS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "relu": single("Relu", "data"),
-    "leaky_relu": _activation("LeakyRelu", alpha="slope"),
+    "leaky_relu": single("LeakyRelu", "data", of={"alpha": "slope"}),
     "prelu": single("PRelu", "data", "alpha"),
-    "elu": _activation("Elu", alpha="alpha"),
+    "elu": single("Elu", "data", of={"alpha": "alpha"}),
     "selu": single("Selu", "data"),
-    "celu": _activation("Celu", alpha="alpha"),
+    "celu": single("Celu", "data", of={"alpha": "alpha"}),
     "sigmoid": single("Sigmoid", "data"),
     # ONNX has no logarithm of the sigmoid; the logarithm of Sigmoid would lose the small values
     "log_sigmoid": Form(
@@ -254,13 +210,13 @@ GRAPHS: Mapping[str, Form] = {
     "softsign": single("Softsign", "data"),
     "softplus": single("Softplus", "data"),
     # ONNX's own Swish has no kernel; this one of ONNX Runtime is data · sigmoid(alpha · data)
-    "swish": single("QuickGelu", "data", alpha=1.0, domain="com.microsoft"),
+    "swish": single("QuickGelu", "data", alpha=1.0, domain=CONTRIBUTED),
     "hard_swish": single("HardSwish", "data"),
     "mish": single("Mish", "data"),
     "gelu": single("Gelu", "data"),
     "gelu_tanh": single("Gelu", "data", approximate="tanh"),
-    "softmax": _activation("Softmax", axis="axis"),
-    "log_softmax": _activation("LogSoftmax", axis="axis"),
+    "softmax": single("Softmax", "data", of={"axis": "axis"}),
+    "log_softmax": single("LogSoftmax", "data", of={"axis": "axis"}),
     # ONNX has no single operator
     "softmin": Form(
         "Neg Softmax",
@@ -270,34 +226,27 @@ GRAPHS: Mapping[str, Form] = {
     ),
     "dense": single("Gemm", "data", "weight", "bias", transB=1),
     "flatten": single("Flatten", "data", axis=1),
-    "lambda": Form("Unsqueeze", _unsqueeze),
+    "lambda": with_numbers("Unsqueeze", lambda _: [0]),
     "dropout": Form("Dropout", _dropout),
     "embedding": single("Gather", "weight", "data", axis=0),
     "col2im": Form("Col2Im", _col2im),
     "grid_sample": single("GridSample", "data", "grid", align_corners=1),
-    "conv1d": _CONVOLUTION,
-    "conv2d": _CONVOLUTION,
-    "conv3d": _CONVOLUTION,
-    "depthwise_conv2d": _CONVOLUTION,
-    "conv1d_transpose": _TRANSPOSED,
-    "conv2d_transpose": _TRANSPOSED,
-    "conv3d_transpose": _TRANSPOSED,
-    "max_pool1d": _pooling("MaxPool"),
-    "max_pool2d": _pooling("MaxPool"),
-    "max_pool3d": _pooling("MaxPool"),
-    "avg_pool1d": _AVERAGE,
-    "avg_pool2d": _AVERAGE,
-    "avg_pool3d": _AVERAGE,
-    "sum_pool1d": _SUM,
-    "sum_pool2d": _SUM,
-    "lp_pool1d": _pooling("LpPool", p=2),
-    "lp_pool2d": _pooling("LpPool", p=2),
-    "global_max_pool1d": single("GlobalMaxPool", "data"),
-    "global_max_pool2d": single("GlobalMaxPool", "data"),
-    "global_avg_pool1d": single("GlobalAveragePool", "data"),
-    "global_avg_pool2d": single("GlobalAveragePool", "data"),
-    "global_sum_pool1d": Form("ReduceSum", partial(_summed_whole, (2,))),
-    "global_sum_pool2d": Form("ReduceSum", partial(_summed_whole, (2, 3))),
+    **dict.fromkeys(
+        ("conv1d", "conv2d", "conv3d", "depthwise_conv2d"), Form("Conv", partial(_convolved, "Conv"))
+    ),
+    **dict.fromkeys(
+        ("conv1d_transpose", "conv2d_transpose", "conv3d_transpose"),
+        Form("ConvTranspose", partial(_convolved, "ConvTranspose")),
+    ),
+    **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d"), _pooling("MaxPool")),
+    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"), _pooling("AveragePool", count_include_pad=1)),
+    # ONNX has no pooling by sums
+    **dict.fromkeys(("sum_pool1d", "sum_pool2d"), Form("AveragePool Mul", _summed)),
+    **dict.fromkeys(("lp_pool1d", "lp_pool2d"), _pooling("LpPool", p=2)),
+    **dict.fromkeys(("global_max_pool1d", "global_max_pool2d"), single("GlobalMaxPool", "data")),
+    **dict.fromkeys(("global_avg_pool1d", "global_avg_pool2d"), single("GlobalAveragePool", "data")),
+    "global_sum_pool1d": with_numbers("ReduceSum", lambda _: [2], keepdims=1),
+    "global_sum_pool2d": with_numbers("ReduceSum", lambda _: [2, 3], keepdims=1),
     "upsample_nearest": Form("Resize", _nearest),
     "resize_bilinear": Form("Resize", _bilinear),
     "roi_pool": Form("MaxRoiPool", _roi_pooled),
@@ -309,7 +258,7 @@ GRAPHS: Mapping[str, Form] = {
     "group_norm": _normalization("GroupNormalization", "gamma", "beta"),
     "rms_norm": _normalization("SimplifiedLayerNormalization", "gamma"),
     "l2_normalization": single("LpNormalization", "data", axis=1, p=2),
-    "lrn": Form("LRN", _local_response),
+    "lrn": single("LRN", "data", of={name: name for name in ("size", "alpha", "beta", "bias")}),
     "rnn_tanh": _recurrent_form("RNN", (0,), "state"),
     "rnn_relu": _recurrent_form("RNN", (0,), "state", activations=["Relu"]),
     # input, output, forget, cell

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,15 +34,17 @@ from inferometer.agent.operators.operator import (
     OperatorRunner,
     RunnerOptions,
     element_type,
-    has_parts,
-    joined,
 )
 
 OPSET = 21
 _IR_VERSION = 10
 _NEXT_IR_VERSION = 11
 """The version that has opset 23."""
-_FILES = tuple(f"{__package__}.{name}" for name in ("arithmetic", "arrays", "layers", "training", "fused"))
+CONTRIBUTED = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+IN_PLACE = "ONNX has no operator that replaces its input"
+_NO_GRADIENTS = "ONNX Runtime computes no gradients"
+_GRAPH = "graph"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +86,42 @@ class Form:
     arrange: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, NDArray[Any]]] | None = None
     joined: Form | None = None
 
+    def forms(self, *, fused: bool) -> tuple[str, ...]:
+        """The graph, and that of the parts."""
+        return (_GRAPH, PARTS) if fused else (_GRAPH,)
 
-def single(kind: str, *inputs: str, **attributes: Any) -> Form:
-    """Returns the form of an operator whose inputs are the table's, and whose attributes are fixed."""
-    return Form(kind, lambda _case, _dtype: Graph([node(kind, *inputs, **attributes)]))
+
+def single(kind: str, *inputs: str, of: Mapping[str, str] = NOTHING, **attributes: Any) -> Form:
+    """Returns the form of an operator whose inputs are the table's.
+
+    Args:
+        kind: The operator.
+        inputs: Its inputs.
+        of: The attributes that parameters of the table give, with the parameter of each.
+        attributes: The attributes that are fixed.
+    """
+    return Form(
+        kind,
+        lambda case, _: Graph(
+            [node(kind, *inputs, **{name: case[given] for name, given in of.items()}, **attributes)]
+        ),
+    )
+
+
+def with_numbers(kind: str, numbers: Callable[[Case], Any], **attributes: Any) -> Form:
+    """Returns the form of an operator that takes integers, such as axes, as its second input."""
+    return Form(
+        kind,
+        lambda case, _: Graph(
+            [node(kind, "data", "numbers", **attributes)],
+            constants={"numbers": np.array(numbers(case), np.int64)},
+        ),
+    )
 
 
 def node(kind: str, *inputs: str, output: str = "output", **attributes: Any) -> onnx.NodeProto:
     """Returns a node with one output."""
     return onnx.helper.make_node(kind, list(inputs), [output], **attributes)
-
-
-@cache
-def graphs() -> Mapping[str, Form]:
-    """Returns the forms by the operator's name."""
-    return joined(_FILES, "GRAPHS")
-
-
-@cache
-def reasons() -> Mapping[str, str]:
-    """Returns why ONNX lacks operators of the table, by name."""
-    return joined(_FILES, "MISSING")
 
 
 def model_of(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> bytes:
@@ -127,13 +143,13 @@ def model_of(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> bytes:
         [onnx.helper.make_empty_tensor_value_info(name) for name in graph.outputs],
         [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
-    opsets = [onnx.helper.make_opsetid("", graph.opset), onnx.helper.make_opsetid("com.microsoft", 1)]
+    opsets = [onnx.helper.make_opsetid("", graph.opset), onnx.helper.make_opsetid(CONTRIBUTED, 1)]
     return onnx.helper.make_model(
         made, opset_imports=opsets, ir_version=_IR_VERSION if graph.opset <= OPSET else _NEXT_IR_VERSION
     ).SerializeToString()
 
 
-def open_fused(model: bytes, parts: Graph, device: Device, threads: int) -> tuple[Any, str]:
+def _open_fused(model: bytes, parts: Graph, device: Device, threads: int) -> tuple[Any, str]:
     """Opens a session, and returns it with the nodes of its optimised graph in order.
 
     Args:
@@ -163,11 +179,11 @@ def _shown(each: onnx.NodeProto) -> str:
     return f"{each.op_type}({activations[0]})" if activations and activations[0] else each.op_type
 
 
-GRAPH = "graph"
-
-
 class ONNXRuntimeOperators(OperatorRunner):
     """The operators of ONNX; see ``OperatorRunner``. ONNX Runtime computes no gradients."""
+
+    framework = "ONNX"
+    package = __package__
 
     def __init__(self, options: RunnerOptions) -> None:
         super().__init__(options)
@@ -180,16 +196,6 @@ class ONNXRuntimeOperators(OperatorRunner):
     def threads(self) -> int | None:
         """The number of the sessions' threads."""
         return self._threads
-
-    def forms(self, name: str) -> tuple[str, ...]:
-        """The graph, and that of the parts."""
-        if name not in graphs():
-            return ()
-        return (GRAPH, PARTS) if has_parts(name) else (GRAPH,)
-
-    def missing(self, name: str) -> str:
-        """The reason of the file that would have it."""
-        return reasons().get(name, "ONNX has no such operator")
 
     def prepare(
         self,
@@ -204,12 +210,10 @@ class ONNXRuntimeOperators(OperatorRunner):
         if form not in ("", *self.forms(operator.name)):
             raise NotSupportedHereError(self.missing(operator.name))
         if gradient:
-            raise NotSupportedHereError("ONNX Runtime computes no gradients")
+            raise NotSupportedHereError(_NO_GRADIENTS)
         if operator.in_place is not None:
-            raise NotSupportedHereError("ONNX has no operator that replaces its input")
-        if operator.name not in graphs():
-            raise NotSupportedHereError(self.missing(operator.name))
-        found = graphs()[operator.name]
+            raise NotSupportedHereError(IN_PLACE)
+        found: Form = self.found(operator.name)
         dtype = element_type(self.options.dtype)
         where = f"{operator.name} in ONNX Runtime"
         try:
@@ -219,7 +223,7 @@ class ONNXRuntimeOperators(OperatorRunner):
             api = " ".join(dict.fromkeys(each.op_type for each in graph.nodes))
             if operator.parts and form != PARTS:
                 parts, found = graph, found.joined or found
-                session, fused = open_fused(
+                session, fused = _open_fused(
                     model_of(found.make(case, dtype), inputs), parts, device, self._threads
                 )
                 api = found.api
@@ -234,7 +238,7 @@ class ONNXRuntimeOperators(OperatorRunner):
 
     def uncovered(self) -> tuple[str, ...]:
         """The operators with a kernel for the CPU that no graph has."""
-        covered = {name for form in graphs().values() for name in form.api.split()}
+        covered = {name for form in self.table().values() for name in form.api.split()}
         names = {
             each.op_name
             for each in onnxruntime.capi.onnxruntime_pybind11_state.get_all_opkernel_def()
@@ -288,10 +292,10 @@ class _Call:
             raise prediction_failure(f"{self._where}: {reason(error)}", error) from error
 
     def forward_for_gradient(self) -> None:
-        raise NotSupportedHereError("ONNX Runtime computes no gradients")
+        raise NotSupportedHereError(_NO_GRADIENTS)
 
     def backward(self) -> None:
-        raise NotSupportedHereError("ONNX Runtime computes no gradients")
+        raise NotSupportedHereError(_NO_GRADIENTS)
 
     def outputs(self) -> tuple[NDArray[Any], ...]:
         return tuple(value.copy() for value in self._binding.copy_outputs_to_cpu())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.optimizer import OPERATORS
+from inferometer.agent.operators.table.training import UPDATES
 
 _Step: TypeAlias = tuple[str, ...]
 """An operator, its inputs, and its output last."""
@@ -78,7 +78,7 @@ _PREVIEW = (
 )
 
 
-GRAPHS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "l1_loss": _loss(_DIFFERENCE, ("Abs", "difference", "each")),
     "l2_loss": _loss(
         _DIFFERENCE,
@@ -127,7 +127,7 @@ GRAPHS: Mapping[str, Form] = {
 
 MISSING: Mapping[str, str] = {
     "ctc_loss": "ONNX defines no connectionist temporal classification",
-    **{operator.name: _OTHER for operator in OPERATORS},
+    **{operator.name: _OTHER for operator in UPDATES},
     "sgd_mom_update": _PREVIEW.format("Momentum"),
     "nag_mom_update": _PREVIEW.format("Momentum"),
     "adam_update": _PREVIEW.format("Adam"),

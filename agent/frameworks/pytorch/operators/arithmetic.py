@@ -5,21 +5,15 @@ Reductions include cumulative sums, sorting and searching; products include line
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from math import isqrt
 from typing import Any
 
 import torch
 
-from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
+from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function, function
 from inferometer.agent.operators.operator import Case
-
-
-def function(name: str, *covers: str) -> Form:
-    """Returns the form of a function of ``torch`` that takes the table's inputs as they are."""
-    found = getattr(torch, name)
-    return Form(f"torch.{name}", lambda _: found, covers)
 
 
 def _method(name: str, *covers: str) -> Form:
@@ -33,17 +27,16 @@ _MULTIPLY = function("mul", "mul", "multiply")
 _DIVIDE = function("div", "div", "divide", "true_divide")
 
 
+# its own names are the table's
+_SAME = (
+    "fmod maximum minimum hypot logical_and logical_or logical_xor logical_not sign exp log log2 log10 sqrt "
+    "rsqrt square reciprocal sin cos tan sinh cosh ceil floor"
+)
 _NO_CUBE_ROOT = "PyTorch has no cube root; torch.pow(x, 1/3) is NaN for negative numbers"
 
 
-def _reduced(function: Callable[..., Any], **parameters: str) -> Callable[[Case], Function]:
-    """The function along the case's axes; ``parameters`` maps its other arguments to the table's."""
-
-    def make(case: Case) -> Function:
-        others = {name: case[value] for name, value in parameters.items()}
-        return partial(function, dim=case["axis"], keepdim=case["keepdims"], **others)
-
-    return make
+def _reduced(name: str, *covers: str, **renamed: str) -> Form:
+    return function(name, *covers, dim="axis", keepdim="keepdims", **renamed)
 
 
 def _moments(case: Case) -> Function:
@@ -96,17 +89,14 @@ def _lq(data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return q.mT.contiguous(), r.mT.contiguous()
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "add": _ADD,
     "subtract": _SUBTRACT,
     "multiply": _MULTIPLY,
     "divide": _DIVIDE,
+    **{name: function(name) for name in _SAME.split()},
     "modulo": function("remainder"),
-    "fmod": function("fmod"),
     "power": function("pow"),
-    "maximum": function("maximum"),
-    "minimum": function("minimum"),
-    "hypot": function("hypot"),
     "broadcast_add": _ADD,
     "broadcast_subtract": _SUBTRACT,
     "broadcast_multiply": _MULTIPLY,
@@ -123,30 +113,12 @@ FUNCTIONS: Mapping[str, Form] = {
     "greater_equal": function("ge", "ge", "greater_equal"),
     "less": function("lt", "lt", "less"),
     "less_equal": function("le", "le", "less_equal"),
-    "logical_and": function("logical_and"),
-    "logical_or": function("logical_or"),
-    "logical_xor": function("logical_xor"),
-    "logical_not": function("logical_not"),
     "abs": function("abs", "abs", "absolute"),
-    "sign": function("sign"),
-    "exp": function("exp"),
     "expm1": function("expm1", "expm1", "special_expm1"),
-    "log": function("log"),
-    "log2": function("log2"),
-    "log10": function("log10"),
     "log1p": function("log1p", "log1p", "special_log1p"),
-    "sqrt": function("sqrt"),
-    "rsqrt": function("rsqrt"),
-    "square": function("square"),
-    "reciprocal": function("reciprocal"),
-    "sin": function("sin"),
-    "cos": function("cos"),
-    "tan": function("tan"),
     "arcsin": function("asin", "asin", "arcsin"),
     "arccos": function("acos", "acos", "arccos"),
     "arctan": function("atan", "atan", "arctan"),
-    "sinh": function("sinh"),
-    "cosh": function("cosh"),
     "arcsinh": function("asinh", "asinh", "arcsinh"),
     "arccosh": function("acosh", "acosh", "arccosh"),
     "arctanh": function("atanh", "atanh", "arctanh"),
@@ -155,8 +127,6 @@ FUNCTIONS: Mapping[str, Form] = {
     "erf": function("erf", "erf", "special_erf"),
     "erfinv": function("erfinv", "erfinv", "special_erfinv"),
     "gammaln": function("lgamma", "lgamma", "special_gammaln"),
-    "ceil": function("ceil"),
-    "floor": function("floor"),
     "rint": function("round", "round", "special_round"),
     "trunc": function("trunc", "trunc", "fix"),
     "clip": Form(
@@ -168,27 +138,19 @@ FUNCTIONS: Mapping[str, Form] = {
     "cast": Form(
         "torch.Tensor.to", lambda case: lambda data: data.to(getattr(torch, case["to"])), ("to", "type_as")
     ),
-    "sum": Form("torch.sum", _reduced(torch.sum)),
-    "mean": Form("torch.mean", _reduced(torch.mean)),
-    "nansum": Form("torch.nansum", _reduced(torch.nansum)),
-    "prod": Form("torch.prod", _reduced(torch.prod)),
-    "max": Form("torch.amax", _reduced(torch.amax), ("amax", "max")),
-    "min": Form("torch.amin", _reduced(torch.amin), ("amin", "min")),
-    "norm": Form(
-        "torch.linalg.vector_norm",
-        _reduced(torch.linalg.vector_norm, ord="ord"),
-        ("linalg_vector_norm", "linalg_norm", "norm", "frobenius_norm"),
+    **{name: _reduced(name) for name in ("sum", "mean", "nansum", "prod")},
+    "max": _reduced("amax", "amax", "max"),
+    "min": _reduced("amin", "amin", "min"),
+    "norm": _reduced(
+        "linalg.vector_norm", "linalg_vector_norm", "linalg_norm", "norm", "frobenius_norm", ord="ord"
     ),
-    "logsumexp": Form("torch.logsumexp", _reduced(torch.logsumexp), ("logsumexp", "special_logsumexp")),
+    "logsumexp": _reduced("logsumexp", "logsumexp", "special_logsumexp"),
     "moments": Form("torch.var_mean", _moments, ("var_mean", "var")),
-    "cumsum": Form("torch.cumsum", lambda case: partial(torch.cumsum, dim=case["axis"])),
-    "argmax": Form("torch.argmax", lambda case: partial(torch.argmax, dim=case["axis"])),
-    "argmin": Form("torch.argmin", lambda case: partial(torch.argmin, dim=case["axis"])),
+    **{name: function(name, dim="axis") for name in ("cumsum", "argmax", "argmin", "argsort")},
     "sort": Form(
         "torch.sort", lambda case: lambda data: torch.sort(data, dim=case["axis"]).values, ("sort", "msort")
     ),
-    "argsort": Form("torch.argsort", lambda case: partial(torch.argsort, dim=case["axis"])),
-    "topk": Form("torch.topk", lambda case: partial(torch.topk, k=case["k"], dim=case["axis"])),
+    "topk": function("topk", k="k", dim="axis"),
     "dot": Form("torch.mm", lambda case: _product(torch.mm, case), ("mm", "matmul", "linalg_matmul")),
     "batch_dot": Form("torch.bmm", lambda case: _product(torch.bmm, case), ("bmm",)),
     "khatri_rao": Form(
@@ -209,22 +171,16 @@ FUNCTIONS: Mapping[str, Form] = {
         lambda _: lambda lower, data: torch.linalg.solve_triangular(lower, data, upper=False),
         ("linalg_solve_triangular", "triangular_solve"),
     ),
-    "cholesky": Form(
-        "torch.linalg.cholesky",
-        lambda _: torch.linalg.cholesky,
-        ("linalg_cholesky", "linalg_cholesky_ex", "cholesky"),
-    ),
+    "cholesky": function("linalg.cholesky", "linalg_cholesky", "linalg_cholesky_ex", "cholesky"),
     "cholesky_inverse": Form(
         # without tril its gradient has values for what it does not read
         "torch.tril, torch.cholesky_inverse",
         lambda _: lambda data: torch.cholesky_inverse(data.tril()),
         ("cholesky_inverse",),
     ),
-    "det": Form("torch.linalg.det", lambda _: torch.linalg.det, ("det", "linalg_det")),
-    "slogdet": Form("torch.linalg.slogdet", lambda _: torch.linalg.slogdet, ("slogdet", "linalg_slogdet")),
-    "inverse": Form(
-        "torch.linalg.inv", lambda _: torch.linalg.inv, ("inverse", "linalg_inv", "linalg_inv_ex")
-    ),
+    "det": function("linalg.det", "det", "linalg_det"),
+    "slogdet": function("linalg.slogdet", "slogdet", "linalg_slogdet"),
+    "inverse": function("linalg.inv", "inverse", "linalg_inv", "linalg_inv_ex"),
     "eigh": Form(
         "torch.linalg.eigh", lambda _: lambda data: torch.linalg.eigh(data).eigenvalues, ("linalg_eigh",)
     ),
@@ -239,7 +195,7 @@ FUNCTIONS: Mapping[str, Form] = {
         lambda _: lambda data: torch.diagonal_copy(data, dim1=-2, dim2=-1),
         ("diagonal_copy", "diagonal", "linalg_diagonal"),
     ),
-    "make_diagonal": Form("torch.diag_embed", lambda _: torch.diag_embed),
+    "make_diagonal": function("diag_embed"),
     "extract_triangle": Form("torch.Tensor.__getitem__", _extract_triangle, ("index",)),
     "make_triangle": Form("torch.Tensor.new_zeros, torch.Tensor.__setitem__", _make_triangle, ("index_put",)),
 }

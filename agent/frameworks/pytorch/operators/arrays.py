@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import distributions
 
-from inferometer.agent.frameworks.pytorch.operators.arithmetic import function
-from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
+from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function, function
 from inferometer.agent.operators.operator import Case
 
 
@@ -152,7 +151,7 @@ def _listed(function: Callable[..., Any], case: Case) -> Function:
 _NUMBERS = "PyTorch has shapes as Python's integers, and makes no tensors of them outside of a trace"
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "zeros": Form(
         "torch.zeros", lambda case: lambda **where: torch.zeros(case["shape"], **where), creates=True
     ),
@@ -208,64 +207,36 @@ FUNCTIONS: Mapping[str, Form] = {
         "torch.index_copy",
         lambda _: lambda data, indices, source: torch.index_copy(data, 0, indices, source),
     ),
-    "one_hot": Form(
-        "torch.nn.functional.one_hot",
-        lambda case: partial(torch.nn.functional.one_hot, num_classes=case["depth"]),
-    ),
-    "where": Form("torch.where", lambda _: torch.where, ("where",)),
+    "one_hot": function("nn.functional.one_hot", num_classes="depth"),
+    "where": function("where"),
     "boolean_mask": Form(_INDEXED, lambda _: lambda data, mask: data[mask], ("index",)),
     "slice": Form(f"{_INDEXED}, torch.clone", _slice, ("slice", "slice_copy")),
     "slice_axis": Form("torch.narrow_copy", _slice_axis, ("narrow_copy", "narrow", "slice_copy", "slice")),
     "slice_like": Form(f"{_INDEXED}, torch.clone", lambda _: _slice_like, ("slice", "slice_copy")),
     "unravel_index": Form("torch.unravel_index, torch.stack", _unravel_index, ("unravel_index",)),
-    "diag": Form("torch.diagonal_copy", lambda _: torch.diagonal_copy, ("diagonal_copy", "diag")),
-    "tril": Form("torch.tril", lambda _: torch.tril, ("tril",)),
-    "transpose": Form(
-        "torch.permute_copy",
-        lambda case: partial(torch.permute_copy, dims=case["axes"]),
-        ("permute_copy", "permute", "t", "t_copy"),
+    "diag": function("diagonal_copy", "diagonal_copy", "diag"),
+    "tril": function("tril"),
+    "transpose": function("permute_copy", "permute_copy", "permute", "t", "t_copy", dims="axes"),
+    "swapaxes": function(
+        "transpose_copy", "transpose_copy", "transpose", "swapaxes", "swapdims", dim0="dim1", dim1="dim2"
     ),
-    "swapaxes": Form(
-        "torch.transpose_copy",
-        lambda case: partial(torch.transpose_copy, dim0=case["dim1"], dim1=case["dim2"]),
-        ("transpose_copy", "transpose", "swapaxes", "swapdims"),
-    ),
-    "reshape": Form(
-        "torch.view_copy",
-        lambda case: partial(torch.view_copy, size=case["shape"]),
-        ("view_copy", "view", "reshape"),
-    ),
+    "reshape": function("view_copy", "view_copy", "view", "reshape", size="shape"),
     "reshape_like": Form(
         "torch.view_copy",
         lambda _: lambda data, like: torch.view_copy(data, like.shape),
         ("view_copy", "view_as", "reshape_as"),
     ),
-    "expand_dims": Form(
-        "torch.unsqueeze_copy",
-        lambda case: partial(torch.unsqueeze_copy, dim=case["axis"]),
-        ("unsqueeze_copy", "unsqueeze"),
-    ),
-    "squeeze": Form(
-        "torch.squeeze_copy",
-        lambda case: partial(torch.squeeze_copy, dim=case["axis"]),
-        ("squeeze_copy", "squeeze"),
-    ),
+    "expand_dims": function("unsqueeze_copy", "unsqueeze_copy", "unsqueeze", dim="axis"),
+    "squeeze": function("squeeze_copy", "squeeze_copy", "squeeze", dim="axis"),
     "flip": Form("torch.flip", lambda case: partial(torch.flip, dims=(case["axis"],)), ("flip", "fliplr")),
-    "tile": Form("torch.tile", lambda case: partial(torch.tile, dims=case["reps"]), ("tile", "repeat")),
-    "repeat": Form(
-        "torch.repeat_interleave",
-        lambda case: partial(torch.repeat_interleave, repeats=case["repeats"], dim=case["axis"]),
-    ),
+    "tile": function("tile", "tile", "repeat", dims="reps"),
+    "repeat": function("repeat_interleave", repeats="repeats", dim="axis"),
     "pad": Form(
         "torch.nn.functional.pad",
         _pad,
         ("pad", "constant_pad_nd", "reflection_pad2d", "replication_pad2d"),
     ),
-    "broadcast_to": Form(
-        "torch.expand_copy",
-        lambda case: partial(torch.expand_copy, size=case["shape"]),
-        ("expand_copy", "expand", "broadcast_to"),
-    ),
+    "broadcast_to": function("expand_copy", "expand_copy", "expand", "broadcast_to", size="shape"),
     "broadcast_axis": Form("torch.expand_copy", _expanded),
     "broadcast_like": Form(
         "torch.expand_copy",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import sqrt
 from typing import Any
 
@@ -22,9 +22,12 @@ def _convolution(case: Case) -> Function:
     return lambda data, weight, bias: functional.conv2d(data, weight, bias, stride, pad)
 
 
-def _convolution_relu(case: Case) -> Function:
-    convolution = _convolution(case)
-    return lambda data, weight, bias: functional.relu(convolution(data, weight, bias))
+def _activated(before: Callable[[Case], Function], activation: Function) -> Callable[[Case], Function]:
+    def make(case: Case) -> Function:
+        function = before(case)
+        return lambda *tensors: activation(function(*tensors))
+
+    return make
 
 
 def _normalized(case: Case) -> Function:
@@ -36,23 +39,6 @@ def _normalized(case: Case) -> Function:
         )
 
     return run
-
-
-def _normalized_relu(case: Case) -> Function:
-    normalized = _normalized(case)
-    return lambda *tensors: functional.relu(normalized(*tensors))
-
-
-def _dense_relu(_: Case) -> Function:
-    return lambda data, weight, bias: functional.relu(functional.linear(data, weight, bias))
-
-
-def _dense_gelu(_: Case) -> Function:
-    return lambda data, weight, bias: functional.gelu(functional.linear(data, weight, bias))
-
-
-def _add_relu(_: Case) -> Function:
-    return lambda lhs, rhs: functional.relu(torch.add(lhs, rhs))
 
 
 def _residual(case: Case) -> Function:
@@ -75,22 +61,35 @@ def _attention(case: Case) -> Function:
 _CONVOLUTION, _LINEAR = "torch.nn.functional.conv2d", "torch.nn.functional.linear"
 _RELU, _BATCH_NORM = "torch.nn.functional.relu", "torch.nn.functional.batch_norm"
 
-FUNCTIONS: Mapping[str, Form] = {
-    "conv2d_relu": Form(f"{_CONVOLUTION} {_RELU}", _convolution_relu, ("conv2d", "relu"), constants=_WEIGHTS),
+FORMS: Mapping[str, Form] = {
+    "conv2d_relu": Form(
+        f"{_CONVOLUTION} {_RELU}",
+        _activated(_convolution, functional.relu),
+        ("conv2d", "relu"),
+        constants=_WEIGHTS,
+    ),
     "conv2d_batch_norm": Form(
         f"{_CONVOLUTION} {_BATCH_NORM}", _normalized, ("conv2d", "batch_norm"), constants=_STATISTICS
     ),
     "conv2d_batch_norm_relu": Form(
         f"{_CONVOLUTION} {_BATCH_NORM} {_RELU}",
-        _normalized_relu,
+        _activated(_normalized, functional.relu),
         ("conv2d", "batch_norm", "relu"),
         constants=_STATISTICS,
     ),
-    "dense_relu": Form(f"{_LINEAR} {_RELU}", _dense_relu, ("linear", "relu"), constants=_WEIGHTS),
-    "dense_gelu": Form(
-        f"{_LINEAR} torch.nn.functional.gelu", _dense_gelu, ("linear", "gelu"), constants=_WEIGHTS
+    "dense_relu": Form(
+        f"{_LINEAR} {_RELU}",
+        _activated(lambda _: functional.linear, functional.relu),
+        ("linear", "relu"),
+        constants=_WEIGHTS,
     ),
-    "add_relu": Form(f"torch.add {_RELU}", _add_relu, ("add", "relu")),
+    "dense_gelu": Form(
+        f"{_LINEAR} torch.nn.functional.gelu",
+        _activated(lambda _: functional.linear, functional.gelu),
+        ("linear", "gelu"),
+        constants=_WEIGHTS,
+    ),
+    "add_relu": Form(f"torch.add {_RELU}", _activated(lambda _: torch.add, functional.relu), ("add", "relu")),
     "layer_norm_residual": Form(
         "torch.add torch.nn.functional.layer_norm",
         _residual,

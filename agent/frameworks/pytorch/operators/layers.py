@@ -14,29 +14,17 @@ import torch
 import torch.nn.functional as functional
 from torch import _VF
 
-from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
+from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function, function
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.convolution import groups_of, window_of
-from inferometer.agent.operators.table.pooling import pair_of
-from inferometer.agent.operators.table.pooling import window_of as pooling_window_of
+from inferometer.agent.operators.table.convolution import Window, groups_of, pair_of, window_of
 
 
 def _activation(name: str, *covers: str, **renamed: str) -> Form:
-    """The form of a function of ``torch.nn.functional``, with the table's name of each argument."""
-    function: Any = getattr(functional, name)
-    return Form(
-        f"torch.nn.functional.{name}",
-        lambda case: (
-            partial(function, **{ours: case[theirs] for ours, theirs in renamed.items()})
-            if renamed
-            else function
-        ),
-        covers or (name,),
-    )
+    return function(f"nn.functional.{name}", *covers, **renamed)
 
 
-def _im2col_window(case: Case) -> dict[str, Any]:
-    return {"kernel_size": case["kernel"], "stride": case["stride"], "padding": case["pad"]}
+def _slides(window: Window) -> dict[str, Any]:
+    return {"kernel_size": window.kernel, "stride": window.stride, "padding": window.pad}
 
 
 _CONVOLUTION_ATEN = (
@@ -69,8 +57,7 @@ def _convolution(name: str) -> Form:
 
 
 def _pooled(function: Any, more: Mapping[str, Any], case: Case) -> Function:
-    window = pooling_window_of(case)
-    return partial(function, kernel_size=window.kernel, stride=window.stride, padding=window.pad, **more)
+    return partial(function, **_slides(window_of(case)), **more)
 
 
 def _pooling(name: str, **more: Any) -> Form:
@@ -94,7 +81,7 @@ def _summed(axes: tuple[int, ...]) -> Form:
 
 
 def _roots(function: Any, case: Case) -> Function:
-    window = pooling_window_of(case)
+    window = window_of(case)
     one = len(window.kernel) == 1
     kernel: Any = window.kernel[0] if one else window.kernel
     return partial(
@@ -103,7 +90,7 @@ def _roots(function: Any, case: Case) -> Function:
 
 
 def _summed_row(case: Case) -> Function:
-    window = pooling_window_of(case)
+    window = window_of(case)
     arguments = (1, *window.kernel), (1, *window.stride), (0, *window.pad)
     return lambda data: functional.avg_pool2d(data.unsqueeze(2), *arguments, divisor_override=1).squeeze(2)
 
@@ -116,22 +103,9 @@ _NO_REGIONS = "PyTorch has no regions of interest; they are in torchvision"
 _BATCH_NORM_ATEN = ("batch_norm", "native_batch_norm", "native_batch_norm_backward")
 
 
-def _batch_norm_given(case: Case) -> Function:
+def _batch_norm(case: Case, **training: Any) -> Function:
     return lambda data, gamma, beta, mean, variance: functional.batch_norm(
-        data, mean, variance, gamma, beta, training=False, eps=case["epsilon"]
-    )
-
-
-def _batch_norm_trained(case: Case) -> Function:
-    return lambda data, gamma, beta, mean, variance: functional.batch_norm(
-        data,
-        mean,
-        variance,
-        gamma,
-        beta,
-        training=True,
-        momentum=case["momentum"],
-        eps=case["epsilon"],
+        data, mean, variance, gamma, beta, eps=case["epsilon"], **training
     )
 
 
@@ -176,28 +150,20 @@ def _recurrent_form(api: str, name: str, *covers: str) -> Form:
     return Form(f"torch.nn.{api}", partial(_recurrent, name), (name, *covers))
 
 
-FUNCTIONS: Mapping[str, Form] = {
-    "relu": _activation("relu"),
+FORMS: Mapping[str, Form] = {
+    **{name: _activation(name) for name in ("relu", "prelu", "selu", "softsign", "softplus", "mish", "gelu")},
     "leaky_relu": _activation("leaky_relu", negative_slope="slope"),
-    "prelu": _activation("prelu"),
     "elu": _activation("elu", alpha="alpha"),
-    "selu": _activation("selu"),
     "celu": _activation("celu", alpha="alpha"),
-    "sigmoid": Form("torch.sigmoid", lambda _: torch.sigmoid),
+    "sigmoid": function("sigmoid"),
     "log_sigmoid": _activation("logsigmoid", "log_sigmoid", "log_sigmoid_forward"),
     "hard_sigmoid": _activation("hardsigmoid"),
-    "tanh": Form("torch.tanh", lambda _: torch.tanh),
-    "softsign": _activation("softsign"),
-    "softplus": _activation("softplus"),
+    "tanh": function("tanh"),
     "swish": _activation("silu"),
     "hard_swish": _activation("hardswish"),
-    "mish": _activation("mish"),
-    "gelu": _activation("gelu"),
     "gelu_tanh": Form("torch.nn.functional.gelu", lambda _: partial(functional.gelu, approximate="tanh")),
-    "softmax": _activation("softmax", dim="axis"),
-    "log_softmax": _activation("log_softmax", dim="axis"),
-    "softmin": _activation("softmin", dim="axis"),
-    "dense": Form("torch.nn.functional.linear", lambda _: functional.linear, ("linear", "addmm")),
+    **{name: _activation(name, dim="axis") for name in ("softmax", "log_softmax", "softmin")},
+    "dense": function("nn.functional.linear", "linear", "addmm"),
     "flatten": Form("torch.flatten", lambda _: partial(torch.flatten, start_dim=1)),
     "lambda": Form("torch.unsqueeze", lambda _: partial(torch.unsqueeze, dim=0)),
     "dropout": Form(
@@ -205,15 +171,17 @@ FUNCTIONS: Mapping[str, Form] = {
         lambda case: partial(functional.dropout, p=case["p"], training=True),
         ("dropout", "native_dropout"),
     ),
-    "embedding": Form("torch.nn.functional.embedding", lambda _: functional.embedding),
+    "embedding": function("nn.functional.embedding"),
     "im2col": Form(
         "torch.nn.functional.unfold",
-        lambda case: partial(functional.unfold, **_im2col_window(case)),
+        lambda case: partial(functional.unfold, **_slides(Window.of(case.parameters, 2))),
         ("im2col",),
     ),
     "col2im": Form(
         "torch.nn.functional.fold",
-        lambda case: partial(functional.fold, output_size=case["output_size"], **_im2col_window(case)),
+        lambda case: partial(
+            functional.fold, output_size=case["output_size"], **_slides(Window.of(case.parameters, 2))
+        ),
         ("col2im",),
     ),
     "grid_sample": Form(
@@ -221,19 +189,13 @@ FUNCTIONS: Mapping[str, Form] = {
         lambda _: partial(functional.grid_sample, align_corners=True),
         ("grid_sampler", "grid_sampler_2d"),
     ),
-    "conv1d": _convolution("conv1d"),
-    "conv2d": _convolution("conv2d"),
-    "conv3d": _convolution("conv3d"),
+    **{name: _convolution(name) for name in ("conv1d", "conv2d", "conv3d")},
     "depthwise_conv2d": _convolution("conv2d"),
     "conv1d_transpose": _convolution("conv_transpose1d"),
     "conv2d_transpose": _convolution("conv_transpose2d"),
     "conv3d_transpose": _convolution("conv_transpose3d"),
-    "max_pool1d": _pooling("max_pool1d"),
-    "max_pool2d": _pooling("max_pool2d"),
-    "max_pool3d": _pooling("max_pool3d"),
-    "avg_pool1d": _pooling("avg_pool1d"),
-    "avg_pool2d": _pooling("avg_pool2d"),
-    "avg_pool3d": _pooling("avg_pool3d"),
+    **{name: _pooling(name) for name in ("max_pool1d", "max_pool2d", "max_pool3d")},
+    **{name: _pooling(name) for name in ("avg_pool1d", "avg_pool2d", "avg_pool3d")},
     "sum_pool1d": Form(_AVERAGE, _summed_row, ("avg_pool2d",)),
     "sum_pool2d": Form(
         _AVERAGE, partial(_pooled, functional.avg_pool2d, {"divisor_override": 1}), ("avg_pool2d",)
@@ -267,8 +229,12 @@ FUNCTIONS: Mapping[str, Form] = {
         ),
         ("upsample_bilinear2d",),
     ),
-    "batch_norm": Form("torch.nn.functional.batch_norm", _batch_norm_given, _BATCH_NORM_ATEN),
-    "batch_norm_training": Form("torch.nn.functional.batch_norm", _batch_norm_trained, _BATCH_NORM_ATEN),
+    "batch_norm": Form("torch.nn.functional.batch_norm", _batch_norm, _BATCH_NORM_ATEN),
+    "batch_norm_training": Form(
+        "torch.nn.functional.batch_norm",
+        lambda case: _batch_norm(case, training=True, momentum=case["momentum"]),
+        _BATCH_NORM_ATEN,
+    ),
     "layer_norm": Form(
         "torch.nn.functional.layer_norm",
         _layer_norm,
@@ -281,7 +247,7 @@ FUNCTIONS: Mapping[str, Form] = {
         ("group_norm", "native_group_norm", "native_group_norm_backward"),
     ),
     "rms_norm": Form("torch.nn.functional.rms_norm", _rms_norm),
-    "l2_normalization": Form("torch.nn.functional.normalize", lambda _: functional.normalize),
+    "l2_normalization": function("nn.functional.normalize"),
     "lrn": Form("torch.nn.functional.local_response_norm", _local_response),
     "rnn_tanh": _recurrent_form("RNN", "rnn_tanh"),
     "rnn_relu": _recurrent_form("RNN", "rnn_relu"),

@@ -11,7 +11,8 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,7 +30,6 @@ from inferometer.agent.frameworks.pytorch.modules import (
 from inferometer.agent.frameworks.pytorch.profiler import import_inductor
 from inferometer.agent.hardware.environment import FrameworkDetails, default_threads
 from inferometer.agent.inference.predictor import prediction_failure
-from inferometer.agent.operators.checking import cotangents
 from inferometer.agent.operators.operator import (
     PARTS,
     Case,
@@ -38,14 +38,13 @@ from inferometer.agent.operators.operator import (
     Operator,
     OperatorRunner,
     RunnerOptions,
+    cotangents,
     element_type,
-    has_parts,
-    joined,
 )
 
 Function: TypeAlias = Callable[..., Any]
 """Takes the input tensors in the order of the table; returns a tensor or a sequence of them."""
-_FILES = tuple(f"{__package__}.{name}" for name in ("arithmetic", "arrays", "layers", "training", "fused"))
+EAGER, COMPILE = "eager", "compile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +68,29 @@ class Form:
     joined: tuple[str, Function] | None = None
     constants: tuple[str, ...] = ()
 
+    def forms(self, *, fused: bool) -> tuple[str, ...]:
+        """Eager, and compiled; fused operators are eager only where one function has all parts."""
+        if not fused:
+            return (EAGER, COMPILE)
+        return (*((EAGER,) if self.joined else ()), COMPILE, PARTS)
 
-@cache
-def functions() -> Mapping[str, Form]:
-    """Returns the forms by the operator's name."""
-    return joined(_FILES, "FUNCTIONS")
 
+def function(name: str, *covers: str, **renamed: str) -> Form:
+    """Returns the form of a function of ``torch`` that takes the table's inputs as they are.
 
-@cache
-def reasons() -> Mapping[str, str]:
-    """Returns why PyTorch lacks operators of the table, by name."""
-    return joined(_FILES, "MISSING")
+    Args:
+        name: Its name, such as ``linalg.det``.
+        covers: See ``Form``.
+        renamed: Its other arguments, with the table's name of each.
+    """
+    found = attrgetter(name)(torch)
+    if not renamed:
+        return Form(f"torch.{name}", lambda _: found, covers)
+    return Form(
+        f"torch.{name}",
+        lambda case: partial(found, **{ours: case[theirs] for ours, theirs in renamed.items()}),
+        covers,
+    )
 
 
 _MOST_COMPILED = 10_000
@@ -111,7 +122,7 @@ class _Frozen(torch.nn.Module):
         return answer
 
 
-def compiled(function: Function, weights: Sequence[torch.Tensor]) -> Function:
+def _compiled(function: Function, weights: Sequence[torch.Tensor]) -> Function:
     """Returns a function compiled for tensors of which the last are constant weights, and ignores those."""
     module = torch.compile(_Frozen(function, weights).eval(), fullgraph=True, dynamic=False)
     if not weights:
@@ -120,7 +131,7 @@ def compiled(function: Function, weights: Sequence[torch.Tensor]) -> Function:
     return lambda *tensors: module(*tensors[:-count])
 
 
-def compile_and_see(run: Callable[[], None], parts: Sequence[str], *, freeze: bool) -> str:
+def _compile_and_see(run: Callable[[], None], parts: Sequence[str], *, freeze: bool) -> str:
     """Runs what is compiled for the first time, and returns the calls of the generated code in order.
 
     Args:
@@ -170,7 +181,7 @@ def _joins(call: str, parts: Sequence[str]) -> bool:
     return "_fused_" in call and sum(bool(re.search(rf"_{name}(_|$)", call)) for name in names) > 1
 
 
-def run_and_see(run: Callable[[], None]) -> str:
+def _run_and_see(run: Callable[[], None]) -> str:
     """Runs one of PyTorch's functions in its profiler, and returns the fused operator that it called.
 
     Raises:
@@ -186,13 +197,15 @@ def run_and_see(run: Callable[[], None]) -> str:
     return ", ".join(fused)
 
 
-EAGER, COMPILE = "eager", "compile"
 _FAILURES = (*FAILURES, NotImplementedError, ArithmeticError)
 _COMPILERS = ("g++", "clang++", "c++")
 
 
 class PyTorchOperators(OperatorRunner):
     """The functions of PyTorch; see ``OperatorRunner``."""
+
+    framework = "PyTorch"
+    package = __package__
 
     def __init__(self, options: RunnerOptions) -> None:
         super().__init__(options)
@@ -207,18 +220,6 @@ class PyTorchOperators(OperatorRunner):
         """The number that PyTorch tells."""
         return torch.get_num_threads()
 
-    def forms(self, name: str) -> tuple[str, ...]:
-        """Eager, and compiled; fused operators are eager only where one function has all parts."""
-        if name not in functions():
-            return ()
-        if not has_parts(name):
-            return (EAGER, COMPILE)
-        return (*((EAGER,) if functions()[name].joined else ()), COMPILE, PARTS)
-
-    def missing(self, name: str) -> str:
-        """The reason of the file that would have it."""
-        return reasons().get(name, "PyTorch has no such operator")
-
     def prepare(
         self,
         operator: Operator,
@@ -229,11 +230,9 @@ class PyTorchOperators(OperatorRunner):
         form: str = "",
     ) -> _Call:
         """Makes the tensors and the function; see ``OperatorRunner``."""
-        if operator.name not in functions():
-            raise NotSupportedHereError(self.missing(operator.name))
+        found: Form = self.found(operator.name)
         if gradient and element_type(self.options.dtype).kind != "f":
             raise NotSupportedHereError("PyTorch has no gradients of integers")
-        found = functions()[operator.name]
         where = f"{operator.name} in PyTorch"
         if operator.parts and form not in ("", *self.forms(operator.name)):
             raise NotSupportedHereError("PyTorch has no function that joins the parts; the form compile may")
@@ -250,15 +249,15 @@ class PyTorchOperators(OperatorRunner):
         call = _Call(where, api, function, tensors, names, wait)
         run = call.forward_for_gradient if gradient else call.forward
         if operator.parts and form == COMPILE:
-            call.fused = compile_and_see(run, operator.parts, freeze=not gradient)
+            call.fused = _compile_and_see(run, operator.parts, freeze=not gradient)
         elif operator.parts and form != PARTS:
-            call.fused = run_and_see(run)
+            call.fused = _run_and_see(run)
         return call
 
     def uncovered(self) -> tuple[str, ...]:
         """The operators of ``torch.ops.aten`` that no form stands for."""
         covered: set[str] = set()
-        for form in functions().values():
+        for form in self.table().values():
             covered.update(form.covers or (form.api.rpartition(".")[2],))
         names = {
             schema.name.removeprefix("aten::")
@@ -327,7 +326,7 @@ class PyTorchOperators(OperatorRunner):
         if operator.parts:
             # a gradient with respect to weights needs them to be arguments
             weights = [] if gradient else [tensors[name] for name in found.constants]
-            function = compiled(function, weights)
+            function = _compiled(function, weights)
         else:
             function = self._compiled_once((operator.name, case), function)
         return f"torch.compile({api})", function

@@ -19,7 +19,7 @@ from torch.optim.sgd import sgd
 
 from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.optimizer import EPSILON
+from inferometer.agent.operators.table.training import EPSILON
 
 
 def _loss(name: str, aten: str = "", **renamed: str) -> Form:
@@ -35,14 +35,6 @@ def _loss(name: str, aten: str = "", **renamed: str) -> Form:
 
 def _mean(each: torch.Tensor) -> torch.Tensor:
     return each.flatten(1).mean(1)
-
-
-def _l2(_: Case) -> Any:
-    return lambda pred, label: _mean(functional.mse_loss(pred, label, reduction="none")) / 2
-
-
-def _kl_div(_: Case) -> Any:
-    return lambda pred, label: functional.kl_div(pred, label, reduction="none").flatten(1).sum(1)
 
 
 def _hinge(case: Case) -> Any:
@@ -137,16 +129,24 @@ def _adagrad(case: Case) -> Function:
     return one
 
 
-FUNCTIONS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "l1_loss": _loss("l1_loss"),
-    "l2_loss": Form("torch.nn.functional.mse_loss torch.mean", _l2, ("mse_loss",)),
+    "l2_loss": Form(
+        "torch.nn.functional.mse_loss torch.mean",
+        lambda _: lambda pred, label: _mean(functional.mse_loss(pred, label, reduction="none")) / 2,
+        ("mse_loss",),
+    ),
     "sigmoid_bce": _loss("binary_cross_entropy_with_logits"),
     "softmax_ce": _loss("cross_entropy", "cross_entropy_loss"),
     "smooth_l1": _loss("smooth_l1_loss", beta="beta"),
     "huber_loss": _loss("huber_loss", delta="delta"),
     # PyTorch has no hinge loss of labels -1 and 1 with a margin as one function
     "hinge_loss": Form("torch.mul torch.sub torch.clamp torch.mean", _hinge, ("clamp",)),
-    "kl_div": Form("torch.nn.functional.kl_div torch.sum", _kl_div, ("kl_div",)),
+    "kl_div": Form(
+        "torch.nn.functional.kl_div torch.sum",
+        lambda _: lambda pred, label: functional.kl_div(pred, label, reduction="none").flatten(1).sum(1),
+        ("kl_div",),
+    ),
     "ctc_loss": Form("torch.nn.functional.log_softmax torch.ctc_loss", _ctc, ("ctc_loss",)),
     "sgd_update": Form("torch.optim.sgd.sgd", _sgd),
     "sgd_mom_update": Form("torch.optim.sgd.sgd", _sgd),

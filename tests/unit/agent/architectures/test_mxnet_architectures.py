@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from repeated_weights import Repeated
 
-from inferometer.agent.architectures.layers import draw_weights
 from inferometer.agent.architectures.sources import ARCHITECTURES, BuiltinArchitecture
 from tests.optional_mxnet import mxnet
 
@@ -177,6 +176,8 @@ class Drawn:
 @pytest.mark.parametrize("name", ["alexnet", "alexnet_owt"])
 def test_an_alexnet_begins_with_the_weights_of_the_original(name: str) -> None:
     drawn = [Drawn(each) for each in parameters(name)]
+    from inferometer.agent.frameworks.mxnet.networks import draw_weights
+
     draw_weights(drawn, 5, builder(ARCHITECTURES[name]).gaussian_layers)
 
     weights, biases = drawn[::2], drawn[1::2]

@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors
-from inferometer.agent.inference.results import BatchResult, Classifications, Postprocessor, Stage
-from inferometer.agent.preprocessing.inputs import Input, Payload, Tensor
+from inferometer.agent.inference.predictor import Predictor
+from inferometer.agent.inference.results import BatchResult, Postprocessor, Stage
+from inferometer.agent.preprocessing.inputs import Input, Payload, Tensor, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor, Preprocessor
+from inferometer.agent.tasks.predictions import Classifications
 from inferometer.manifests.errors import InputError
 from inferometer.manifests.schema import ModelManifest
 

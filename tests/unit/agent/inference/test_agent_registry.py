@@ -10,7 +10,7 @@ from importlib import metadata
 import pytest
 
 from inferometer.agent.artifacts.files import Artifacts
-from inferometer.agent.inference.predictor import PredictorOptions
+from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.registry import BUILTIN, FrameworkEntry, Registry
 from inferometer.manifests.errors import FrameworkUnavailableError, UnknownFrameworkError
 from inferometer.manifests.schema import ModelManifest

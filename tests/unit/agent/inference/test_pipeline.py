@@ -26,7 +26,7 @@ from inferometer.agent.inference.preparation import BATCHES_AHEAD, INPUTS_AHEAD
 from inferometer.agent.preprocessing.inputs import Input, Payload, Url
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.manifests.errors import InputError, SessionError
-from inferometer.manifests.schema import ImageParameters
+from inferometer.manifests.inputs import ImageParameters
 
 
 def batched(count: int, size: int) -> list[list[Input]]:

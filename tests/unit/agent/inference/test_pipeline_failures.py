@@ -20,9 +20,9 @@ from pipeline_fakes import (
     opened,
 )
 
-from inferometer.agent.inference.predictor import Tensors
-from inferometer.agent.inference.results import RawOutputs, Stage
-from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Payload, Tensor, Url
+from inferometer.agent.inference.results import Stage
+from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Payload, Tensor, Tensors, Url
+from inferometer.agent.tasks.predictions import RawOutputs
 from inferometer.manifests.errors import InputError, PredictionError
 
 

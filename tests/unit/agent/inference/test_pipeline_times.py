@@ -28,11 +28,11 @@ from pipeline_fakes import (
     wait_until,
 )
 
-from inferometer.agent.inference.predictor import Tensors
-from inferometer.agent.inference.results import Outputs, Postprocessor, Stage, StageTimes
-from inferometer.agent.preprocessing.inputs import EncodedImage, Origin, Payload, Url
+from inferometer.agent.inference.results import Postprocessor, Stage, StageTimes
+from inferometer.agent.preprocessing.inputs import EncodedImage, Origin, Payload, Tensors, Url
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
+from inferometer.agent.tasks.predictions import Outputs
 from inferometer.manifests.errors import InputError
 
 READ_NS, FETCH_NS, PREDICT_NS, POSTPROCESS_NS = 1, 10, 1_000, 10_000

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import Classifications, Postprocessor, RawOutputs
+from inferometer.agent.inference.results import Postprocessor
+from inferometer.agent.tasks.predictions import Classifications, RawOutputs
 from inferometer.agent.tasks.vectors import softmax
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelOutput

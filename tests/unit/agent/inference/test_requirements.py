@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import require_supported, unsupported
+from inferometer.agent.inference.requirements import require_supported, unsupported
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.manifests.errors import InferometerError
 from inferometer.manifests.schema import ModelManifest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.manifests.catalog import Catalog

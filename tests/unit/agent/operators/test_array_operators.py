@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from inferometer.agent.frameworks.pytorch.operators.runner import functions
-from inferometer.agent.operators.checking import cotangents, draw_inputs
-from inferometer.agent.operators.operator import Category, Preset, operators
+from inferometer.agent.frameworks.pytorch.operators.runner import PyTorchOperators
+from inferometer.agent.operators.operator import Category, Preset, cotangents, operators
+from inferometer.evaluators.operators.cases import draw_inputs
 from inferometer.manifests.errors import ConfigurationError
 
 ARRANGING = (Category.REARRANGE, Category.JOIN_SPLIT, Category.INDEXING)
@@ -79,14 +79,15 @@ def test_sizes_that_do_not_fit_are_refused(name, shapes, parameters):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, each in operators().items() if each.category in ARRANGING and name in functions()]
+    "name",
+    [name for name in PyTorchOperators.table() if operators()[name].category in ARRANGING],
 )
 def test_pytorch_copies_what_it_could_return_as_a_view(name):
     operator = operators()[name]
     for case in operator.cases(Preset.SMALL):
         drawn = draw_inputs(operator, case, np.dtype(np.float32), 0)
         inputs = [torch.from_numpy(array) for array in drawn.values()]
-        answer = functions()[name].make(case)(*inputs)
+        answer = PyTorchOperators.table()[name].make(case)(*inputs)
         for output in [answer] if isinstance(answer, torch.Tensor) else answer:
             assert output.is_contiguous()
             assert output.untyped_storage().data_ptr() not in {

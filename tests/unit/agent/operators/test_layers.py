@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferometer.agent.operators.checking import draw_inputs
 from inferometer.agent.operators.operator import Preset, operators
+from inferometer.evaluators.operators.cases import draw_inputs
 from inferometer.manifests.errors import ConfigurationError
 
 

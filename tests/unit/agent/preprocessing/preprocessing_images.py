@@ -13,7 +13,7 @@ from PIL import Image
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.manifests.errors import InputError
-from inferometer.manifests.schema import ImageParameters
+from inferometer.manifests.inputs import ImageParameters
 
 RED = (200, 10, 60)
 

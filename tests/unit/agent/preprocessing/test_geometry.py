@@ -12,7 +12,7 @@ from PIL import Image
 from inferometer.agent.preprocessing.inputs import EncodedImage, ImageGeometry, Payload, Pixels, Tensor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor, preprocessor_of
 from inferometer.manifests.errors import InputError
-from inferometer.manifests.schema import ImageParameters
+from inferometer.manifests.inputs import ImageParameters
 
 WIDTH, HEIGHT = 320, 200
 MARK = (120, 80, 200, 140)  # left, top, right, bottom

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from preprocessing_images import RED, encode, grey, noise, preprocessor, refusal
 
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
-from inferometer.agent.preprocessing.inputs import EncodedImage, Url
+from inferometer.agent.preprocessing.inputs import MAX_PIXELS, EncodedImage, Url
 from inferometer.manifests.errors import InputError
 
 

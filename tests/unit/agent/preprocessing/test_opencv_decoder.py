@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from preprocessing_images import RED, encode, noise, preprocessor, refusal
 
-from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels
+from inferometer.agent.preprocessing.inputs import MAX_PIXELS, EncodedImage, Payload, Pixels
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.manifests.errors import FrameworkUnavailableError, InputError
 

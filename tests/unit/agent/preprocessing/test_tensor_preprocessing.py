@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor, Preprocessor, preprocessor_of
 from inferometer.manifests.errors import InputError
-from inferometer.manifests.schema import ImageParameters, TensorParameters
+from inferometer.manifests.inputs import ImageParameters, TensorParameters
 
 
 def preprocessor(dimensions: tuple[int, ...] = (540,), element_type: str = "float32") -> Preprocessor:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from inferometer.agent.preprocessing.inputs import Text
 from inferometer.agent.preprocessing.text_preprocessor import TextTokenizer
 from inferometer.manifests.errors import ArtifactError, InputError
-from inferometer.manifests.tensor_specs import TextParameters
+from inferometer.manifests.inputs import TextParameters
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "seven", "is", "not", "three", "##s", "cafe", "Seven"]
 CLS, SEP, UNKNOWN = 2, 3, 1

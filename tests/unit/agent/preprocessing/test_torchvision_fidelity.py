@@ -24,7 +24,7 @@ from preprocessing_images import noise, preprocessor
 from inferometer.agent.preprocessing.image_decoder import fit_image
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.schema import CropMethod, ImageParameters
+from inferometer.manifests.inputs import CropMethod, ImageParameters
 
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 STD = np.array([0.229, 0.224, 0.225], np.float32)

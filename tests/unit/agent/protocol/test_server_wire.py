@@ -8,14 +8,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.agent.inference.results import (
-    BatchResult,
-    Classifications,
-    InputFailure,
-    RawOutputs,
-    Stage,
-    StageTimes,
-)
+from inferometer.agent.inference.results import BatchResult, InputFailure, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Tensor, Text, Url
 from inferometer.agent.protocol.conversion import read_inputs
 from inferometer.agent.protocol.messages import (
@@ -26,6 +19,7 @@ from inferometer.agent.protocol.messages import (
     encode_response,
 )
 from inferometer.agent.protocol.tensors import NUMERIC_TYPES, read_array
+from inferometer.agent.tasks.predictions import Classifications, RawOutputs
 from inferometer.manifests.errors import InputError, PredictionError
 from inferometer.protos.inferometer.v1 import predict_pb2
 

@@ -12,7 +12,7 @@ from inferometer.agent.inference.results import Inferred
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.manifests.errors import InputError, PredictionError
-from inferometer.manifests.schema import TensorElementType, TensorSpec
+from inferometer.manifests.inputs import TensorElementType, TensorSpec
 
 DEADLINE_S = 20.0
 LAYER = "numbers"

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from inferometer.agent.hardware.environment import Device, DeviceKind
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import Device, DeviceKind, Weights
 from inferometer.agent.serving.served_models import file_bytes, used_bytes
 from inferometer.manifests.loader import load_manifest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from served_fakes import FakeSession
 
-from inferometer.agent.inference.predictor import Precision
+from inferometer.agent.hardware.environment import Precision
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.serving.served_models import ServedModels, ServingOptions

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import TokenizedText
 from inferometer.agent.tasks.predictions import PredictedInputs
-from inferometer.agent.tasks.question_answering import best_span
 from inferometer.agent.tasks.registry import POSTPROCESSORS
+from inferometer.agent.tasks.vectors import best_span
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelOutput, OutputParameters
 

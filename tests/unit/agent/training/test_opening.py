@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, FrameworkDetails
-from inferometer.agent.inference.predictor import PredictorOptions, Weights
+from inferometer.agent.hardware.environment import (
+    CPU,
+    Device,
+    DeviceKind,
+    FrameworkDetails,
+    PredictorOptions,
+    Weights,
+)
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.training.trainer import (
     PlacedBatch,

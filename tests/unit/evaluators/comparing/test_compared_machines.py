@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.agent.hardware.environment import Device, DeviceKind, unknown_environment
-from inferometer.agent.inference.predictor import Precision
+from inferometer.agent.hardware.environment import Device, DeviceKind, Precision, unknown_environment
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.manifests.errors import ConfigurationError

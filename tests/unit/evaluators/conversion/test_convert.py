@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 from PIL import Image
 
+from inferometer.agent.files import lock
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url
 from inferometer.evaluators.conversion.convert import TARGETS, Conversion, check_dataset, convert
 from inferometer.evaluators.conversion.writers import Encoding, suffix_of
@@ -259,7 +259,7 @@ def test_what_another_conversion_has_left_is_not_continued(tmp_path: Path) -> No
 
 def test_two_processes_do_not_write_one_target(tmp_path: Path) -> None:
     with (
-        FileLock(tmp_path / "out.partial.lock"),
+        lock(tmp_path / "out.partial.lock"),
         pytest.raises(OutputError, match=r"out\.partial: another process is writing it"),
     ):
         convert(Given(IMAGES), tmp_path / "out", "recordio")
@@ -269,7 +269,7 @@ def test_what_does_not_read_back_equal_is_never_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "inferometer.evaluators.conversion.convert._publish", lambda *_: pytest.fail("it was shown")
+        "inferometer.evaluators.conversion.convert.publish", lambda *_: pytest.fail("it was shown")
     )
 
     def damage(what: str, done: int, total: int) -> None:

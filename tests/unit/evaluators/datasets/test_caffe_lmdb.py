@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Tensor
-from inferometer.evaluators.datasets import caffe_lmdb
+from inferometer.evaluators.conversion import lmdb_environment
 from inferometer.evaluators.datasets.caffe_lmdb import LmdbDataset
 from inferometer.manifests.errors import DatasetError, InputError
 from tests.dataset_files import encoded, items, raw, write_lmdb
@@ -99,12 +99,12 @@ def test_what_is_written_here_is_caffes_message(caffe_datum: Callable[..., Messa
     [item] = items(1)
     parsed = caffe_datum()
 
-    parsed.ParseFromString(caffe_lmdb.encoded_datum(item.content, 12345))
+    parsed.ParseFromString(lmdb_environment.encoded_datum(item.content, 12345))
     assert (parsed.data, parsed.label, parsed.encoded) == (item.content, 12345, True)  # type: ignore[attr-defined]
-    parsed.ParseFromString(caffe_lmdb.raw_datum(item.pixels, -1))
+    parsed.ParseFromString(lmdb_environment.raw_datum(item.pixels, -1))
     assert parsed.label == -1  # type: ignore[attr-defined]
     assert parsed.data == item.pixels[:, :, ::-1].transpose(2, 0, 1).tobytes()  # type: ignore[attr-defined]
-    parsed.ParseFromString(caffe_lmdb.float_datum(np.array([[[0.5, -2.0]]], np.float32), None))
+    parsed.ParseFromString(lmdb_environment.float_datum(np.array([[[0.5, -2.0]]], np.float32), None))
     assert list(parsed.float_data) == [0.5, -2.0]  # type: ignore[attr-defined]
 
 
@@ -112,14 +112,14 @@ def test_what_is_written_here_is_caffes_message(caffe_datum: Callable[..., Messa
     ("content", "message"),
     [
         (
-            caffe_lmdb.raw_datum(np.zeros((4, 4, 3), np.uint8), 1).replace(b"\x10\x04", b"\x10\x05", 1),
+            lmdb_environment.raw_datum(np.zeros((4, 4, 3), np.uint8), 1).replace(b"\x10\x04", b"\x10\x05", 1),
             "wrong size",
         ),
-        (caffe_lmdb.raw_datum(np.zeros((4, 4, 2), np.uint8), 1), "2 channels; accepted: 1 or 3"),
-        (caffe_lmdb.encoded_datum(b"x" * 200, 1)[:50], "is cut off: field 4 at byte 0 has 200 bytes"),
+        (lmdb_environment.raw_datum(np.zeros((4, 4, 2), np.uint8), 1), "2 channels; accepted: 1 or 3"),
+        (lmdb_environment.encoded_datum(b"x" * 200, 1)[:50], "is cut off: field 4 at byte 0 has 200 bytes"),
         (b"", "wrong size"),
         (b"\xff" * 20, "is no Datum|damaged"),
-        (caffe_lmdb.encoded_datum(b"", 1), "wrong size"),
+        (lmdb_environment.encoded_datum(b"", 1), "wrong size"),
         (b"\x08\x02\x10\x02\x18\x02\x35\0\0\0\0", "wrong size: it says 2 × 2 × 2 values, and has 1"),
     ],
 )

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import BatchResult, RawOutputs, StageTimes
+from inferometer.agent.inference.results import BatchResult, StageTimes
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import batch_size
+from inferometer.agent.tasks.predictions import RawOutputs
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.evaluators.evaluation import Status
 from inferometer.evaluators.jobs.job import (

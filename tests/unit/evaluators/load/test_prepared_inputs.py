@@ -17,7 +17,7 @@ from inferometer.evaluators.load.target import (
     synthetic_tensors,
 )
 from inferometer.manifests.errors import DatasetError, InputError
-from inferometer.manifests.schema import (
+from inferometer.manifests.inputs import (
     ColorMode,
     ElementType,
     ImageParameters,

@@ -14,7 +14,7 @@ import numpy as np
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.manifests.errors import DatasetError, InputError
-from inferometer.manifests.schema import TensorParameters
+from inferometer.manifests.inputs import TensorParameters
 
 PARAMETERS = TensorParameters(dimensions=(2, 3))
 BYTES = 24

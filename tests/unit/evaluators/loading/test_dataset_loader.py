@@ -22,7 +22,7 @@ from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
 from inferometer.evaluators.loading.loader import LoadedBatch, LoaderOptions
 from inferometer.manifests.errors import ConfigurationError, DatasetError
-from inferometer.manifests.schema import ImageParameters
+from inferometer.manifests.inputs import ImageParameters
 from tests.unit.evaluators.loading.tensor_datasets import (
     BYTES,
     PARAMETERS,

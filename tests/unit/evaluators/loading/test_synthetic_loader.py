@@ -9,7 +9,7 @@ from inferometer.evaluators.loading import dataset_loader
 from inferometer.evaluators.loading.dataset_loader import MOST_BATCHES, SyntheticLoader
 from inferometer.evaluators.loading.loader import LoaderOptions
 from inferometer.manifests.errors import ConfigurationError
-from inferometer.manifests.schema import ImageParameters, TensorElementType, TensorParameters
+from inferometer.manifests.inputs import ImageParameters, TensorElementType, TensorParameters
 
 PARAMETERS = ImageParameters(dimensions=(3, 4, 4))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -205,6 +207,25 @@ def test_searches_over_connections_of_different_speeds_do_not_exclude_each_other
     ends = [(answer.low_qps or 0.0, answer.high_qps or 0.0) for answer in found]
     assert sum(low <= DETERMINISTIC_QPS <= high for low, high in ends) >= 9
     assert max(low for low, _ in ends) <= min(high for _, high in ends)
+
+
+def test_searches_by_late_queries_that_come_in_bursts_do_not_exclude_each_other() -> None:
+    system = batching(0.004, 0.001, 8)  # near its capacity a queue lasts for seconds
+
+    found = [
+        search_max_qps(
+            MaxQpsOptions(BOUND_MS, seed=seed, time_budget_s=45),
+            SimulatedProber(system, 1000 + seed, connections=0.02),
+        )
+        for seed in range(24)
+    ]
+
+    ends = [(answer.low_qps or 0.0, answer.high_qps or math.inf) for answer in found]
+    middle_qps = float(np.median([answer.rate_qps or 0.0 for answer in found]))
+    assert {answer.method for answer in found} == {Method.LATE_FRACTION}
+    assert sum(low <= middle_qps <= high for low, high in ends) >= 20
+    pairs = list(itertools.combinations(ends, 2))
+    assert sum(a[1] < b[0] or b[1] < a[0] for a, b in pairs) <= len(pairs) / 50
 
 
 def test_a_wide_tolerance_ends_the_search_early() -> None:

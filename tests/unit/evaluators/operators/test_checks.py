@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.agent.operators.checking import draw_inputs
 from inferometer.agent.operators.operator import Case, Operator, Preset, RunnerOptions, Shape, operators
 from inferometer.evaluators.kinds.operators.options import Mode
+from inferometer.evaluators.operators.cases import draw_inputs
 from inferometer.evaluators.operators.checks import Check, Computed, LaterRuns, WrongRunError, check, computed
 from tests.integration.operator_frameworks import WRONG, Numbers
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inferometer.evaluators.plans.reporting.objectives import (
+from inferometer.evaluators.plans.reporting.asked import (
     FRONT,
     OTHERS,
     Objective,

@@ -13,7 +13,7 @@ import pytest
 from inferometer.agent.preprocessing.inputs import Text
 from inferometer.agent.tasks.predictions import Texts, Values
 from inferometer.evaluators.datasets.base import AcceptedAnswers, Sample, TargetValues
-from inferometer.evaluators.tasks.text import QuestionAnsweringMetric
+from inferometer.evaluators.tasks.classification import QuestionAnsweringMetric
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 

@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.evaluators.tasks import metric
-from inferometer.evaluators.tasks.metric import (
+from inferometer.evaluators import intervals
+from inferometer.evaluators.intervals import (
     LEAST_SAMPLES,
-    ScoreInterval,
     bootstrap_interval,
-    mean_score,
     ratio_interval,
-    score_within,
-    share_score,
     wilson_interval,
 )
+from inferometer.evaluators.tasks.metric import ScoreInterval, mean_score, score_within, share_score
 from inferometer.evaluators.tasks.vectors import _intervals
 
 WANTED = 0.92
@@ -60,7 +57,7 @@ def test_where_intervals_cover_less_there_is_none(samples: int) -> None:
 
 
 def test_few_samples_are_what_the_least_number_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric, "LEAST_SAMPLES", 20)
+    monkeypatch.setattr(intervals, "LEAST_SAMPLES", 20)
     random, covered = np.random.default_rng(3), dict.fromkeys(("normal", "exponential"), 0)
     for kind in covered:
         for _ in range(200):

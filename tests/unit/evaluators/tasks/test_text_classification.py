@@ -11,8 +11,8 @@ from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
 from inferometer.agent.preprocessing.inputs import Text
 from inferometer.agent.tasks.predictions import Classifications, Texts
 from inferometer.evaluators.datasets.base import Sample
+from inferometer.evaluators.tasks.classification import TextClassificationMetric
 from inferometer.evaluators.tasks.metric import TaskResult
-from inferometer.evaluators.tasks.text import TextClassificationMetric
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 

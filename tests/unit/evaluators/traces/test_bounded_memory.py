@@ -16,8 +16,7 @@ from inferometer.evaluators.reports.traces import EventflowReport
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.evaluators.store.sqlite import connect_sqlite
-from inferometer.evaluators.traces.export import chrome_trace, otlp_json
-from inferometer.evaluators.traces.flame_graph import flame_graph_svg
+from inferometer.evaluators.traces.export import chrome_trace, flame_graph_svg, otlp_json
 from inferometer.evaluators.traces.layers import layers
 from inferometer.manifests.errors import OutputError
 from tests.contract.store_fixtures import make_evaluation

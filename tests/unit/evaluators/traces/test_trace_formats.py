@@ -19,8 +19,7 @@ from inferometer.agent.tracing.recorder import (
     TraceLevel,
     span_id_text,
 )
-from inferometer.evaluators.traces.export import chrome_trace, otlp_json
-from inferometer.evaluators.traces.flame_graph import flame_graph_svg, frames
+from inferometer.evaluators.traces.export import chrome_trace, flame_graph_svg, frames, otlp_json
 
 EPOCH_NS = 1_795_224_825_379_595_668
 MEASURE = SpanKind.of("measure", TraceLevel.APPLICATION_TRACE)

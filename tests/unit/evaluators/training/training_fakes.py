@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.files import Artifacts
-from inferometer.agent.hardware.environment import CPU, Environment
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.hardware.environment import CPU, Environment, Weights
 from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
 from inferometer.agent.training.trainer import (
     Rank,

@@ -9,11 +9,11 @@ from mxnet.gluon.model_zoo import vision
 from inferometer.manifests.errors import ArtifactError, suggestion
 
 
-def build(name: str, *, initialize: bool) -> Any:
+def build(package: str, name: str, *, initialize: bool) -> Any:
     """Builds a model of ``mxnet.gluon.model_zoo.vision``, which the zoo's published parameters fit.
 
-    ``name`` is as ``vision.get_model`` takes it, such as ``resnet50_v1`` or ``mobilenet1.0``. Gluon leaves
-    the parameters undefined, regardless of ``initialize``.
+    The only ``package`` is gluon. ``name`` is as ``vision.get_model`` takes it, such as ``resnet50_v1`` or
+    ``mobilenet1.0``. Gluon leaves the parameters undefined, regardless of ``initialize``.
 
     Raises:
         ArtifactError: The zoo has no model of that name.
@@ -24,5 +24,5 @@ def build(name: str, *, initialize: bool) -> Any:
         # after its first line, the message lists the models; nothing else in gluon does
         known = [line.strip() for line in str(error).splitlines()[1:]]
         raise ArtifactError(
-            f'architecture "gluon:{name}": unknown gluon model; {suggestion(name, known)}'
+            f'architecture "{package}:{name}": unknown gluon model; {suggestion(name, known)}'
         ) from error

@@ -3,13 +3,9 @@
 import numpy as np
 import pytest
 
-from inferometer.agent.operators.checking import (
-    cotangents,
-    draw_inputs,
-    gradient_difference,
-    output_difference,
-)
-from inferometer.agent.operators.operator import Category, Operator, Preset, TensorSpec
+from inferometer.agent.operators.operator import Category, Operator, Preset, TensorSpec, cotangents
+from inferometer.evaluators.operators.cases import draw_inputs
+from inferometer.evaluators.operators.checks import gradient_difference, output_difference
 
 SHAPE = (32, 32)
 

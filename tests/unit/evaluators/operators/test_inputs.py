@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from inferometer.agent.operators.checking import cotangents, draw_inputs
-from inferometer.agent.operators.operator import Case, Category, Operator, TensorSpec, Values
+from inferometer.agent.operators.operator import Case, Category, Operator, TensorSpec, Values, cotangents
+from inferometer.evaluators.operators.cases import draw_inputs
 
 FLOAT32 = np.dtype(np.float32)
 

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
-from inferometer.agent.tracing.hardware_sampler import HardwareSampler
+from inferometer.agent.inference.run_tracing import HardwareSampler
 from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel, TraceScope
 
 GPU = Device(DeviceKind.GPU, 0)
@@ -83,7 +83,7 @@ def test_closing_before_it_was_started_does_nothing(scope: TraceScope) -> None:
 
 @pytest.mark.parametrize(
     ("visible", "index", "asked"),
-    [("", 1, 1), ("3,5", 1, 5), ("GPU-abc, GPU-def", 0, "GPU-abc"), ("3", 2, 2)],
+    [("", 1, 1), ("3,5", 1, 5), ("GPU-abc, GPU-def", 0, "GPU-abc")],
 )
 def test_the_gpu_is_the_one_that_frameworks_number_so(
     scope: TraceScope, monkeypatch: pytest.MonkeyPatch, visible: str, index: int, asked: object
@@ -98,3 +98,18 @@ def test_the_gpu_is_the_one_that_frameworks_number_so(
     HardwareSampler(scope, Device(DeviceKind.GPU, index)).close()
 
     assert opened == [asked]
+
+
+def test_a_gpu_beyond_the_visible_ones_is_noted_and_no_other_is_read(
+    scope: TraceScope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", opened.append)
+
+    HardwareSampler(scope, Device(DeviceKind.GPU, 2)).close()
+
+    assert opened == []
+    assert "no figures of gpu:2: NVML cannot read it" in scope.recorder.notes[0]

@@ -1,4 +1,4 @@
-"""Painting of points over two axes, with reference lines, bands and names.
+"""The style of all charts, and the painting of points over two axes, with reference lines, bands and names.
 
 The names next to points are placed so that no name covers another name or a point.
 """
@@ -6,29 +6,89 @@ The names next to points are placed so that no name covers another name or a poi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from inferometer.evaluators.drawing.charts import Mark, PointChart, Series
-from inferometer.evaluators.drawing.style import (
-    ALARM,
-    GRID,
-    INK,
-    PALE,
-    SMALL,
-    STEPS,
-    TINY,
-    Palette,
-    Tip,
-    tick,
-)
 from inferometer.manifests.errors import printable
+
+# M. Okabe and K. Ito, "Color Universal Design" (2008), without black
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+_HATCHES = ("", "////")
+_DARK = frozenset({"#0072B2", "#009E73", "#D55E00"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A colour, as ``#rrggbb``, with Matplotlib's name of a hatching or an empty one."""
+
+    colour: str
+    hatch: str = ""
+
+    @property
+    def text_colour(self) -> str:
+        """The colour of readable text on this fill."""
+        return "#ffffff" if self.colour in _DARK else "#000000"
+
+
+OTHER = Fill("#BBBBBB")
+"""The fill without a group, or of a group beyond the distinguishable ones."""
+MOST_GROUPS = len(_COLOURS) * len(_HATCHES)
+
+
+class Palette:
+    """The fills of a drawing's groups, in the order of the legend; those beyond ``MOST_GROUPS`` are grey."""
+
+    def __init__(self, groups: Sequence[str]) -> None:
+        self._fills = {
+            group: Fill(_COLOURS[place % len(_COLOURS)], _HATCHES[place // len(_COLOURS)])
+            for place, group in enumerate(groups[:MOST_GROUPS])
+        }
+
+    def __getitem__(self, group: str) -> Fill:
+        """Returns the fill of a group."""
+        return self._fills.get(group, OTHER)
+
+    @property
+    def needs_legend(self) -> bool:
+        """Whether there are several colours."""
+        return len(self._fills) > 1
+
+    def legend(self, used: set[str]) -> list[tuple[str, Fill]]:
+        """Returns the ``used`` groups with a colour, in order, and one entry for all other named groups."""
+        entries = [(group, fill) for group, fill in self._fills.items() if group in used]
+        if any(group and group not in self._fills for group in used):
+            entries.append(("others", OTHER))
+        return entries
+
+
+SMALL = 8.0
+"""The size of text other than headings, in points."""
+TINY = 6.5
+PALE = "#555555"
+"""The colour of smaller lines."""
+INK = "#222222"
+ALARM = "#B00020"
+"""The colour of warnings."""
+GRID = "#DDDDDD"
+STEPS = (1, 2, 2.5, 5, 10)
+"""The steps between ticks."""
+
+Tip = Callable[[Artist, str], None]
+"""Sets the tooltip of an artist."""
+
+
+def tick(value: float, _: int | None = None) -> str:
+    """Returns the label of a tick."""
+    return f"{value:,.6g}" if "e" not in f"{value:.6g}" else f"{value:g}"
+
 
 _CHARACTER = 0.62  # the width of a character in its size, a little more than the mean of DejaVu Sans
 _POINT = 3.5
@@ -64,7 +124,7 @@ class _Box:
         )
 
 
-def write_names(axes: Axes, every: Sequence[Series]) -> None:
+def _write_names(axes: Axes, every: Sequence[Series]) -> None:
     """Writes the name of each series beside its first point, where there is room; the limits are set."""
     taken = list(_points(axes, every))
     whole = _whole(axes)
@@ -157,7 +217,7 @@ def paint_points(axes: Axes, chart: PointChart, palette: Palette, tip: Tip) -> N
             )
     for place, series in enumerate(chart.series):
         _paint_series(axes, series, palette[series.group].colour, tip, 3 + place / 100)
-    write_names(axes, chart.series)
+    _write_names(axes, chart.series)
     axes.grid(True, color=GRID, linewidth=0.6)
     x_axis, y_axis = (
         f"{printable(text)}{', logarithmic' if scale == 'log' else ''}"
@@ -210,7 +270,7 @@ def _scale(axes: Axes, chart: PointChart) -> None:
     heights += [rule.at for rule in chart.rules if not rule.upright]
     highest, lowest = max(heights, default=0.0), min(heights, default=0.0)
     if chart.y_logarithmic and lowest > 0:
-        _make_logarithmic(axes, axes.yaxis, math.log10(highest / lowest))
+        make_logarithmic(axes, axes.yaxis, math.log10(highest / lowest))
         lowest, highest = lowest / 1.4, highest * 1.4
         axes.set_ylim(lowest, highest * (highest / lowest) ** (0.1 if beyond else 0))
     else:
@@ -222,7 +282,7 @@ def _scale(axes: Axes, chart: PointChart) -> None:
     widths += [rule.at for rule in chart.rules if rule.upright]
     first, last = min(widths), max(widths)
     if chart.x_logarithmic and first > 0:
-        _make_logarithmic(axes, axes.xaxis, math.log10(last / first))
+        make_logarithmic(axes, axes.xaxis, math.log10(last / first))
         axes.set_xlim(first / 1.15, last * 1.15)
         return
     counted = all(float(x).is_integer() for x in widths)
@@ -235,7 +295,8 @@ def _scale(axes: Axes, chart: PointChart) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(10, steps=STEPS, integer=counted))
 
 
-def _make_logarithmic(axes: Axes, axis: Axis, decades: float) -> None:
+def make_logarithmic(axes: Axes, axis: Axis, decades: float) -> None:
+    """Makes an axis logarithmic that goes over so many powers of ten; of many, only these have ticks."""
     if axis is axes.yaxis:
         axes.set_yscale("log")
     else:

@@ -1,0 +1,149 @@
+"""Files that stay whole however a program ends: written in one step, or line by line, or locked."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from inferometer.manifests.errors import OutputError
+
+
+@contextmanager
+def replacing(
+    path: Path, *, synced: bool = False, mode: int = 0o666, new: bool = False
+) -> Iterator[IO[bytes]]:
+    """Opens a file beside a path, which takes its place at the end; after an error it is removed.
+
+    Args:
+        path: The path.
+        synced: Whether the content is flushed to the disk first.
+        mode: The permissions of the file, without those that the umask removes.
+        new: Whether to raise FileExistsError instead of replacing another file.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    beside = path.with_name(f".inferometer-{os.urandom(16).hex()}.part")
+    try:
+        with open(beside, "xb", opener=partial(os.open, mode=mode)) as file:
+            yield file
+            file.flush()
+            if synced:
+                os.fsync(file.fileno())
+        if new:
+            _publish(beside, path)
+        else:
+            beside.replace(path)
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def _publish(beside: Path, path: Path) -> None:
+    """Gives a file its name, which no other file has."""
+    try:
+        os.link(beside, path)  # unlike a rename, never replaces another file
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        beside.rename(path)
+
+
+def sync(path: Path) -> None:
+    """Flushes a file, or the names in a folder, to the disk; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock(path: Path, on_wait: Callable[[], None] | None = None, *, mode: int = 0o666) -> IO[bytes]:
+    """Locks a file, which it creates if necessary, for this process and the children that inherit the object.
+
+    The lock keeps out other processes, and other calls in this one. The kernel releases it when the object is
+    closed, or all of the processes have ended. A locked file may be renamed or removed.
+
+    Args:
+        path: The file.
+        on_wait: Called before it waits for another holder; None to raise BlockingIOError instead.
+        mode: The permissions of a new file, without those that the umask removes.
+
+    Raises:
+        OSError: The file cannot be opened or locked.
+    """
+    while True:
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, mode), "r+b", buffering=0)
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if on_wait is None:
+                    raise
+                on_wait()
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_nlink:
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # its last holder has removed it
+
+
+def is_locked(file: IO[bytes]) -> bool:
+    """Returns whether somebody holds the lock of an open file; raises OSError."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+class LineJournal:
+    """A file of JSON lines, to which one process at a time adds.
+
+    Its readers ignore a line that was cut off when a program ended; the next one begins after it.
+
+    Args:
+        path: The file.
+        synced: Whether each line is flushed to the disk.
+        anew: Whether to remove the lines that it has.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+
+    def __init__(self, path: Path, *, synced: bool, anew: bool = False) -> None:
+        self._path, self._synced = path, synced
+        with self._translated():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb" if anew else "ab+") as file:
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    if file.read(1) != b"\n":
+                        file.write(b"\n")
+
+    def add(self, content: Mapping[str, Any]) -> None:
+        """Adds a line.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        with self._translated(), self._path.open("ab", buffering=0) as file:
+            file.write((json.dumps(content) + "\n").encode())
+            if self._synced:
+                os.fsync(file.fileno())
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or error
+            raise OutputError(f"{self._path}: the journal cannot be written: {reason}") from error

@@ -1,0 +1,117 @@
+"""Requirements of manifests that this program does not support.
+
+Manifests of MLModelScope are always listed. Opening a model reports what is not supported, so that no field
+of a manifest is silently ignored. The list of models loads this module, and with it no NumPy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from inferometer.agent.hardware.environment import container_architecture
+from inferometer.agent.tasks.registry import POSTPROCESSORS
+from inferometer.manifests.errors import ManifestError, suggestion
+from inferometer.manifests.inputs import (
+    ImageParameters,
+    InputParameters,
+    TensorElementType,
+    is_numbered_layer,
+)
+from inferometer.manifests.schema import HOOKS, ModelManifest
+
+_WITHOUT_STRINGS = ("mxnet", "pytorch")
+_SCORES = ("", "float32", "float16")
+
+
+def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
+    """Returns the unsupported requirements of a model, each as one line that begins with the field.
+
+    ``architecture`` is that of the machine as container images name it (``amd64``); empty means any.
+    """
+    found = []
+    made_for = sorted({container_architecture(name) for name in manifest.container})
+    if made_for and architecture and architecture not in made_for:
+        found.append(
+            f"field container: the model was made for {', '.join(made_for)}, and this machine is "
+            f"{architecture}; to run it here all the same, add {architecture} to container, or leave "
+            "container out"
+        )
+    names = Counter(each.name for each in manifest.tensors)
+    found += [
+        f"field inputs: found input_layer '{name}' {times} times; each needs a name of its own"
+        for name, times in names.items()
+        if times > 1
+    ]
+    if manifest.framework.name.casefold() in _WITHOUT_STRINGS and any(
+        model_input.parameters.element_type is TensorElementType.STRING for model_input in manifest.inputs
+    ):
+        found.append(
+            f"field inputs.parameters.element_type: found 'string', which {manifest.framework.name} does not "
+            "take; supported: ONNXRuntime"
+        )
+    for place, model_input in enumerate(manifest.inputs):
+        wanting = _of_input(model_input.parameters, names.total())
+        found += [f"field inputs.{place}.parameters.{text}" for text in wanting]
+    output = manifest.output
+    if output.type not in POSTPROCESSORS:
+        found.append(
+            f"field output.type: found '{output.type}', which has no postprocessing here; "
+            f"{suggestion(output.type, POSTPROCESSORS.names())}"
+        )
+    elif output.type == "classification" and output.parameters.element_type not in _SCORES:
+        found.append(
+            f"field output.parameters.element_type: found '{output.parameters.element_type}'; "
+            "a classification's scores are float32 or float16"
+        )
+    for hook in HOOKS:
+        if getattr(manifest, hook):
+            found.append(f"field {hook}: holds code, and code in a manifest is never run")
+    return found
+
+
+def code_of(manifest: ModelManifest) -> str:
+    """Describes in one line which of a model's files can run code when opened; see ``docs/security.md``."""
+    files, framework = manifest.model, manifest.framework.name.casefold()
+    if files.architecture:
+        return f"its weights cannot run code; its architecture, {files.architecture}, is code on this machine"
+    if framework == "pytorch" and (files.graph_path or "").casefold().endswith(".pt2"):
+        return "its graph has PyTorch's operators, of which none opens a file; its files cannot run code"
+    if framework == "pytorch":
+        return "its graph is TorchScript, a program whose operators can read and write files"
+    if framework in {"mxnet", "onnxruntime"}:
+        return "its files cannot run code"
+    return f"the plug-in for {manifest.framework.name} decides what its files can do"
+
+
+def _of_input(parameters: InputParameters, inputs: int) -> list[str]:
+    found = []
+    if isinstance(parameters, ImageParameters) and parameters.any_size and parameters.crop_ratio != 1:
+        found.append(
+            f"crop_ratio: found {parameters.crop_ratio:g}; images of any size are not cropped: leave it "
+            "out, or give dimensions without max_dimension"
+        )
+    if is_numbered_layer(parameters.input_layer) and int(parameters.input_layer[1:]) >= inputs:
+        number = parameters.input_layer[1:]
+        found.append(
+            f"input_layer: found {number}, and the manifest has {inputs} "
+            f"input{'' if inputs == 1 else 's'}; supported: 0, the first input, and on, or an input's name"
+        )
+    return found
+
+
+def unsupported_here(manifest: ModelManifest) -> list[str]:
+    """Returns the unsupported requirements of a model on this machine."""
+    return unsupported(manifest, container_architecture())
+
+
+def require_supported(manifest: ModelManifest, architecture: str = "") -> ModelManifest:
+    """Returns the manifest; raises ManifestError for unsupported requirements."""
+    if found := unsupported(manifest, architecture):
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise ManifestError(
+            f"{manifest.source}: model {manifest.name} {manifest.version} cannot be opened: {found[0]}{more}"
+        )
+    return manifest
+
+
+# for the framework of a plug-in, its predictor knows whether an architecture has weights

@@ -1,0 +1,486 @@
+"""The inputs of a model: images and texts, which are preprocessed, or tensors; and the tensors they become.
+
+``InputParameters`` is any of them. All have ``dimensions`` without the batch, ``element_type`` and
+``input_layer``, which are all that the prediction requires. An input layer is a name or, as in MLModelScope,
+a number; ``dimensions`` may be one number there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, field_validator, model_validator
+from pydantic.functional_validators import AfterValidator
+
+from inferometer.manifests.fields import Checksum, Name, Part, PerChannel, full_dimensions
+
+FIRST_INPUT = "data"
+"""The default name of an input."""
+
+
+def layer_name(value: object) -> object:
+    """Returns the name of an input given by its number: ``data`` for the first, ``#1`` for the next."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1000:
+        return value
+    return f"#{value}" if value else FIRST_INPUT
+
+
+def is_numbered_layer(name: str) -> bool:
+    """Returns whether a layer is given by its number, and is not the first."""
+    return name[:1] == "#" and name[1:].isdecimal()
+
+
+MAX_TENSOR_ELEMENTS = 2**28
+"""The most elements of one input: 1 GiB of float32, far more than any model requires."""
+
+DYNAMIC_AXIS = -1
+"""What stands for a dynamic axis in the dimensions of a tensor."""
+
+
+def _size_of_axis(value: int) -> int:
+    if value < 1 and value != DYNAMIC_AXIS:
+        raise ValueError(f"should be at least 1, or {DYNAMIC_AXIS} for a dynamic axis")
+    return value
+
+
+def _list_only(value: object) -> object:
+    """Requires a list, because for an image one number means its height and width."""
+    if not isinstance(value, list | tuple):
+        raise ValueError("allowed: a list of whole numbers, without the batch")
+    return value
+
+
+InputLayer = Annotated[
+    Name, BeforeValidator(layer_name), WithJsonSchema({"type": ["string", "integer"]}, mode="validation")
+]
+Dimensions = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=16384)], ...],
+    WithJsonSchema({"type": ["integer", "array"], "items": {"type": "integer"}}, mode="validation"),
+]
+TensorDimensions = Annotated[
+    tuple[Annotated[int, Field(le=MAX_TENSOR_ELEMENTS), AfterValidator(_size_of_axis)], ...],
+    Field(min_length=1, max_length=8),
+    BeforeValidator(_list_only),
+]
+
+
+class TensorElementType(str, Enum):
+    """The dtype of a tensor input."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    UINT8 = "uint8"
+    INT32 = "int32"
+    INT64 = "int64"
+    BOOL = "bool"
+    FLOAT64 = "float64"
+    STRING = "string"
+
+
+DYNAMIC_SIZE = 128
+"""The size that a dynamic axis has where nothing tells one, as in synthetic inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class AxisSizes:
+    """The sizes that a dynamic axis may have, as far as the model's file states them.
+
+    Attributes:
+        least: The smallest.
+        most: The largest; None sets no limit.
+        example: A size that the axis may have, where its others are not known, as of multiples of 8.
+    """
+
+    least: int = 1
+    most: int | None = None
+    example: int | None = None
+
+    def __contains__(self, size: int) -> bool:
+        return self.least <= size and (self.most is None or size <= self.most)
+
+    def nearest(self, size: int) -> int:
+        """Returns the size that the axis may have and that is nearest to a wanted one."""
+        if self.example is not None:
+            return self.example
+        return max(self.least, size if self.most is None else min(size, self.most))
+
+    def other(self, size: int) -> int:
+        """Returns another size than one that the axis may have: half of it, or else twice."""
+        half = size // 2
+        return half if half and half in self and self.example is None else 2 * size
+
+    def __str__(self) -> str:
+        return f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One of the tensors that a model takes.
+
+    Attributes:
+        name: What the framework knows it by: the ``input_layer``.
+        element_type: Its dtype.
+        dimensions: Its shape without the batch; None is a dynamic axis, whose size may differ by batch.
+        padding: What shorter inputs of a batch are padded with.
+        same_size: Whether nothing is padded: all inputs of a batch have one size, as images do.
+        dynamic_size: The size of dynamic axes in synthetic inputs, or the nearest that they may have.
+        sizes: The sizes that each axis may have, as far as that is known; empty where it is not.
+    """
+
+    name: str
+    element_type: TensorElementType
+    dimensions: tuple[int | None, ...]
+    padding: int = 0
+    same_size: bool = False
+    dynamic_size: int = DYNAMIC_SIZE
+    sizes: tuple[AxisSizes | None, ...] = ()
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether an axis is dynamic."""
+        return None in self.dimensions
+
+    def takes(self, dimensions: tuple[int, ...]) -> bool:
+        """Returns whether a shape without the batch fits; no axis may be empty."""
+        return dimensions == self.dimensions or (
+            len(dimensions) == len(self.dimensions)
+            and all(
+                size > 0 if wanted is None else size == wanted
+                for size, wanted in zip(dimensions, self.dimensions, strict=True)
+            )
+        )
+
+    def sized(self, size: int | None = None) -> tuple[int, ...]:
+        """Returns the shape without the batch, in which dynamic axes have ``size``, or their own."""
+        if size is not None:
+            return tuple(size if each is None else each for each in self.dimensions)
+        return tuple(
+            axis.nearest(self.dynamic_size) if each is None else each
+            for each, axis in zip(self.dimensions, self.axes, strict=True)
+        )
+
+    def sized_otherwise(self) -> tuple[int, ...]:
+        """Returns the same with another size for each dynamic axis."""
+        return tuple(
+            axis.other(axis.nearest(self.dynamic_size)) if each is None else each
+            for each, axis in zip(self.dimensions, self.axes, strict=True)
+        )
+
+    @property
+    def axes(self) -> tuple[AxisSizes, ...]:
+        """The sizes that each axis may have."""
+        known = self.sizes if len(self.sizes) == len(self.dimensions) else (None,) * len(self.dimensions)
+        return tuple(each or AxisSizes() for each in known)
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The dimensions as manifests and messages have them, with -1 for a dynamic axis."""
+        return self.sized(DYNAMIC_AXIS)
+
+
+MAX_TOKENS = 1_000_000
+"""The most tokens of a text."""
+
+
+class TextElementType(str, Enum):
+    """The dtype of a text's tensors."""
+
+    INT32 = "int32"
+    INT64 = "int64"
+
+
+class Truncation(str, Enum):
+    """Which of two texts loses tokens where both together have too many; one text loses its last ones."""
+
+    LONGEST_FIRST = "longest_first"
+    ONLY_SECOND = "only_second"
+    NONE = "none"
+    """None: a text that is too long fails."""
+
+
+class Padding(str, Enum):
+    """The length that the texts of a batch are padded to."""
+
+    LONGEST = "longest"
+    MAX_LENGTH = "max_length"
+
+
+class TextLayers(Part):
+    """The names of the model's inputs that a text becomes.
+
+    Attributes:
+        ids: The numbers of the tokens.
+        mask: 1 for each token, and 0 where the text is padded; None if the model takes none.
+        types: 0 for the tokens of the first text, 1 for those of the second; None if the model takes none.
+    """
+
+    ids: Name
+    mask: Name | None = None
+    types: Name | None = None
+
+    @model_validator(mode="after")
+    def _differ(self) -> TextLayers:
+        names = self.names
+        if len(set(names)) < len(names):
+            raise ValueError(f"two of {', '.join(names)} have the same name; each is an input of its own")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that are given, in the order ids, mask, types."""
+        return tuple(name for name in (self.ids, self.mask, self.types) if name is not None)
+
+
+class TextParameters(Part):
+    """How a text, or a pair of texts, becomes the tensors of a model.
+
+    ``tokenizer`` is a path or a URL, as ``features_url`` is: a file of the library tokenizers (JSON), or
+    the vocabulary of BERT's word pieces, one token in a line (``vocab.txt``). Of the latter, ``lower_case``
+    says whether texts are brought to lower case and lose their accents; true is the default. A JSON file
+    says that itself. ``padding_id`` is the number of the token that texts are padded with; left out, it is
+    that of the file's padding, or of a token ``[PAD]`` or ``<pad>``, or 0.
+    """
+
+    tokenizer: Annotated[str, Field(min_length=1)]
+    tokenizer_checksum: Checksum = ""
+    lower_case: bool | None = None
+    max_length: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 512
+    truncation: Truncation = Truncation.LONGEST_FIRST
+    padding: Padding = Padding.LONGEST
+    padding_id: Annotated[int, Field(ge=0)] | None = None
+    element_type: TextElementType = TextElementType.INT64
+    layers: TextLayers
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The tensors that a text becomes: ids, mask and types, as far as the model takes them."""
+        size = None if self.padding is Padding.LONGEST else self.max_length
+        element_type = TensorElementType(self.element_type.value)
+        return tuple(TensorSpec(name, element_type, (size,)) for name in self.layers.names)
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """The shape of each without the batch; -1 for the length of the longest text of a batch."""
+        return (DYNAMIC_AXIS if self.padding is Padding.LONGEST else self.max_length,)
+
+    @property
+    def input_layer(self) -> str:
+        """The input for the ids."""
+        return self.layers.ids
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError("allowed: names by ids, mask and types, such as {ids: input_ids}")
+        return value
+
+
+class Layout(str, Enum):
+    """The order of an image's axes: channel, height, width."""
+
+    CHW = "CHW"
+    HWC = "HWC"
+
+
+class ColorMode(str, Enum):
+    """The channels of an image."""
+
+    RGB = "RGB"
+    BGR = "BGR"
+    GRAY = "GRAY"
+
+
+class ElementType(str, Enum):
+    """The dtype of a preprocessed image."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    UINT8 = "uint8"
+
+
+class CropMethod(str, Enum):
+    """The part of an image that is cropped."""
+
+    CENTER = "center"
+    TOPLEFT = "topleft"
+    NONE = "none"
+
+
+class Interpolation(str, Enum):
+    """The resampling filter of an image."""
+
+    NEAREST = "nearest"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    LANCZOS = "lanczos"
+
+
+class Decoder(str, Enum):
+    """The library that decodes and resizes images, which influences the pixels."""
+
+    PILLOW = "pillow"
+    OPENCV = "opencv"
+
+
+ANY_SIZE_SIDE = 224
+"""The height and width of synthetic images for a model that takes images of any size."""
+
+
+class ImageParameters(Part):
+    """How an encoded image becomes a model's input tensor.
+
+    ``dimensions`` leaves out the batch and follows ``layout``. The image is decoded, brought to
+    ``color_mode``, resized and cropped, and becomes ``(pixel - mean) / scale`` with pixels in 0…255;
+    ``mean`` and ``scale`` are one number, or one for red, green and blue each, in this order for every
+    ``color_mode``, as in MLModelScope. With ``element_type`` uint8 the pixels stay unchanged, and there is
+    neither. ``decoder`` is the library for all steps up to the crop.
+
+    ``dimensions`` may be one number n, for three channels of n × n, and empty for images of any size, which
+    keep theirs. With ``max_dimension``, which replaces ``dimensions``, an image is resized so that its longer
+    side has that length, and keeps its aspect ratio. Under ``layout: HWC``, dimensions that begin with the
+    channels are read as MLModelScope reads them: as CHW.
+    ``input_layer`` is a name or a number; 0, the first input, is called ``data``.
+    """
+
+    dimensions: Dimensions
+    layout: Layout = Layout.CHW
+    color_mode: ColorMode = ColorMode.RGB
+    element_type: ElementType = ElementType.FLOAT32
+    mean: PerChannel = (0.0,)
+    scale: PerChannel = (1.0,)
+    keep_aspect_ratio: bool = False
+    crop_method: CropMethod = CropMethod.CENTER
+    crop_ratio: float = Field(default=1.0, gt=0.0, le=1.0)
+    interpolation: Interpolation = Interpolation.BILINEAR
+    decoder: Decoder = Decoder.PILLOW
+    max_dimension: Annotated[int, Field(ge=1)] | None = None
+    input_layer: InputLayer = FIRST_INPUT
+
+    _three_dimensions = model_validator(mode="before")(full_dimensions)
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The one tensor that an image becomes."""
+        name, element_type = self.input_layer, TensorElementType(self.element_type.value)
+        if not self.any_size:
+            return (TensorSpec(name, element_type, self.dimensions),)
+        chw = self.layout is Layout.CHW
+        dimensions = (self.channels, None, None) if chw else (None, None, self.channels)
+        return (TensorSpec(name, element_type, dimensions, same_size=True, dynamic_size=self.height),)
+
+    @property
+    def any_size(self) -> bool:
+        """Whether the height and width are each image's own, or follow from ``max_dimension``."""
+        return not self.dimensions or self.max_dimension is not None
+
+    @property
+    def channels(self) -> int:
+        """The number of channels."""
+        return 1 if self.color_mode is ColorMode.GRAY else 3
+
+    @property
+    def height(self) -> int:
+        """The height in pixels; of images of any size, that of synthetic ones."""
+        return self._side(1 if self.layout is Layout.CHW else 0)
+
+    @property
+    def width(self) -> int:
+        """The width in pixels; of images of any size, that of synthetic ones."""
+        return self._side(2 if self.layout is Layout.CHW else 1)
+
+    def _side(self, axis: int) -> int:
+        return (self.max_dimension or ANY_SIZE_SIDE) if self.any_size else self.dimensions[axis]
+
+    @field_validator("dimensions")
+    @classmethod
+    def _three_or_any(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(value) not in {0, 3}:
+            raise ValueError(f"has {len(value)} items; allowed: 3 items, without the batch, or one number")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ImageParameters:
+        wanted = self.channels
+        if self.dimensions and (found := self.dimensions[0 if self.layout is Layout.CHW else 2]) != wanted:
+            raise ValueError(
+                f"dimensions {list(self.dimensions)} in layout {self.layout.value} have {found} "
+                f"channels, but color_mode {self.color_mode.value} has {wanted}"
+            )
+        for field in ("mean", "scale"):
+            if len(getattr(self, field)) not in {1, wanted}:
+                raise ValueError(f"{field} has {len(getattr(self, field))} values; allowed: 1 or {wanted}")
+        if any(value == 0 for value in self.scale):
+            raise ValueError(f"scale is {list(self.scale)}; it divides, so that it may not hold 0")
+        if self.element_type is ElementType.UINT8 and (any(self.mean) or set(self.scale) != {1.0}):
+            raise ValueError(
+                f"element_type uint8 takes the pixels as they are; mean is {list(self.mean)} and scale "
+                f"{list(self.scale)}; allowed: 0 and 1, or another element_type"
+            )
+        return self
+
+
+class TensorParameters(Part):
+    """A tensor that the model receives unchanged: features, a spectrogram, token numbers.
+
+    ``dimensions`` leaves out the batch; -1 is a dynamic axis, whose size may differ by batch. There is no
+    preprocessing, and therefore no further fields.
+    """
+
+    dimensions: TensorDimensions
+    element_type: TensorElementType = TensorElementType.FLOAT32
+    input_layer: InputLayer = FIRST_INPUT
+    _sizes: tuple[AxisSizes | None, ...] = PrivateAttr(default=())
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The one tensor."""
+        dimensions = tuple(None if size == DYNAMIC_AXIS else size for size in self.dimensions)
+        return (TensorSpec(self.input_layer, self.element_type, dimensions, sizes=self._sizes),)
+
+    def with_sizes(self, sizes: tuple[AxisSizes | None, ...]) -> TensorParameters:
+        """Returns the same with the sizes that each axis may have, which the model's file states."""
+        changed = self.model_copy()
+        changed._sizes = sizes
+        return changed
+
+    @field_validator("dimensions")
+    @classmethod
+    def _fits_into_memory(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if (elements := math.prod(size for size in value if size != DYNAMIC_AXIS)) > MAX_TENSOR_ELEMENTS:
+            raise ValueError(f"has {elements} elements together; allowed: {MAX_TENSOR_ELEMENTS}")
+        return value
+
+
+InputParameters: TypeAlias = ImageParameters | TensorParameters | TextParameters
+
+
+class ImageInput(Part):
+    """An input of a model that is an image."""
+
+    type: Literal["image"]
+    description: str = ""
+    parameters: ImageParameters
+
+
+class TensorInput(Part):
+    """An input of a model that is a tensor."""
+
+    type: Literal["tensor"]
+    description: str = ""
+    parameters: TensorParameters
+
+
+class TextInput(Part):
+    """An input of a model that is a text, or a pair of texts."""
+
+    type: Literal["text"]
+    description: str = ""
+    parameters: TextParameters
+
+
+ModelInput = Annotated[ImageInput | TensorInput | TextInput, Field(discriminator="type")]
+"""One input of a model; its ``type`` determines its parameters."""
