@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.statistics import NEVER_NS
+from inferometer.evaluators.statistics import NEVER_NS, carried_percentile
 
 PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
 """The percentiles that are reported."""
@@ -270,6 +270,27 @@ def serial_percentile_interval(full_ns: NDArray[np.int64], percent: float) -> In
         max(value_ns - wider * (value_ns - found.low_ns), 0.0),
         value_ns + wider * (found.high_ns - value_ns),
     )
+
+
+def figures_of(full_ns: NDArray[np.int64]) -> dict[str, Any]:
+    """Returns the mean, the percentiles and the intervals of full batches, by their names in summaries.
+
+    What too few times do not give is None; see ``batches_for_interval``.
+    """
+    enough = len(full_ns) >= (batches_for_interval(full_ns) if len(full_ns) else 1)
+    return {
+        "mean_ns": float(full_ns.mean()) if len(full_ns) else None,
+        **{f"p{percent}_ns": carried_percentile(full_ns, percent) for percent in (50, 90, 99)},
+        "mean_interval_ns": mean_interval(full_ns) if enough else None,
+        "p50_interval_ns": serial_percentile_interval(full_ns, 50) if enough else None,
+    }
+
+
+def rate_interval(rate: float | None, mean_ns: float | None, interval_ns: Interval | None) -> Interval | None:
+    """Returns the 95 % interval of a rate, as wide relative to it as that of the mean time of a batch."""
+    if rate is None or mean_ns is None or interval_ns is None or interval_ns.low <= 0:
+        return None
+    return Interval(rate * mean_ns / interval_ns.high, rate * mean_ns / interval_ns.low)
 
 
 class ScoreInterval(NamedTuple):

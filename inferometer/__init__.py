@@ -70,7 +70,13 @@ if TYPE_CHECKING:
         SweepArguments,
         WorkloadArguments,
     )
-    from inferometer.client.api.benchmarks import DataArguments, TrainingArguments, ingest, train
+    from inferometer.client.api.benchmarks import (
+        DataArguments,
+        IngestionArguments,
+        TrainingArguments,
+        ingest,
+        train,
+    )
     from inferometer.client.api.evaluating import Scores, evaluate, measure, score, sweep
     from inferometer.client.api.load import (
         LatencyPercentile,
@@ -170,6 +176,7 @@ __all__ = [
     "Images",
     "InferometerError",
     "Ingestion",
+    "IngestionArguments",
     "IngestionMeasurement",
     "InputError",
     "InputSignature",
@@ -415,6 +422,7 @@ _OWNERS = {
     "client.api.results": ("Rows",),
     "client.api.benchmarks": (
         "DataArguments",
+        "IngestionArguments",
         "TrainingArguments",
         "ingest",
         "train",

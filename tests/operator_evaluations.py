@@ -7,15 +7,13 @@ from typing import Any
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.operators.measurement import (
-    Cache,
     Correctness,
     MachinePeak,
-    Mode,
     OperatorMeasurement,
-    OperatorOptions,
     OperatorRow,
     RowStatus,
 )
+from inferometer.evaluators.kinds.operators.options import Cache, Mode, OperatorOptions
 from tests.operator_rows import PEAK, noisy, row
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from inferometer.evaluators.kinds.operators.measurement import MachinePeak, Mode, OperatorRow, RowStatus, Stop
+from inferometer.evaluators.kinds.operators.measurement import MachinePeak, OperatorRow, RowStatus, Stop
+from inferometer.evaluators.kinds.operators.options import Mode
 
 PEAK = MachinePeak(100e9, 10e9, 32 << 20, 2, "sgemm of 2048, triad of 128 MiB")
 

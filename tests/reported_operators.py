@@ -11,13 +11,12 @@ from inferometer.evaluators.evaluation import Evaluation, M
 from inferometer.evaluators.kinds.operators.measurement import (
     Correctness,
     MachinePeak,
-    Mode,
     OperatorMeasurement,
-    OperatorOptions,
     OperatorRow,
     RowStatus,
     Stop,
 )
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 
 PEAK = MachinePeak(100e9, 20e9, 32 * 2**20, 1, "sgemm of 2048 and a triad of 3 x 128 MiB")
 RIGHT = Correctness("reference", 2e-7, 5e-8, 1e-5)

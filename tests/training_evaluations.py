@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingOptions
+from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement
+from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.loader import DataOptions
 
 MS = 1_000_000

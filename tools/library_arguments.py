@@ -8,14 +8,17 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from inferometer.evaluators.jobs.options import Option, options_of, plain
 from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions, SystemOptions
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
+from inferometer.evaluators.kinds.ingestion.request import IngestionRequest
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
+from inferometer.evaluators.kinds.operators.options import OperatorOptions
+from inferometer.evaluators.kinds.training.request import TrainingData, TrainingOptions, TrainingRequest
 
 FILE = Path(__file__).resolve().parents[1] / "client" / "api" / "arguments.py"
 MEND = "run: make stubs"
@@ -32,6 +35,11 @@ NAMED = ("model", "dataset")
 """The arguments that functions name themselves."""
 _SEVERAL = ("framework", "batch_size", "gpu", "threads", "precision")
 """The arguments of which a sweep has several values, which it names itself."""
+_OF_TRAIN = (
+    *("batch_size", "num_batches", "num_warmup_batches", "num_epochs", "optimizer", "learning_rate"),
+    *("momentum", "weight_decay", "validation", "save_path", "tracer_address", "trace_url"),
+)
+"""The arguments that ``train`` names itself, or has not."""
 _ONE_EVALUATION = ("repeat", "leveled")
 _HELP = {
     "sample_ids": "The ids of the samples that count.",
@@ -41,12 +49,12 @@ _HELP = {
     "size, or what a file fixes.",
     "fail_on_error": "Stop at the first input that fails; so it is for a model without a manifest.",
 }
-"""The descriptions that differ from those of the command line."""
+"""The descriptions of evaluations and loads that differ from those of the command line."""
 _TYPES = {
     "Path": "str | os.PathLike[str]",
     "tuple[int, ...]": "Sequence[int]",
     "tuple[str, ...]": "Sequence[str]",
-    **dict.fromkeys(("Precision", "Scenario", "SharedMemoryUse", "TraceLevel", "Weights"), "str"),
+    **dict.fromkeys(("Cache", "Precision", "Scenario", "SharedMemoryUse", "TraceLevel", "Weights"), "str"),
 }
 
 
@@ -60,6 +68,7 @@ class _Arguments:
         requests: The classes that declare the options.
         but: The arguments to omit, beside those of the base and ``NAMED``.
         only: The only arguments to add; None adds all.
+        told: The descriptions that differ from those of the command line.
     """
 
     of: str
@@ -67,6 +76,7 @@ class _Arguments:
     requests: tuple[type[Any], ...]
     but: Collection[str] = ()
     only: Collection[str] | None = None
+    told: Mapping[str, str] = field(default_factory=lambda: _HELP)
 
 
 _BATCHES = (BatchSystemOptions, DatasetOptions, BatchOptions, UrlsOptions, EvaluationRequest)
@@ -89,6 +99,21 @@ CLASSES: Mapping[str, _Arguments] = {
     ),
     "WorkloadArguments": _Arguments("``workload``", "LoadArguments", (WorkloadRequest,)),
     "MaxQpsArguments": _Arguments("``max_qps``", "LoadArguments", (MaxQpsRequest,)),
+    "DeclaredDataArguments": _Arguments(
+        "``train`` and ``ingest``", "TypedDict", (TrainingData,), but=("seed",)
+    ),
+    "DeclaredTrainingArguments": _Arguments(
+        "``train``", "TypedDict", (TrainingOptions, TrainingRequest), but=_OF_TRAIN, told={}
+    ),
+    "DeclaredIngestionArguments": _Arguments(
+        "``ingest``",
+        "TypedDict",
+        (IngestionRequest,),
+        but=("batch_size", "reader", "fail_on_error"),
+    ),
+    "DeclaredOperatorArguments": _Arguments(
+        "``benchmark_operators``", "TypedDict", (OperatorOptions,), but=("dtype",)
+    ),
 }
 
 
@@ -115,8 +140,12 @@ def _class(name: str, found: _Arguments) -> str:
     inherited = options_in(found.base)
     own = {argument: each for argument, each in options_in(name).items() if argument not in inherited}
     beside = "" if found.base == "TypedDict" else f" stand beside those of ``{found.base}``, and"
-    attributes = "".join(f"{line}\n" for argument, each in own.items() for line in _lines(argument, each))
+    attributes = "".join(
+        f"{line}\n" for argument, each in own.items() for line in _lines(argument, each, found.told)
+    )
     names = "".join(f"    {argument}: {_type(each)}\n" for argument, each in own.items())
+    if not own:  # until there is an option that the functions do not name
+        return f'\n\nclass {name}({found.base}, total=False):\n    """Further arguments of {found.of}."""\n'
     return (
         f"\n\nclass {name}({found.base}, total=False):\n"
         f'    """Further arguments of {found.of}.\n\n'
@@ -125,11 +154,11 @@ def _class(name: str, found: _Arguments) -> str:
     )
 
 
-def _lines(argument: str, each: Option) -> Iterator[str]:
+def _lines(argument: str, each: Option, descriptions: Mapping[str, str]) -> Iterator[str]:
     value = plain(each.asked)
     default = "" if value in (None, False) else f"{value:g}" if isinstance(value, float) else f"{value}"
     default = each.declared.default_text or default
-    told = _HELP.get(argument, each.declared.help)
+    told = descriptions.get(argument, each.declared.help)
     told = told.rstrip(".") + (f"; by default {default}." if default and "default" not in told else ".")
     yield from _wrapped(f"        {argument}: {_in_python(told)}", "            ")
 

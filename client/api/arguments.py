@@ -230,3 +230,70 @@ class MaxQpsArguments(LoadArguments, total=False):
     latency_bound_ms: float
     tolerance: float
     time_budget_s: float
+
+
+class DeclaredDataArguments(TypedDict, total=False):
+    """Further arguments of ``train`` and ``ingest``.
+
+    They have the defaults of the commands.
+
+    Attributes:
+        shuffle: Draw the order anew for each epoch.
+        workers: Workers that load the dataset; 0 loads in the thread of the steps; by default 4.
+        prefetch: Batches to load ahead; by default 10.
+        drop_cache: Drop the dataset from the page cache first.
+    """
+
+    shuffle: bool
+    workers: int
+    prefetch: int
+    drop_cache: bool
+
+
+class DeclaredTrainingArguments(TypedDict, total=False):
+    """Further arguments of ``train``.
+
+    They have the defaults of the commands.
+
+    Attributes:
+        api: API of MXNet.
+        parts_every: Time forward, backward, communication and update in every Nth step; 0 for none; by
+            default 10.
+        fail_on_error: Stop at the first input that fails.
+    """
+
+    api: str | None
+    parts_every: int
+    fail_on_error: bool
+
+
+class DeclaredIngestionArguments(TypedDict, total=False):
+    """Further arguments of ``ingest``."""
+
+
+class DeclaredOperatorArguments(TypedDict, total=False):
+    """Further arguments of ``benchmark_operators``.
+
+    They have the defaults of the commands.
+
+    Attributes:
+        cache: cold takes other inputs for each run, which together exceed the last-level cache; by default
+            hot.
+        target_ci: Measure until the half-width of the 95 % interval of p50 is at most this share of it, or
+            until it gets no narrower; 0 for the whole budget; by default 0.5.
+        time_budget: The most time for a row; by default 0.5.
+        runs: Measure so many runs instead.
+        warmup: The least runs before, for each row; by default 3.
+        seed: Seed of the inputs.
+        processes: Fresh processes that measure each row, in turn; by default 1.
+        values: What the inputs hold: random values as the table draws them, zeros or ones; by default table.
+    """
+
+    cache: str
+    target_ci: float
+    time_budget: float
+    runs: int | None
+    warmup: int
+    seed: int
+    processes: int
+    values: str

@@ -4,86 +4,68 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from typing_extensions import Unpack
 
-from inferometer.agent.hardware.environment import Precision
 from inferometer.agent.tracing.recorder import TraceLevel
+from inferometer.client.api.arguments import (
+    DeclaredDataArguments,
+    DeclaredIngestionArguments,
+    DeclaredTrainingArguments,
+)
 from inferometer.client.api.invocation import Invocation, library_invocation
-from inferometer.client.api.requests import dataset_choice, named_model, system_request
+from inferometer.client.api.requests import dataset_choice, named_model, refuse_unknown, system_request
 from inferometer.client.api.runner import Systems, measured
 from inferometer.client.api.runs import Ingestion, Training
-from inferometer.evaluators.jobs import options as ranges
 from inferometer.evaluators.jobs.job import SystemRequest
 from inferometer.evaluators.jobs.options import (
     BENCH_BATCH_SIZE,
-    BENCH_BATCHES,
-    BENCH_PREFETCH,
-    BENCH_WORKERS,
+    COUNT,
     DIST_BACKENDS,
     KV_STORES,
     MODEL,
     MXNET,
+    check_value,
+    options_of,
 )
-from inferometer.evaluators.kinds.ingestion.job import OWN, IngestionLength, IngestionRequest, ingestion_job
+from inferometer.evaluators.kinds.ingestion.job import ingestion_job
+from inferometer.evaluators.kinds.ingestion.request import OWN, IngestionRequest
 from inferometer.evaluators.kinds.training.job import training_job
-from inferometer.evaluators.kinds.training.measurement import TrainingOptions
-from inferometer.evaluators.kinds.training.ranks import RankRequest, read_communication
-from inferometer.evaluators.kinds.training.request import TrainingData, TrainingRequest
+from inferometer.evaluators.kinds.training.request import (
+    RankRequest,
+    TrainingData,
+    TrainingOptions,
+    TrainingRequest,
+)
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
-_LOADERS = ("threads", "processes")
-_RANGES = {
-    "batch_size": ranges.COUNT,
-    "num_batches": ranges.COUNT,
-    "num_warmup_batches": ranges.NOT_NEGATIVE,
-    "num_epochs": ranges.COUNT,
-    "parts_every": ranges.NOT_NEGATIVE,
-    "learning_rate": ranges.NOT_NEGATIVE,
-    "momentum": ranges.NOT_NEGATIVE,
-    "weight_decay": ranges.NOT_NEGATIVE,
-    "workers": ranges.NOT_NEGATIVE,
-    "prefetch": ranges.NOT_NEGATIVE,
-    "seed": ranges.SEED,
-    "ranks": ranges.COUNT,
-}
-_WHOLE = {name for name in _RANGES if name not in {"learning_rate", "momentum", "weight_decay"}}
 
-
-class DataArguments(TypedDict, total=False):
-    """Further arguments of ``ingest``, and of ``train``.
+class DataArguments(DeclaredDataArguments, total=False):
+    """Further arguments of ``ingest``, and of ``train``, beside those of ``DeclaredDataArguments``.
 
     Attributes:
         data_backend: The format of a path; detected by default.
-        workers: The workers that load the dataset, by default 4; 0 loads in the thread of the steps.
         loader: The kind of the workers: ``threads``, the default, or ``processes``.
-        prefetch: Batches to load ahead; by default 10.
-        shuffle: Whether the order is drawn anew for each epoch.
-        drop_cache: Whether the dataset is dropped from the page cache first.
     """
 
     data_backend: str | None
-    workers: int
     loader: str
-    prefetch: int
-    shuffle: bool
-    drop_cache: bool
 
 
-class TrainingArguments(DataArguments, total=False):
-    """Further arguments of ``train``, beside those of ``DataArguments``.
+class IngestionArguments(DataArguments, DeclaredIngestionArguments, total=False):
+    """Further arguments of ``ingest``, beside those of ``DataArguments``."""
+
+
+class TrainingArguments(DataArguments, DeclaredTrainingArguments, total=False):
+    """Further arguments of ``train``, beside those of ``DataArguments`` and ``DeclaredTrainingArguments``.
 
     Attributes:
         version: A version or a constraint; by default the highest.
         weights: The weights to begin with: ``random``, the default, or ``pretrained``.
         on_device: Whether one synthetic batch stays on the device, instead of a copy for each step.
         cudnn_benchmark: Whether cuDNN times its algorithms; by default it does.
-        api: ``gluon`` or ``module``, of MXNet.
-        parts_every: The interval, in steps, at which the parts of a step are timed; by default 10; 0: never.
-        fail_on_error: Whether the first sample that fails ends the training.
         trace_level: How deep it is traced, such as ``FRAMEWORK_TRACE``; by default APPLICATION_TRACE.
     """
 
@@ -91,9 +73,6 @@ class TrainingArguments(DataArguments, total=False):
     weights: str
     on_device: bool
     cudnn_benchmark: bool
-    api: str | None
-    parts_every: int
-    fail_on_error: bool
     trace_level: str | None
 
 
@@ -153,25 +132,28 @@ def train(
         EvaluationInterrupted: Ctrl-C before a step was measured.
         StoreError: The database lost the evaluation; the message names the file that keeps it.
     """
-    _refuse_unknown("train", more, TrainingArguments)
-    numbers = {"batch_size": batch_size, "num_batches": num_batches, "num_epochs": num_epochs}
-    numbers |= {"num_warmup_batches": num_warmup_batches, "parts_every": more.get("parts_every", 10)}
-    rates = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
-    _check({**numbers, **rates, "ranks": ranks})
+    _refuse_unknown("train", more, TrainingArguments, TrainingData, TrainingOptions, TrainingRequest)
+    check_value("ranks", ranks, "int", COUNT)
     together = RankRequest(num_ranks=ranks if ranks > 1 else None)
     _refuse_launcher(together)
-    session = {"seed": seed, "threads": threads, "gpu": gpu, "precision": precision}
+    values = {
+        **more,
+        "seed": seed,
+        "batch_size": batch_size,
+        "num_batches": num_batches,
+        "num_epochs": num_epochs,
+        "num_warmup_batches": num_warmup_batches,
+        "optimizer": optimizer,
+        "momentum": momentum,
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+        "validation": validation,
+        "save_path": Path(save_weights) if save_weights else None,
+    }
     invocation = library_invocation()
-    request = _training_request(
-        invocation,
-        _trained_system(invocation, model, framework, session, more),
-        _data(data, seed, more, on_device=more.get("on_device", False)),
-        together,
-        communication,
-        {**numbers, **rates, "optimizer": optimizer.lower()},
-        more,
-    )
-    request = replace(request, validation=validation, save_path=Path(save_weights) if save_weights else None)
+    session = {"seed": seed, "threads": threads, "gpu": gpu, "precision": precision}
+    system = _trained_system(invocation, model, framework, session, more)
+    request = _training_request(invocation, system, values, data, together, communication)
     return Training(measured(invocation, training_job(request, together), publish=publish))
 
 
@@ -189,7 +171,7 @@ def ingest(
     seed: int = 0,
     fail_on_error: bool = False,
     publish: bool = True,
-    **more: Unpack[DataArguments],
+    **more: Unpack[IngestionArguments],
 ) -> Ingestion:
     """Loads the batches of a dataset without loading the model, as ``agent bench ingestion`` does.
 
@@ -209,48 +191,40 @@ def ingest(
         seed: The seed of the order.
         fail_on_error: Whether the first sample that fails ends the run.
         publish: Whether to store the evaluation in the configured database.
-        more: See ``DataArguments``.
+        more: See ``IngestionArguments``.
 
     Raises:
         InferometerError: The model is unknown, the data cannot be loaded, or a value is invalid.
         EvaluationInterrupted: Ctrl-C before a batch was measured.
         StoreError: The database lost the evaluation; the message names the file that keeps it.
     """
-    _refuse_unknown("ingest", more, DataArguments)
-    warm_up = num_warmup_batches
-    _check({"batch_size": batch_size, "num_batches": num_batches, "num_epochs": num_epochs})
-    _check({"num_warmup_batches": warm_up})
+    _refuse_unknown("ingest", more, IngestionArguments, TrainingData, IngestionRequest)
     if data is None:
         raise ConfigurationError("ingestion reads a dataset; give its name or its path as data")
     session = {"weights": "random", "seed": seed, "gpu": False, "threads": None, "precision": "float32"}
     invocation = library_invocation()
+    values = {
+        **more,
+        "seed": seed,
+        "batch_size": batch_size,
+        "num_batches": num_batches,
+        "num_epochs": num_epochs,
+        "num_warmup_batches": num_warmup_batches,
+        "reader": reader,
+        "fail_on_error": fail_on_error,
+    }
     system = _system(invocation, model, version, framework, **session)
-    batches = _batches(num_batches, num_epochs)
-    request = IngestionRequest(
-        system=system,
-        data=_data(data, seed, more),
-        batch_size=batch_size,
-        length=IngestionLength(num_batches=batches, num_warmup_batches=warm_up, num_epochs=num_epochs),
-        reader=reader.lower(),
-        fail_on_error=fail_on_error,
-    )
+    request = IngestionRequest.of(system, values, _data(data, values))
     return Ingestion(measured(invocation, ingestion_job(request), publish=publish))
 
 
-def _refuse_unknown(function: str, given: DataArguments, known: type[DataArguments]) -> None:
-    for name in given:
-        if name not in known.__annotations__:
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-
-
-def _check(numbers: dict[str, Any]) -> None:
-    """Checks the type and the range of numbers."""
-    for name, value in numbers.items():
-        wanted = int if name in _WHOLE else (int, float)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
-            kind = "a whole number" if name in _WHOLE else "a number"
-            raise ConfigurationError(f"{name} is {value!r}; it must be {kind}")
-        ranges.check_number(name, value, _RANGES[name])
+def _refuse_unknown(
+    function: str, given: Mapping[str, Any], arguments: type[Any], *requests: type[Any]
+) -> None:
+    """Refuses arguments that neither a class of arguments nor a request has."""
+    known = {each.argument for request in requests for each in options_of(request)}
+    known.update(arguments.__annotations__)
+    refuse_unknown(function, {name: value for name, value in given.items() if name not in known})
 
 
 def _refuse_launcher(ranks: RankRequest) -> None:
@@ -289,91 +263,31 @@ def _trained_system(
 def _training_request(
     invocation: Invocation,
     system: SystemRequest,
-    data: TrainingData,
+    values: dict[str, Any],
+    data: str | os.PathLike[str] | None,
     ranks: RankRequest,
     communication: str | None,
-    options: Mapping[str, Any],
-    more: TrainingArguments,
 ) -> TrainingRequest:
-    framework, level = _framework(invocation, system), more.get("trace_level")
-    batches = _batches(options["num_batches"], options["num_epochs"])
-    rest = {**options, "num_batches": batches, "api": more.get("api")}
-    return TrainingRequest(
-        system=system,
-        data=data,
-        options=_options(system, framework, ranks, communication, **rest),
-        devices=(system.session.device,),
-        fail_on_error=more.get("fail_on_error", False),
-        trace_level=TraceLevel.named(level) if level else TraceLevel.APPLICATION_TRACE,
-    )
-
-
-def _framework(invocation: Invocation, system: SystemRequest) -> str:
-    """Returns the name of the framework, in lower case."""
-    return Systems(invocation).find_model(system).framework.name.casefold()
-
-
-def _options(
-    system: SystemRequest,
-    framework: str,
-    ranks: RankRequest,
-    communication: str | None,
-    *,
-    api: str | None,
-    **options: Any,
-) -> TrainingOptions:
-    session = system.session
-    return TrainingOptions(
-        api=_api(api, framework),
-        communication=_communication(communication, framework, system, ranks),
-        precision=(session.precision or Precision.FLOAT32).value,
-        cudnn_benchmark=session.cudnn_benchmark,
-        **options,
-    )
+    framework = Systems(invocation).find_model(system).framework.name.casefold()
+    level = values.get("trace_level")
+    values["trace_level"] = TraceLevel.named(level) if level else TraceLevel.APPLICATION_TRACE
+    values["kv_store" if framework == MXNET else "dist_backend"] = _communication(communication, framework)
+    read = _data(data, values, on_device=values.get("on_device", False))
+    return TrainingRequest.of(system, framework, values, read, ranks, (system.session.device,))
 
 
 def _data(
-    data: str | os.PathLike[str] | None, seed: int, more: DataArguments, *, on_device: bool = False
+    data: str | os.PathLike[str] | None, values: Mapping[str, Any], *, on_device: bool = False
 ) -> TrainingData:
-    workers, prefetch = more.get("workers", BENCH_WORKERS), more.get("prefetch", BENCH_PREFETCH)
-    _check({"workers": workers, "prefetch": prefetch, "seed": seed})
-    loader, backend = more.get("loader", _LOADERS[0]), more.get("data_backend")
-    if loader not in _LOADERS:
-        raise ConfigurationError(f'unknown loader "{loader}"; give {" or ".join(_LOADERS)}')
-    choice = dataset_choice(data)
+    choice, backend = dataset_choice(data), values.get("data_backend")
     if backend is not None and choice.path is None:
         raise ConfigurationError(f"data_backend {backend} is the format of a path; give one as data")
-    return TrainingData(
-        path=choice.path,
-        name=choice.name,
-        backend=backend,
-        on_device=on_device,
-        workers=workers,
-        processes=loader == "processes" and workers > 0,
-        prefetch=prefetch if workers else 0,
-        shuffle=more.get("shuffle", False),
-        seed=seed,
-        drop_cache=more.get("drop_cache", False),
-    )
+    return TrainingData.of(values, choice.path, choice.name, on_device=on_device)
 
 
-def _batches(batches: int | None, epochs: int | None) -> int | None:
-    if batches is not None and epochs is not None:
-        raise ConfigurationError("num_epochs and num_batches both end the run; give one of them")
-    return BENCH_BATCHES if batches is None and epochs is None else batches
-
-
-def _api(api: str | None, framework: str) -> str:
-    if api is not None and framework != MXNET:
-        raise ConfigurationError(f"api {api} is one of MXNet's; the framework is {framework}")
-    return api.lower() if api else ""
-
-
-def _communication(name: str | None, framework: str, system: SystemRequest, ranks: RankRequest) -> str:
-    """Returns the method of summing gradients, by the framework's name for it."""
+def _communication(name: str | None, framework: str) -> str | None:
+    """Returns the method of summing gradients, if the framework has it."""
     known = KV_STORES if framework == MXNET else DIST_BACKENDS
     if name is not None and name.lower() not in known:
         raise ConfigurationError(f'unknown communication "{name}"; {suggestion(name, known)}')
-    chosen: dict[str, str | None] = {"kv_store": None, "dist_backend": None, "kv_num_servers": None}
-    chosen["kv_store" if framework == MXNET else "dist_backend"] = name
-    return read_communication(chosen, framework, int(system.session.device.is_gpu), ranks, 1)
+    return name

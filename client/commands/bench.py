@@ -12,9 +12,6 @@ from click.core import ParameterSource
 
 from inferometer.client.cli.command import (
     COUNT,
-    FILE,
-    NOT_NEGATIVE,
-    SEED,
     WEIGHTS,
     WHOLE_NUMBER,
     BooleanOption,
@@ -27,14 +24,15 @@ from inferometer.client.cli.command import (
     option,
     options,
 )
-from inferometer.client.cli.options import repeat_option, tracer_options
-from inferometer.evaluators.jobs.options import (
-    BENCH_BATCH_SIZE,
-    BENCH_BATCHES,
-    BENCH_PREFETCH,
-    BENCH_WORKERS,
-    DIST_BACKENDS,
-    KV_STORES,
+from inferometer.client.cli.options import repeat_option, request_options, tracer_options
+from inferometer.evaluators.jobs.options import DIST_BACKENDS, KV_STORES
+from inferometer.evaluators.kinds.ingestion.request import IngestionRequest
+from inferometer.evaluators.kinds.training.request import (
+    LOADERS,
+    RankRequest,
+    TrainingData,
+    TrainingOptions,
+    TrainingRequest,
 )
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line
 
@@ -49,6 +47,7 @@ SYNTHETIC = (
     "synthetic",
     *(f"synthetic/{place}" for place in ("host", "device", "pinned", "pageable", "gpu")),
 )
+_BATCHES, _SEED = ("batch_size", "num_batches", "num_warmup_batches"), ("seed",)
 _LAYOUTS = click.Choice(["NCHW", "NHWC"], case_sensitive=False)
 
 
@@ -110,17 +109,7 @@ model_options = options(
         metavar="NAME",
         help="Framework.  [default: MXNet with --kv_store, else the first installed one that has the model]",
     ),
-    option(
-        "--batch_size",
-        type=COUNT,
-        default=BENCH_BATCH_SIZE,
-        metavar="N",
-        help="Samples per batch and device.",
-    ),
-    option("--num_batches", type=COUNT, metavar="N", help=f"Measured batches.  [default: {BENCH_BATCHES}]"),
-    option(
-        "--num_warmup_batches", type=WHOLE_NUMBER, default=1, metavar="N", help="Batches before, unmeasured."
-    ),
+    request_options(TrainingOptions, only=_BATCHES),
     option(
         "--device",
         type=click.Choice(["cpu", "gpu"], case_sensitive=False),
@@ -148,13 +137,7 @@ model_options = options(
     boolean("--cudnn_fastest", help="A switch of Lua Torch, which --cudnn_benchmark includes."),
     allocator_option(),
     option("--weights", type=WEIGHTS, default="random", help="Weights to begin with."),
-    option(
-        "--seed",
-        type=SEED,
-        default=0,
-        metavar="N",
-        help="Seed of weights, of synthetic data and of the order.",
-    ),
+    request_options(TrainingData, only=_SEED),
     option("--threads", type=COUNT, metavar="N", help="CPU threads per operator and process."),
     option(
         "--model_opts", type=JsonObject(), default="{}", metavar="JSON", help="Options of the model, as JSON."
@@ -190,90 +173,36 @@ data_options = options(
         default="synthetic",
         help="Where synthetic data is: a batch on the device stays there, and is not copied in each step.",
     ),
-    boolean("--data_shuffle", help="Draw the order anew for each epoch."),
-    option(
-        "--num_loader_threads",
-        "--num_workers",
-        "--preprocess_threads",
-        "num_workers",
-        type=WHOLE_NUMBER,
-        default=BENCH_WORKERS,
-        metavar="N",
-        help="Workers that load the dataset; 0 loads in the thread of the steps.",
-    ),
+    request_options(TrainingData, only=("shuffle", "workers")),
     option(
         "--loader",
-        type=click.Choice(["threads", "processes"], case_sensitive=False),
-        default="threads",
+        type=click.Choice(LOADERS, case_sensitive=False),
+        default=LOADERS[0],
         help="Kind of the workers.",
     ),
-    option(
-        "--prefetch",
-        "--prefetch_buffer",
-        "prefetch",
-        type=WHOLE_NUMBER,
-        default=BENCH_PREFETCH,
-        metavar="N",
-        help="Batches to load ahead.",
-    ),
-    boolean("--drop_cache", help="Drop the dataset from the page cache first."),
+    request_options(TrainingData, but=("shuffle", "workers", *_SEED)),
     boolean("--use_dali", help="NVIDIA's DALI, which is not supported."),
-    boolean("--fail_on_error", help="Stop at the first input that fails."),
+    request_options(TrainingRequest, only=("fail_on_error",)),
 )
 """Adds the options of the data."""
 
 training_options = options(
-    option("--num_epochs", type=COUNT, metavar="N", help="Passes over the data, instead of --num_batches."),
-    option(
-        "--optimizer",
-        type=click.Choice(["sgd", "nag", "adam", "adamw", "rmsprop"], case_sensitive=False),
-        default="sgd",
-        help="Optimizer.",
-    ),
-    option(
-        "--lr", "--learning_rate", "lr", type=NOT_NEGATIVE, default=0.01, metavar="X", help="Learning rate."
-    ),
-    option(
-        "--momentum", type=NOT_NEGATIVE, default=0.9, metavar="X", help="Momentum of SGD, NAG and RMSProp."
-    ),
-    option("--weight_decay", type=NOT_NEGATIVE, default=1e-4, metavar="X", help="L2 penalty."),
-    option(
-        "--parts_every",
-        type=WHOLE_NUMBER,
-        default=10,
-        metavar="N",
-        help="Time forward, backward, communication and update in every Nth step; 0 for none.",
-    ),
-    option("--validation_dataset", metavar="NAME", help="Dataset for top-1 and top-5 of the trained model."),
-    option("--save_weights", type=FILE, metavar="FILE", help="New file for the trained weights."),
-    option("--api", type=click.Choice(["gluon", "module"], case_sensitive=False), help="API of MXNet."),
+    request_options(TrainingOptions, but=(*_BATCHES, "api")),
+    request_options(TrainingRequest, but=("fail_on_error", "tracer_address", "trace_url")),
+    request_options(TrainingOptions, only=("api",)),
     option(
         "--kv_store",
         type=click.Choice(KV_STORES, case_sensitive=False),
         help="How MXNet adds gradients up.  [default: device for several GPUs, dist_sync for several ranks]",
     ),
     option("--kv_num_workers", type=COUNT, metavar="N", help="Another name of --num_ranks."),
-    option(
-        "--kv_num_servers", type=COUNT, metavar="N", help="Servers of a kvstore that is dist_….  [default: 1]"
-    ),
+    request_options(RankRequest, only=("num_servers",)),
     option(
         "--dist_backend",
         type=click.Choice(DIST_BACKENDS, case_sensitive=False),
         help="How PyTorch adds gradients up over ranks.  [default: gloo on CPUs, nccl on GPUs]",
     ),
-    option(
-        "--num_ranks",
-        type=COUNT,
-        metavar="N",
-        help="Processes that train together.  [default: those of torchrun or srun; in PyTorch one per GPU]",
-    ),
-    option(
-        "--rank", type=WHOLE_NUMBER, metavar="N", help="Number of this process among those of several hosts."
-    ),
-    option("--rank_address", default="", metavar="HOST:PORT", help="Where the ranks of several hosts meet."),
-    option(
-        "--local_rank", type=WHOLE_NUMBER, default=0, metavar="N", help="Number of this process on its host."
-    ),
+    request_options(RankRequest, but=("num_servers",)),
 )
 """Adds the options of training."""
 
@@ -375,13 +304,8 @@ def inference(**given: Any) -> None:
 @bench.command(cls=BenchCommand)
 @model_options
 @data_options
-@option("--num_epochs", type=COUNT, metavar="N", help="Passes over the data, instead of --num_batches.")
-@option(
-    "--reader",
-    type=click.Choice(["own", "framework"], case_sensitive=False),
-    default="own",
-    help="The program's own reader, or the iterator of MXNet for RecordIO, with its own threads.",
-)
+@request_options(TrainingOptions, only=("num_epochs",))
+@request_options(IngestionRequest, but=("batch_size", "fail_on_error"))
 @result_options
 def ingestion(**given: Any) -> None:
     """Load the batches of a dataset for a model, and compute nothing."""
@@ -435,12 +359,11 @@ def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
 
 
 def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.api.runner import Systems
     from inferometer.client.evaluating.benchmarks import read_system, read_training, take_tracing
     from inferometer.evaluators.kinds.training.job import training_job
 
     take_tracing(given, invocation)
-    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
+    system = read_system(given, invocation)
     request, ranks = read_training(given, system)
     _tell(invocation, system)
     return _run(invocation, given, training_job(request, ranks, given["repeat"]), show)
@@ -452,7 +375,6 @@ def _tell(invocation: Invocation, system: BenchSystem, notes: Iterable[str] = ()
 
 
 def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.api.runner import Systems
     from inferometer.client.evaluating.benchmarks import (
         inference_notes,
         read_inference,
@@ -462,20 +384,19 @@ def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
     from inferometer.evaluators.kinds.batches.job import evaluation_job
 
     take_tracing(given, invocation)
-    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
-    asked = click.get_current_context().get_parameter_source("num_workers") is ParameterSource.COMMANDLINE
-    request = read_inference(given, system, given["num_workers"] if asked else None)
+    system = read_system(given, invocation)
+    asked = click.get_current_context().get_parameter_source("workers") is ParameterSource.COMMANDLINE
+    request = read_inference(given, system, given["workers"] if asked else None)
     _tell(invocation, system, inference_notes(given))
     return _run(invocation, given, evaluation_job(request), show)
 
 
 def _ingest(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.api.runner import Systems
-    from inferometer.client.evaluating.benchmarks import read_ingestion, read_system
+    from inferometer.client.evaluating.benchmarks import read_data, read_system
     from inferometer.evaluators.kinds.ingestion.job import ingestion_job
 
-    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
-    request = read_ingestion(given, system)
+    system = read_system(given, invocation)
+    request = IngestionRequest.of(system.request, given, read_data(given))
     _tell(invocation, system)
     return _run(invocation, given, ingestion_job(request, given["repeat"]), show)
 

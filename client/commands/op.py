@@ -10,9 +10,6 @@ import click
 from inferometer.client.cli.command import (
     COUNT,
     INPUT,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SEED,
     WHOLE_NUMBER,
     Command,
     Group,
@@ -23,8 +20,9 @@ from inferometer.client.cli.command import (
     options,
 )
 from inferometer.client.cli.completing import categories, operators, several_frameworks
+from inferometer.client.cli.options import request_options
 from inferometer.client.cli.output import OUTPUT_NAMES, output_options
-from inferometer.evaluators.jobs.options import OPERATOR_DTYPES, OPERATOR_VALUES
+from inferometer.evaluators.kinds.operators.options import OperatorOptions
 
 _Decorator = Callable[[Any], Any]
 
@@ -94,12 +92,7 @@ _what_options = options(
     ),
 )
 _how_options = options(
-    option(
-        "--dtype",
-        type=click.Choice(OPERATOR_DTYPES, case_sensitive=False),
-        default=OPERATOR_DTYPES[0],
-        help="Type of the elements; float is float32.",
-    ),
+    request_options(OperatorOptions, only=("dtype",)),
     option(
         "--device",
         type=click.Choice(["cpu", "gpu"], case_sensitive=False),
@@ -132,39 +125,8 @@ _how_options = options(
         help="How it runs: nd, sym or gluon of MXNet, eager or compile of PyTorch, graph of ONNX Runtime, or "
         "the parts of a fused operator; repeat it for several.  [default: the first of each framework]",
     ),
-    option(
-        "--cache",
-        type=click.Choice(["hot", "cold"], case_sensitive=False),
-        default="hot",
-        help="cold takes other inputs for each run, which together exceed the last-level cache.",
-    ),
-    option(
-        "--target_ci",
-        type=NOT_NEGATIVE,
-        default=0.5,
-        metavar="PERCENT",
-        help="Measure until the half-width of the 95 % interval of p50 is at most this share of it, or until "
-        "it gets no narrower; 0 for the whole budget.",
-    ),
-    option("--time_budget", type=POSITIVE, default=0.5, metavar="S", help="The most time for a row."),
-    option("--runs", type=COUNT, metavar="N", help="Measure so many runs instead."),
-    option(
-        "--warmup", type=WHOLE_NUMBER, default=3, metavar="N", help="The least runs before, for each row."
-    ),
-    option(
-        "--processes",
-        type=click.IntRange(1, 100),
-        default=1,
-        metavar="N",
-        help="Fresh processes that measure each row, in turn.",
-    ),
-    option(
-        "--values",
-        type=click.Choice(OPERATOR_VALUES, case_sensitive=False),
-        default=OPERATOR_VALUES[0],
-        help="What the inputs hold: random values as the table draws them, zeros or ones.",
-    ),
-    option("--seed", type=SEED, default=0, metavar="N", help="Seed of the inputs."),
+    request_options(OperatorOptions, but=("dtype", "seed")),
+    request_options(OperatorOptions, only=("seed",)),
 )
 
 
@@ -190,7 +152,7 @@ def run(**given: Any) -> None:
     # Imported here because the help does not need it.
     from inferometer.client.cli.command import current_invocation
     from inferometer.client.evaluating.operators import run_operators, traced_request
-    from inferometer.evaluators.kinds.operators.request import read_options, read_request
+    from inferometer.evaluators.kinds.operators.request import read_request
 
     invocation, evaluation_id = current_invocation(), given.pop("from_evaluation")
     printing = {name: given.pop(name) for name in OUTPUT_NAMES}
@@ -198,7 +160,7 @@ def run(**given: Any) -> None:
     if evaluation_id is None:
         request, traced = read_request(given), None
     else:
-        request, traced = traced_request(invocation, evaluation_id, given, read_options(given))
+        request, traced = traced_request(invocation, evaluation_id, given, OperatorOptions.of(given))
     code = run_operators(invocation, request, printing, traced=traced, **kept)
     click.get_current_context().exit(code)
 

@@ -26,10 +26,9 @@ from inferometer.client.cli.output import echo
 from inferometer.client.commands.evaluation import say_left_out
 from inferometer.client.web.documents import precision_text, system_document
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.kind import timed_by
+from inferometer.evaluators.kinds.kind import SpanSource, timed_by
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.summary import conditions_rows, name_width
-from inferometer.evaluators.kinds.kind import SpanSource
 from inferometer.evaluators.kinds.traces import LayersReport, heaviest
 from inferometer.evaluators.reports.base import (
     describe,

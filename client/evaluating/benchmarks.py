@@ -7,29 +7,25 @@ ranks, and how gradients are summed. Results are lines ``__key__=JSON``, which D
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Precision, Weights
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.requests import named_model
-from inferometer.evaluators.datasets.opening import BACKENDS
+from inferometer.client.api.runner import Systems
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest
-from inferometer.evaluators.jobs.options import BENCH_BATCHES, MXNET, PYTORCH
+from inferometer.evaluators.jobs.options import BENCH_BATCHES, PYTORCH, values_of
 from inferometer.evaluators.jobs.request import read_precision
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest
-from inferometer.evaluators.kinds.ingestion.job import OWN, IngestionLength, IngestionRequest
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.kinds.training.measurement import TrainingOptions
-from inferometer.evaluators.kinds.training.ranks import RankRequest, read_communication
-from inferometer.evaluators.kinds.training.request import TrainingData, TrainingRequest
-from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import ConfigurationError, suggestion
+from inferometer.evaluators.kinds.training.request import RankRequest, TrainingData, TrainingRequest
+from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.schema import ModelManifest
 
 _NS_PER_MS = 1_000_000
@@ -133,15 +129,12 @@ class BenchSystem:
         return sum(device.is_gpu for device in self.devices)
 
 
-def read_system(
-    values: Values, catalog: Catalog, find: Callable[[SystemRequest], ModelManifest]
-) -> BenchSystem:
+def read_system(values: Values, invocation: Invocation) -> BenchSystem:
     """Reads the options that select the model and its device.
 
     Args:
         values: The values of the options.
-        catalog: The manifests.
-        find: Returns the manifest of a ``SystemRequest``.
+        invocation: Has the manifests.
 
     Raises:
         ConfigurationError: An option is not supported here, or two contradict each other.
@@ -149,7 +142,7 @@ def read_system(
     """
     _refuse_unsupported(values)
     devices = _devices(values)
-    name, version = named_model(catalog, values["model"], values["model_version"])
+    name, version = named_model(invocation.catalog, values["model"], values["model_version"])
     precision = read_precision(values["dtype"])
     request = SystemRequest(
         model_name=name,
@@ -164,7 +157,7 @@ def read_system(
             cudnn_benchmark=values["cudnn_benchmark"],
         ),
     )
-    manifest = find(request)
+    manifest = Systems(invocation).find_model(request)
     framework = manifest.framework.name
     _check_model_options(values["model_opts"], manifest)
     notes = tuple(_without_effect(values, framework.casefold(), devices))
@@ -194,43 +187,7 @@ def read_data(values: Values) -> TrainingData:
     path = Path(values["data_dir"]).expanduser() if values["data_dir"] else None
     if place and (path is not None or values["dataset_name"]):
         raise ConfigurationError(f"data {values['data']} is synthetic; leave out the dataset")
-    backend = values["data_backend"] or None
-    if backend is not None and backend not in BACKENDS:
-        raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
-    workers = values["num_workers"]
-    return TrainingData(
-        path=path,
-        name=values["dataset_name"],
-        backend=backend if path is not None else None,
-        on_device=place in {"device", "gpu"},
-        workers=workers,
-        processes=values["loader"].lower() == "processes" and workers > 0,
-        prefetch=values["prefetch"] if workers else 0,
-        shuffle=values["data_shuffle"],
-        seed=values["seed"],
-        drop_cache=values["drop_cache"],
-    )
-
-
-def read_ingestion(values: Values, system: BenchSystem) -> IngestionRequest:
-    """Reads the options of a benchmark that only loads data.
-
-    Raises:
-        ConfigurationError: No dataset is named, or two options contradict each other.
-    """
-    batches, epochs = read_length(values)
-    return IngestionRequest(
-        system=system.request,
-        data=read_data(values),
-        batch_size=values["batch_size"],
-        length=IngestionLength(
-            num_batches=batches,
-            num_warmup_batches=values["num_warmup_batches"],
-            num_epochs=epochs,
-        ),
-        reader=values.get("reader", OWN).lower(),
-        fail_on_error=values["fail_on_error"],
-    )
+    return TrainingData.of(values, path, values["dataset_name"], on_device=place in {"device", "gpu"})
 
 
 def experiment_of(values: Values, phase: str, gpus: int) -> Experiment:
@@ -308,21 +265,9 @@ def _check_model_options(given: Mapping[str, Any], manifest: ModelManifest) -> N
         )
 
 
-def read_length(values: Values) -> tuple[int | None, int | None]:
-    """Returns the number of batches and the number of epochs, one of which ends the run.
-
-    Raises:
-        ConfigurationError: Both are set.
-    """
-    batches, epochs = values["num_batches"], values["num_epochs"]
-    if epochs is not None and batches is not None:
-        raise ConfigurationError("num_epochs and num_batches both end the run; give one of them")
-    return (BENCH_BATCHES, None) if epochs is None and batches is None else (batches, epochs)
-
-
 def inference_notes(values: Mapping[str, Any]) -> Iterator[str]:
     """Yields one line for each data option that has no effect on inference."""
-    if values["data_shuffle"]:
+    if values["shuffle"]:
         yield "data_shuffle changes nothing: inference takes the samples in their order"
     if values["data_dir"] and values["loader"].lower() == "processes":
         yield "loader processes changes nothing: inference reads by threads"
@@ -386,37 +331,9 @@ def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest,
         ConfigurationError: Two options contradict each other, or a number is out of range.
     """
     ranks = _ranks(values, system)
-    per_rank = _devices_of_a_rank(system, ranks)
-    batches, epochs = read_length(values)
-    options = TrainingOptions(
-        batch_size=values["batch_size"],
-        num_batches=batches,
-        num_warmup_batches=values["num_warmup_batches"],
-        num_epochs=epochs,
-        optimizer=values["optimizer"].lower(),
-        learning_rate=values["lr"],
-        momentum=values["momentum"],
-        weight_decay=values["weight_decay"],
-        precision=(system.request.session.precision or Precision.FLOAT32).value,
-        api=_api(values, system),
-        devices=len(per_rank),
-        communication=read_communication(values, system.framework, system.gpus, ranks, len(per_rank)),
-        parts_every=values["parts_every"],
-        cudnn_benchmark=values["cudnn_benchmark"],
-    )
-    request = TrainingRequest(
-        system=system.request,
-        data=read_data(values),
-        options=options,
-        devices=per_rank,
-        validation=values["validation_dataset"],
-        save_path=values["save_weights"],
-        fail_on_error=values["fail_on_error"],
-        trace_level=values["trace_level"],
-        tracer_address=values["tracer_address"],
-        trace_url=values["trace_url"],
-    )
-    return request, ranks
+    devices = _devices_of_a_rank(system, ranks)
+    data = read_data(values)
+    return TrainingRequest.of(system.request, system.framework, values, data, ranks, devices), ranks
 
 
 def _ranks(values: Values, system: BenchSystem) -> RankRequest:
@@ -427,15 +344,9 @@ def _ranks(values: Values, system: BenchSystem) -> RankRequest:
     count = workers if count is None else count
     if count is None and system.framework == PYTORCH and system.gpus > 1:
         count = system.gpus
-    rank = values["rank"]
-    return RankRequest(
-        num_ranks=count,
-        rank=rank,
-        rank_address=values["rank_address"],
-        # torch.distributed.launch passes the local rank as an option, in addition to the environment
-        local_rank=values["local_rank"] if rank is not None else 0,
-        num_servers=values["kv_num_servers"],
-    )
+    # torch.distributed.launch passes the local rank as an option, in addition to the environment
+    local_rank = values["local_rank"] if values["rank"] is not None else 0
+    return RankRequest(**values_of(RankRequest, {**values, "num_ranks": count, "local_rank": local_rank}))
 
 
 def _devices_of_a_rank(system: BenchSystem, ranks: RankRequest) -> tuple[Device, ...]:
@@ -450,12 +361,3 @@ def _devices_of_a_rank(system: BenchSystem, ranks: RankRequest) -> tuple[Device,
             f"num_gpus is {system.gpus} and num_ranks {ranks.num_ranks}; PyTorch has one process for each GPU"
         )
     return system.devices[:1]
-
-
-def _api(values: Values, system: BenchSystem) -> str:
-    api = values["api"]
-    if api is None:
-        return ""
-    if system.framework != MXNET:
-        raise ConfigurationError(f"api {api} is one of MXNet's; the framework is {system.framework}")
-    return str(api).lower()

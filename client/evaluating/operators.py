@@ -31,11 +31,8 @@ from inferometer.evaluators.kinds.operators.from_trace import (
     request_of,
 )
 from inferometer.evaluators.kinds.operators.job import BAD_ROWS, operators_job
-from inferometer.evaluators.kinds.operators.measurement import (
-    OperatorMeasurement,
-    OperatorOptions,
-    OperatorRow,
-)
+from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow
+from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, counts_text, reported_operators
 from inferometer.evaluators.kinds.operators.request import listed
 from inferometer.evaluators.reports.base import Column, Row
@@ -43,6 +40,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+
 
 _NS_PER_MS = 1_000_000
 _TAKEN = {

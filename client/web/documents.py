@@ -25,10 +25,9 @@ from inferometer.evaluators.comparing.job import ComparisonRequest, compare
 from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.drawing.charts import PointChart
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.kind import timed_by
+from inferometer.evaluators.kinds.kind import SpanSource, timed_by
 from inferometer.evaluators.kinds.overview import OverviewReport
 from inferometer.evaluators.kinds.registry import again, find_kind, kind_of
-from inferometer.evaluators.kinds.kind import SpanSource
 from inferometer.evaluators.kinds.traces import TRACED_COLUMNS, TraceReport
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -36,6 +37,19 @@ class Measured(Protocol):
     def in_process(self) -> bool:
         """Whether it is in this process."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedHere:
+    """A model in this process that is trained, or of which only the preprocessing runs.
+
+    Attributes:
+        description: The model and what it runs on.
+        in_process: True.
+    """
+
+    description: SystemDescription
+    in_process: bool = True
 
 
 @runtime_checkable

@@ -157,6 +157,7 @@ class Declared:
         shows_default: Whether the help names the default.
         reads: Whether it names a file that is read.
         made: Makes the value of a text, and raises ConfigurationError for any other; None keeps the text.
+        front_default: The default of front ends; ``...`` for that of a request that is made in code.
     """
 
     help: str
@@ -171,6 +172,7 @@ class Declared:
     shows_default: bool = True
     reads: bool = False
     made: Callable[[str], Any] | None = None
+    front_default: Any = ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,8 @@ class Option:
     @property
     def asked(self) -> Any:
         """The value in a front end where it is not given; None where the default is found elsewhere."""
+        if self.declared.front_default is not ...:
+            return self.declared.front_default
         return None if self.declared.default_text or self.is_required else self.default
 
     @property
@@ -217,6 +221,8 @@ class Option:
         """
         if self.declared.made is not None and isinstance(value, str):
             return self.declared.made(value)
+        if self.declared.ignores_case and isinstance(value, str):
+            return value.lower()
         return Path(value) if self.kind == "Path" and isinstance(value, str) else value
 
     def words(self, value: Any, *, whole: bool = False) -> Iterator[str]:
@@ -261,6 +267,8 @@ def values_of(
     found = {}
     for option in options_of(request):
         value = given.pop(option.argument if arguments else option.name, None)
+        if value is None and option.declared.front_default is not ...:
+            value = option.declared.front_default
         if value is not None:
             found[option.name] = option.made(value)
     return found
@@ -295,19 +303,26 @@ def check_options(request: Any) -> None:
     """
     for option in options_of(type(request)):
         value, shown = getattr(request, option.name), option.declared
-        if value is None:
+        if value is None or value == option.default == "":
             continue
-        known = _TYPES.get(option.kind, object)
-        if not isinstance(value, known) or (option.kind in ("int", "float") and isinstance(value, bool)):
-            raise ConfigurationError(
-                f"{spoken(option.name)} is {value!r}; it must be {_ARTICLES[option.kind]}"
-            )
-        if shown.within is not None:
-            check_number(option.name, value, shown.within)
+        check_value(option.argument, value, option.kind, shown.within)
         if shown.choices and shown.made is None and str(plain(value)) not in shown.choices:
             raise ConfigurationError(
-                f'unknown {spoken(option.name)} "{value}"; known: {", ".join(shown.choices)}'
+                f'unknown {spoken(option.argument)} "{value}"; known: {", ".join(shown.choices)}'
             )
+
+
+def check_value(name: str, value: Any, kind: str, within: Range | None = None) -> None:
+    """Checks a value, of ``int``, ``float``, ``bool``, ``str``, ``Path`` or any other kind.
+
+    Raises:
+        ConfigurationError: It has another type, or is out of its range.
+    """
+    known = _TYPES.get(kind, object)
+    if not isinstance(value, known) or (kind in ("int", "float") and isinstance(value, bool)):
+        raise ConfigurationError(f"{spoken(name)} is {value!r}; it must be {_ARTICLES[kind]}")
+    if within is not None:
+        check_number(name, value, within)
 
 
 def given_options(request: Any) -> dict[str, Any]:

@@ -298,7 +298,8 @@ class TraceOptions:
     )
 
 
-def _system() -> SystemRequest:
+def default_system() -> SystemRequest:
+    """Returns the model of a request that names none."""
     from inferometer.evaluators.jobs.job import SystemRequest
 
     return SystemRequest()
@@ -319,5 +320,5 @@ class ModelRequest(TraceOptions):
         dataset: The inputs.
     """
 
-    system: SystemRequest = field(default_factory=_system)
+    system: SystemRequest = field(default_factory=default_system)
     dataset: DatasetChoice = field(default_factory=_dataset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,13 @@ from inferometer.agent.inference.results import LOCAL_AGENT, InputFailure
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.files import printable_name
 from inferometer.evaluators.evaluation import Evaluation, Status, TimedMeasurement
-from inferometer.evaluators.intervals import Interval, mean_reach
-from inferometer.evaluators.statistics import carried_percentile
+from inferometer.evaluators.intervals import (
+    AUTOCORRELATION_TIMES,
+    Interval,
+    batches_for_interval,
+    mean_reach,
+)
+from inferometer.evaluators.statistics import carried_percentile, values_for_percentile
 
 
 def interval_over(values: Sequence[float]) -> Interval:
@@ -159,6 +165,27 @@ def ms_text(value_ns: float, interval_ns: Interval | None) -> str:
         return f"{value_ns / _NS_PER_MS:.3f}"
     low, high = (end / _NS_PER_MS for end in interval_ns)
     return f"{value_ns / _NS_PER_MS:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def figures_text(summary: Any, what: str) -> str:
+    """Returns the mean and the percentiles of full batches or steps in milliseconds, or what they need."""
+    figures = [f"mean {ms_text(summary.mean_ns, summary.mean_interval_ns)}"]
+    for percent in (50, 90, 99):
+        value_ns: float | None = getattr(summary, f"p{percent}_ns")
+        interval = summary.p50_interval_ns if percent == 50 else None
+        needs = f"p{percent} needs {values_for_percentile(percent)} full {what}"
+        figures.append(needs if value_ns is None else f"p{percent} {ms_text(value_ns, interval)}")
+    return "  ".join(figures)
+
+
+def interval_rows(
+    full_ns: NDArray[np.int64], interval_ns: Interval | None, what: str
+) -> Iterator[tuple[str, str]]:
+    """Yields why full batches or steps have no interval."""
+    needed = batches_for_interval(full_ns) if len(full_ns) else 0
+    if interval_ns is None and 0 < len(full_ns) < needed:
+        why = ": their times are correlated" if needed > AUTOCORRELATION_TIMES else ""
+        yield "", f"no 95 % intervals, which need {needed} full {what}{why}"
 
 
 def name_width(rows: Iterable[tuple[str, str]], least: int = _LEAST_NAME_WIDTH) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class DataOptions:
         cached_before: The share of the dataset's bytes that was in the page cache before the run, 0…1; None
             if it is not known.
         dropped: Whether the dataset was dropped from the page cache before the run.
+        further: Options of the request that have no field here, where they differ from their defaults.
     """
 
     backend: str = "synthetic"
@@ -44,6 +45,28 @@ class DataOptions:
     seed: int = 0
     cached_before: float | None = None
     dropped: bool = False
+    further: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> DataOptions:
+        """Returns the options of ``values``."""
+        own = {each.name for each in fields(cls)}
+        others = {name: value for name, value in values.items() if name not in own}
+        return cls(**{name: value for name, value in values.items() if name in own}, further=others)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All options by name, as they are stored."""
+        known = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "further"}
+        return {**known, **self.further}
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """The further options, as the conditions of a comparison."""
+        return {
+            name.replace("_", " "): f"{value:g}" if isinstance(value, float) else str(value)
+            for name, value in self.further.items()
+        }
 
     def __str__(self) -> str:
         """Returns the workers and how far they work ahead, in a few words."""

@@ -19,7 +19,8 @@ from inferometer.client.evaluating.operators import (
 )
 from inferometer.evaluators.kinds.operators.cases import draw_inputs
 from inferometer.evaluators.kinds.operators.from_trace import explain, request_of
-from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions, OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.measurement import OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
 from tests.cli.conftest import Agent
 

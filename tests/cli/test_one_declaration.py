@@ -20,10 +20,14 @@ from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptio
 
 ROOT = Path(__file__).parents[2]
 FRAMEWORK = "--framework_name=ONNXRuntime"
-RANGE = "type(COUNT)(0, 10)"  # of what every file with requests imports
-NEW = f'    settle_s: float = declared(0.5, "How long to wait before the run.", "S", within={RANGE})\n'
+BENCH = ("--model=DigitsCNN", "--framework_name=PyTorch")
+DIGITS = "digits_validation"
+FUTURE = "from __future__ import annotations\n"
+RANGE = "from inferometer.evaluators.jobs.options import Range\n"
+NEW = '    settle_s: float = declared(0.5, "How long to wait before the run.", "S", within=Range(0, 10))\n'
 SCRIPT = """
 import contextlib, io, json, sys
+from functools import partial
 from pathlib import Path
 import inferometer
 from inferometer.client.cli.main import run
@@ -32,7 +36,8 @@ from inferometer.manifests.errors import ConfigurationError
 from tools import command_reference, library_arguments
 
 answer, function, arguments, *FEW = sys.argv[1:]
-FEW, measure, few = ("predict", *FEW), getattr(inferometer, function), json.loads(arguments)
+few = json.loads(arguments)
+measure = partial(getattr(inferometer, function), *few.pop("", ()))
 found = {}
 
 def agent(*words):
@@ -45,18 +50,18 @@ found["help"] = agent(*FEW[:2], "--help")[1]
 found["refused"] = agent(*FEW, "--settle=11")[2]
 found["measured"] = agent(*FEW, "--settle=2")
 found["shown"] = json.loads(agent("info", "evaluation", "show", "-f", "json")[1])
-run_ = measure(framework="ONNXRuntime", settle_s=3.0, **few)
-found["library"] = dict(run_.evaluation.measurement.options.further)
-found["page"] = evaluation_document(run_.evaluation, (), page_reports(), None)
+run_ = measure(settle_s=3.0, **few)
+evaluation = run_[0].evaluation if function == "benchmark_operators" else run_.evaluation
+found["page"] = evaluation_document(evaluation, (), page_reports(), None)
 try:
-    measure(settle_s=11.0)
+    measure(settle_s=11.0, **few)
 except ConfigurationError as error:
     found["library_refused"] = str(error)
 found["reference"] = command_reference.page()
 found["arguments"] = library_arguments.text()
 plan = Path("plan.yaml")
 plan.write_text(
-    f"name: settling\\ncommand: predict {FEW[1]}\\nparameters: {{model_name: DigitsCNN}}\\n"
+    f"name: settling\\ncommand: {FEW[0]} {FEW[1]}\\nparameters: {{threads: 1}}\\n"
     "variables: {settle: [1, 11]}\\n"
 )
 found["plan"] = agent("plan", "check", plan)[2]
@@ -75,7 +80,7 @@ def with_one_more(request: Path, line: str, overlay: Path) -> None:
     (overlay / "inferometer" / "evaluators").symlink_to(overlay / "evaluators")
     text = (ROOT / request).read_text()
     assert text.count(line) == 1
-    (overlay / request).write_text(text.replace(line, NEW + line))
+    (overlay / request).write_text(text.replace(line, NEW + line).replace(FUTURE, FUTURE + RANGE))
 
 
 def _linked(folder: Path, copy: Path, but: tuple[str, ...]) -> None:
@@ -87,40 +92,84 @@ def _linked(folder: Path, copy: Path, but: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "line", "function", "few", "words"),
+    ("file", "line", "function", "few", "words", "shown"),
     [
         (
             "kinds/load/request.py",
             "    force: bool = declared(",
             "workload",
-            {"initial_qps": 200, "min_duration_s": 0.1, "min_queries": 10},
-            ("workload", "--initial_qps=200", "--min_duration=0.1", "--min_queries=10", "--allow_invalid"),
+            {"framework": "ONNXRuntime", "initial_qps": 200, "min_duration_s": 0.1, "min_queries": 10},
+            (
+                *("predict", "workload", FRAMEWORK, "--initial_qps=200", "--min_duration=0.1"),
+                *("--min_queries=10", "--allow_invalid"),
+            ),
+            ("load", "options"),
         ),
         (
             "kinds/batches/request.py",
             "    fail_on_error: bool = declared(",
             "evaluate",
-            {"batch_size": 16, "num_file_parts": 2},
-            ("dataset", "--batch_size=16", "--num_file_parts=2"),
+            {"framework": "ONNXRuntime", "batch_size": 16, "num_file_parts": 2},
+            ("predict", "dataset", FRAMEWORK, "--batch_size=16", "--num_file_parts=2"),
+            ("options",),
+        ),
+        (
+            "kinds/training/request.py",
+            "    optimizer: str = declared(",
+            "train",
+            {"framework": "PyTorch", "batch_size": 4, "num_batches": 3},
+            (*("bench", "training", *BENCH, "--batch_size=4"), "--num_batches=3"),
+            ("training", "options"),
+        ),
+        (
+            "kinds/training/request.py",
+            "    drop_cache: bool = declared(",
+            "train",
+            {"framework": "PyTorch", "data": DIGITS, "batch_size": 4, "num_batches": 3},
+            ("bench", "training", *BENCH, f"--dataset_name={DIGITS}", "--batch_size=4", "--num_batches=3"),
+            ("training", "data"),
+        ),
+        (
+            "kinds/ingestion/request.py",
+            "    reader: str = declared(",
+            "ingest",
+            {"framework": "PyTorch", "data": DIGITS, "batch_size": 4, "num_batches": 3},
+            ("bench", "ingestion", *BENCH, f"--dataset_name={DIGITS}", "--batch_size=4", "--num_batches=3"),
+            ("ingestion", "data"),
+        ),
+        (
+            "kinds/operators/options.py",
+            "    runs: int | None = declared(",
+            "benchmark_operators",
+            {"": ["add"], "frameworks": "ONNXRuntime", "shapes": "8x8", "runs": 3},
+            ("op", "run", "add", FRAMEWORK, "--shapes=8x8", "--runs=3"),
+            ("options",),
         ),
         (
             "jobs/request.py",
             "    cudnn_benchmark: bool | None = declared(",
             "evaluate",
-            {"batch_size": 16, "num_file_parts": 2},
-            ("dataset", "--batch_size=16", "--num_file_parts=2"),
+            {"framework": "ONNXRuntime", "batch_size": 16, "num_file_parts": 2},
+            ("predict", "dataset", FRAMEWORK, "--batch_size=16", "--num_file_parts=2"),
+            (),  # the agent describes the system, and evaluations store what it describes
         ),
     ],
-    ids=["load", "batches", "systems"],
+    ids=["load", "batches", "training", "data", "ingestion", "operators", "systems"],
 )
 def test_an_option_that_a_request_declares_is_everywhere(
-    tmp_path: Path, file: str, line: str, function: str, few: dict[str, Any], words: tuple[str, ...]
+    tmp_path: Path,
+    file: str,
+    line: str,
+    function: str,
+    few: dict[str, Any],
+    words: tuple[str, ...],
+    shown: tuple[str, ...],
 ) -> None:
     source, answer = tmp_path / "source", tmp_path / "found.json"
     with_one_more(Path("evaluators", file), line, source)
     own = {"PYTHONPATH": str(source), "AGENT_DATA_DIR": str(tmp_path / "data")}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, answer, function, json.dumps(few), *words, FRAMEWORK],
+        [sys.executable, "-c", SCRIPT, answer, function, json.dumps(few), *words],
         env=os.environ | own,
         cwd=tmp_path,
         capture_output=True,
@@ -139,13 +188,15 @@ def test_an_option_that_a_request_declares_is_everywhere(
     assert "    settle_s: float\n" in found["arguments"]
     assert "11.0 is not in the range 0<=x<=10" in found["plan"]
     assert "(1 of 2 cells)" in found["plan"]
-    if file.startswith("jobs"):
-        return  # the agent describes the system, and evaluations store what it describes
-    shown = found["shown"].get("load", found["shown"])
-    assert shown["options"]["settle_s"] == 2.0  # stored, and read back
-    assert found["library"] == {"settle_s": 3.0}
-    assert "--settle=3" in found["page"]["command"]["line"]
+    if not shown:
+        return
+    values = found["shown"]
+    for name in shown:
+        values = values[name]
+    assert values["settle_s"] == 2.0  # stored, and read back
     assert ["settle s", "3"] in found["page"]["facts"][0]["rows"]
+    if function != "ingest":  # which no command repeats
+        assert "--settle=3" in found["page"]["command"]["line"]
 
 
 def test_the_arguments_of_the_library_are_those_of_now() -> None:

@@ -15,13 +15,8 @@ from typing import Any
 
 from inferometer.agent.training.trainer import Companion, Rank
 from inferometer.evaluators.jobs.job import JobCallbacks
-from inferometer.evaluators.kinds.training.ranks import (
-    RankRequest,
-    held_address,
-    in_ranks,
-    local_ranks,
-    run_ranks,
-)
+from inferometer.evaluators.kinds.training.ranks import held_address, in_ranks, local_ranks, run_ranks
+from inferometer.evaluators.kinds.training.request import RankRequest
 from inferometer.manifests.errors import DatasetError, InferometerError, RankLostError
 
 DEADLINE_S = 60.0

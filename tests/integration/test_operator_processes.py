@@ -16,13 +16,12 @@ from inferometer.evaluators.kinds.operators.cases import OperatorRequest, OwnCas
 from inferometer.evaluators.kinds.operators.job import OperatorProgress, benchmark_operators
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
-    Mode,
     OperatorMeasurement,
-    OperatorOptions,
     OperatorRow,
     RowStatus,
     Stop,
 )
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.manifests.errors import (
     ConfigurationError,
     EvaluationInterrupted,

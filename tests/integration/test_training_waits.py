@@ -16,12 +16,8 @@ from inferometer.agent.inference.selection import select_model
 from inferometer.agent.preprocessing.inputs import Payload, Tensor
 from inferometer.agent.training.trainer import Trainer, TrainerOptions, open_trainer
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.kinds.training.measurement import (
-    Bound,
-    TrainingMeasurement,
-    TrainingOptions,
-    TrainingSummary,
-)
+from inferometer.evaluators.kinds.training.measurement import Bound, TrainingMeasurement, TrainingSummary
+from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
 from inferometer.evaluators.loading.loader import DataOptions, LoaderOptions

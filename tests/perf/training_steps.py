@@ -20,7 +20,7 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.training.trainer import TrainerOptions, open_trainer
 from inferometer.evaluators.datasets.base import DatasetIdentity
-from inferometer.evaluators.kinds.training.measurement import TrainingOptions
+from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
 from inferometer.evaluators.loading.dataset_loader import SyntheticLoader
 from inferometer.evaluators.loading.loader import DataOptions, LoaderOptions

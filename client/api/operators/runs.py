@@ -4,70 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import cached_property
-from typing import TypedDict, overload
+from typing import overload
 
 from typing_extensions import Unpack
 
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
 from inferometer.agent.operators.operator import NOTHING, ParameterValue, Preset
 from inferometer.client.api import results
+from inferometer.client.api.arguments import DeclaredOperatorArguments
 from inferometer.client.api.invocation import library_invocation
 from inferometer.client.api.results import Result, Rows, Tabular
 from inferometer.client.api.runner import Door, Runner
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs import options as ranges
-from inferometer.evaluators.jobs.options import OPERATOR_DTYPES, OPERATOR_VALUES
+from inferometer.evaluators.jobs.options import COUNT, check_value
 from inferometer.evaluators.kinds.operators.cases import OperatorRequest, OwnCase
 from inferometer.evaluators.kinds.operators.job import operators_job
-from inferometer.evaluators.kinds.operators.measurement import (
-    Cache,
-    MachinePeak,
-    Mode,
-    OperatorMeasurement,
-    OperatorOptions,
-)
+from inferometer.evaluators.kinds.operators.measurement import MachinePeak, OperatorMeasurement
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines
 from inferometer.evaluators.kinds.operators.request import FORMS, known, presets_of
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.manifests.errors import ConfigurationError
 
-_RANGES = {
-    "threads": ranges.COUNT,
-    "target_ci": ranges.NOT_NEGATIVE,
-    "time_budget": ranges.POSITIVE,
-    "runs": ranges.COUNT,
-    "warmup": ranges.NOT_NEGATIVE,
-    "processes": ranges.Range(1, 100),
-    "seed": ranges.SEED,
-}
-_FRACTIONS = {"target_ci", "time_budget"}
 
-
-class OperatorArguments(TypedDict, total=False):
-    """Further arguments of ``benchmark_operators``, with the defaults of ``agent op run``.
+class OperatorArguments(DeclaredOperatorArguments, total=False):
+    """Further arguments of ``benchmark_operators``, beside those of ``DeclaredOperatorArguments``.
 
     Attributes:
-        cache: ``hot``, the default, or ``cold``.
-        target_ci: The half-width of the 95 % interval of p50 to reach, in percent of p50; 0 uses the budget.
-        time_budget: The maximum time per row, in seconds.
-        runs: The exact number of runs to measure instead.
-        warmup: The minimum number of warm-up runs per row.
-        processes: The number of fresh processes that measure each row.
-        values: The values of the inputs: ``table``, the default, ``zeros`` or ``ones``.
-        seed: The seed of the inputs.
         resume: Whether to resume an interrupted run of the same benchmark.
     """
 
-    cache: str
-    target_ci: float
-    time_budget: float
-    runs: int | None
-    warmup: int
-    processes: int
-    values: str
-    seed: int
     resume: bool
 
 
@@ -178,9 +145,13 @@ def benchmark_operators(
         EvaluationInterrupted: Ctrl-C before a row was measured.
         StoreError: The database lost an evaluation; the message names the file that keeps it.
     """
-    for name in more:
-        if name not in OperatorArguments.__annotations__:
-            raise TypeError(f"benchmark_operators() got an unexpected keyword argument {name!r}")
+    given = {**more, "dtype": dtype}
+    resume = bool(given.pop("resume", False))
+    options = OperatorOptions.of(given, arguments=True)
+    for name in given:
+        raise TypeError(f"benchmark_operators() got an unexpected keyword argument {name!r}")
+    if threads is not None:
+        check_value("threads", threads, "int", COUNT)
     own = _own(operators, inputs, parameters, several=bool(_names(categories)) or everything)
     request = OperatorRequest(
         operators=() if own and shapes is None else operators,
@@ -193,10 +164,10 @@ def benchmark_operators(
         forms=tuple(known(_names(forms), FORMS, "form")),
         device=Device(DeviceKind.GPU) if gpu else CPU,
         threads=threads,
-        options=_options(dtype, threads, more),
+        options=options,
     )
     invocation = library_invocation()
-    job = operators_job(request, resume=more.get("resume", False))
+    job = operators_job(request, resume=resume)
     with closing(Runner(invocation, Door(), publish=publish).run(job)) as evaluations:
         return OperatorRuns(list(evaluations))
 
@@ -224,31 +195,3 @@ def _own(
             dict(parameters),
         ),
     )
-
-
-def _options(dtype: str, threads: int | None, more: OperatorArguments) -> OperatorOptions:
-    """Checks and returns the options."""
-    plain = OperatorOptions()
-    [named] = known([dtype], OPERATOR_DTYPES, "dtype")
-    [values] = known([more.get("values", plain.values)], OPERATOR_VALUES, "values")
-    [cache] = known([more.get("cache", plain.cache.value)], [each.value for each in Cache], "cache")
-    options = OperatorOptions(
-        dtype="float32" if named == "float" else named,
-        cache=Cache(cache),
-        target_percent=more.get("target_ci", plain.target_percent),
-        budget_s=more.get("time_budget", plain.budget_s),
-        runs=more.get("runs"),
-        warmup=more.get("warmup", plain.warmup),
-        seed=more.get("seed", plain.seed),
-        processes=more.get("processes", plain.processes),
-        values=values,
-    )
-    given = {"threads": threads, "target_ci": options.target_percent, "time_budget": options.budget_s}
-    given |= {name: getattr(options, name) for name in ("runs", "warmup", "processes", "seed")}
-    for name, value in given.items():
-        wanted = (int, float) if name in _FRACTIONS else int
-        if value is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
-            kind = "a number" if name in _FRACTIONS else "a whole number"
-            raise ConfigurationError(f"{name} is {value!r}; it must be {kind}")
-        ranges.check_number(name, value, _RANGES[name])
-    return replace(options, target_percent=options.target_percent or None)

@@ -7,78 +7,26 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from inferometer.agent.inference.results import InputFailure, SystemDescription
-from inferometer.evaluators.conditions.watch import Watch
+from inferometer.evaluators.conditions.watch import DescribedHere, Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
-from inferometer.evaluators.jobs import options as defaults
 from inferometer.evaluators.jobs import options as ranges
-from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, SystemRequest
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart
 from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, LoadTimes
-from inferometer.evaluators.kinds.training.request import TrainingData
+from inferometer.evaluators.kinds.ingestion.request import FRAMEWORK, KEPT, IngestionLength, IngestionRequest
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
 from inferometer.evaluators.loading.framework_readers import open_framework_reader
-from inferometer.evaluators.loading.loader import MOST_SAMPLES, DataOptions, LoadedBatch, Loader
+from inferometer.evaluators.loading.loader import DataOptions, LoadedBatch, Loader
 from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
-from inferometer.manifests.errors import (
-    ConfigurationError,
-    DatasetError,
-    EvaluationFailed,
-    EvaluationInterrupted,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class IngestionLength:
-    """How long a loader runs.
-
-    Attributes:
-        num_batches: Measured batches, over as many epochs as they need; None means that ``num_epochs`` ends
-            the run.
-        num_warmup_batches: Batches before, which are not measured.
-        num_epochs: Passes over the data, the warm-up included; None means that ``num_batches`` ends the run.
-
-    Raises:
-        ConfigurationError: Neither ends the run, or a number is out of range.
-    """
-
-    num_batches: int | None = 100
-    num_warmup_batches: int = 1
-    num_epochs: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (("num_batches", 1), ("num_warmup_batches", 0), ("num_epochs", 1)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
-            if value is not None and value > MOST_SAMPLES:
-                raise ConfigurationError(f"{name} is {value}; at most {MOST_SAMPLES}")
-        if self.num_batches is None and self.num_epochs is None:
-            raise ConfigurationError("neither num_batches nor num_epochs ends the run; give one of them")
-
-    def total(self, epoch_batches: int) -> int:
-        """Returns the number of batches, with the warm-up, up to the limit that is reached first.
-
-        Raises:
-            ConfigurationError: The warm-up takes all of them.
-        """
-        limits = []
-        if self.num_batches is not None:
-            limits.append(self.num_warmup_batches + self.num_batches)
-        if self.num_epochs is not None:
-            limits.append(self.num_epochs * epoch_batches)
-        if min(limits) <= self.num_warmup_batches:
-            raise ConfigurationError(
-                f"num_epochs {self.num_epochs} of {epoch_batches} batches are all within num_warmup_batches "
-                f"{self.num_warmup_batches}; give more epochs, or fewer batches to warm up"
-            )
-        return min(limits)
+from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted
 
 
 class IngestionRun:
@@ -218,50 +166,7 @@ class IngestionRun:
             self._failures.setdefault(failure.input_id, failure)
 
 
-OWN, FRAMEWORK = "own", "framework"
-READERS = (OWN, FRAMEWORK)
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestionRequest:
-    """A dataset to load in batches, as the input of a model that is not loaded.
-
-    Attributes:
-        system: The model, which gives the preprocessing.
-        data: The dataset, and how it is loaded.
-        batch_size: The samples in a full batch.
-        length: The length of the run.
-        reader: ``own``, or ``framework`` for the framework's own iterator of the format, which has threads.
-        fail_on_error: Whether the first sample that fails ends the run.
-
-    Raises:
-        ConfigurationError: No dataset is named, or an option is not valid.
-    """
-
-    system: SystemRequest = SystemRequest()  # noqa: RUF009 - frozen
-    data: TrainingData
-    batch_size: int = defaults.BATCH_SIZE
-    length: IngestionLength = IngestionLength()
-    reader: str = OWN
-    fail_on_error: bool = False
-
-    def __post_init__(self) -> None:
-        if self.data.is_synthetic:
-            raise ConfigurationError("ingestion reads a dataset, and none is named; give data_dir")
-        if self.reader not in READERS:
-            raise ConfigurationError(f"reader is {self.reader}; allowed: {', '.join(READERS)}")
-        if self.reader == FRAMEWORK and self.data.processes:
-            raise ConfigurationError("a framework's reader has threads; leave out the worker processes")
-        self.data.loader_options(self.batch_size)
-
-
-@dataclass(frozen=True, slots=True)
-class _Described:
-    """The model, which is not loaded, as the watch over the machine sees it."""
-
-    description: SystemDescription
-    in_process: bool = True
 
 
 def ingest(
@@ -307,11 +212,13 @@ def _run(
 ) -> Evaluation[IngestionMeasurement]:
     """Announces the loading, and loads under the watch of the machine's conditions."""
     identity = dataset.identity
-    data = _data_options(request, dataset, cache)
+    backend = request.data.backend or dataset.backend or identity.category
+    others = ranges.further(request, KEPT)
+    data = request.data.kept(backend, cache, reader=request.reader, further=others)
     work = f"loading, batch {request.batch_size}, {data.backend} by {data}"
     callbacks.on_start(JobStart(description, identity.name, identity.size, work))
     _log.info("manifest %s", description.manifest.source)
-    with Watch(_Described(description), loader.processes) as watch:
+    with Watch(DescribedHere(description), loader.processes) as watch:
         run = IngestionRun(
             loader,
             request.batch_size,
@@ -331,21 +238,6 @@ def _run(
         # ahead of a caller who does nothing, batches come as the workers happen to end
         steady_ns = None if request.data.prefetch else evaluation.measurement.full_ns
         return replace(evaluation, conditions=watch.end(steady_ns, request.batch_size))
-
-
-def _data_options(request: IngestionRequest, dataset: Dataset, cache: CachedShare) -> DataOptions:
-    data = request.data
-    return DataOptions(
-        backend=data.backend or dataset.backend or dataset.identity.category,
-        reader=request.reader,
-        workers=data.workers,
-        processes=data.processes,
-        prefetch=data.prefetch,
-        shuffle=data.shuffle,
-        seed=data.seed,
-        cached_before=cache.share,
-        dropped=cache.dropped,
-    )
 
 
 def ingestions(

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.documents import Document, Part, Stored, checked, fields_of, joined, restored
+from inferometer.evaluators.documents import (
+    Document,
+    Part,
+    Stored,
+    checked,
+    joined,
+    restored,
+    storable,
+)
 from inferometer.evaluators.drawing.charts import (
     Chosen,
     Drawing,
@@ -22,7 +30,6 @@ from inferometer.evaluators.drawing.charts import (
     time_unit,
 )
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.intervals import AUTOCORRELATION_TIMES, batches_for_interval
 from inferometer.evaluators.kinds.batches.documents import failure_documents, failures_from_documents
 from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, thinned
 from inferometer.evaluators.kinds.ingestion.measurement import (
@@ -39,7 +46,7 @@ from inferometer.evaluators.kinds.kind import (
     own_values,
     top_figures,
 )
-from inferometer.evaluators.kinds.summary import ms_text
+from inferometer.evaluators.kinds.summary import figures_text, interval_rows
 from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -54,7 +61,6 @@ from inferometer.evaluators.reports.base import (
     time_columns,
     time_values,
 )
-from inferometer.evaluators.statistics import values_for_percentile
 from inferometer.evaluators.verdict import RunTimes
 
 BATCHES_PER_DOCUMENT = 20_000
@@ -76,7 +82,7 @@ class IngestionDocuments:
         failures = failure_documents(measured.failures)
         document = {
             **{name: getattr(measured, name) for name in _NUMBERS},
-            "data": fields_of(measured.data),
+            "data": storable(measured.data.values),
             "batch_count": count,
             "failure_count": len(measured.failures),
         }
@@ -96,7 +102,7 @@ class IngestionDocuments:
             raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are there")
         return IngestionMeasurement(
             **{name: int(stored[name]) for name in _NUMBERS},
-            data=checked(DataOptions(**restored(stored["data"]))),
+            data=checked(DataOptions.of(restored(stored["data"]))),
             times=LoadTimes(**columns),
             elapsed_ns=int(head["elapsed_ns"]),
             failures=failures,
@@ -119,7 +125,7 @@ def ingestion_rows(evaluation: Evaluation[IngestionMeasurement]) -> tuple[tuple[
         ("throughput", _throughput(measured, summary)),
         *([("CONTRADICTION", summary.contradiction)] if summary.contradiction else []),
         ("wait", _wait(measured, summary)),
-        *_interval_rows(measured, summary),
+        *interval_rows(measured.full_ns, summary.mean_interval_ns, "batches"),
         ("a sample", _sample(measured, summary)),
         ("page cache", _cache(measured.data)),
         ("failures", str(len(measured.failures))),
@@ -149,22 +155,9 @@ def _throughput(measured: IngestionMeasurement, summary: IngestionSummary) -> st
 def _wait(measured: IngestionMeasurement, summary: IngestionSummary) -> str:
     if summary.mean_ns is None:
         return f"not known: no batch held {measured.batch_size} samples"
-    figures = [f"mean {ms_text(summary.mean_ns, summary.mean_interval_ns)}"]
-    for percent, value_ns in ((50, summary.p50_ns), (90, summary.p90_ns), (99, summary.p99_ns)):
-        interval = summary.p50_interval_ns if percent == 50 else None
-        needs = f"p{percent} needs {values_for_percentile(percent)} full batches"
-        figures.append(needs if value_ns is None else f"p{percent} {ms_text(value_ns, interval)}")
     count = len(measured.full_ns)
-    return f"{'  '.join(figures)}  ms per batch of {measured.batch_size}, over {count} full batches"
-
-
-def _interval_rows(measured: IngestionMeasurement, summary: IngestionSummary) -> Iterator[tuple[str, str]]:
-    """Yields why there is no interval."""
-    full_ns = measured.full_ns
-    needed = batches_for_interval(full_ns) if len(full_ns) else 0
-    if summary.mean_interval_ns is None and 0 < len(full_ns) < needed:
-        why = ": their times are correlated" if needed > AUTOCORRELATION_TIMES else ""
-        yield "", f"no 95 % intervals, which need {needed} full batches{why}"
+    figures = figures_text(summary, "batches")
+    return f"{figures}  ms per batch of {measured.batch_size}, over {count} full batches"
 
 
 def _sample(measured: IngestionMeasurement, summary: IngestionSummary) -> str:
@@ -340,7 +333,7 @@ class IngestionKind(Kind[IngestionMeasurement]):
         [row], measured = IngestionReport().rows([evaluation]), evaluation.measurement
         figures = {
             "num_warmup_batches": measured.num_warmup_batches,
-            "data": asdict(measured.data),
+            "data": measured.data.values,
             **own_values(IngestionReport(), row, "dataset_name"),
             "failures": failure_values(measured.failures),
         }
@@ -352,6 +345,11 @@ class IngestionKind(Kind[IngestionMeasurement]):
     def unfit(self, measurement: IngestionMeasurement) -> str:
         return ""
 
+    def facts(
+        self, evaluation: Evaluation[IngestionMeasurement], timed: Evaluation[IngestionMeasurement]
+    ) -> Iterator[tuple[str, Any]]:
+        yield from evaluation.measurement.data.conditions.items()
+
     def conditions(self, evaluation: Evaluation[IngestionMeasurement]) -> Mapping[str, str]:
         measured, data = evaluation.measurement, evaluation.measurement.data
         return {
@@ -360,6 +358,7 @@ class IngestionKind(Kind[IngestionMeasurement]):
             "reader": data.reader,
             "loader": str(data),
             "in the page cache": _cached(data.cached_before),
+            **data.conditions,
         }
 
     def run_times(self, evaluation: Evaluation[IngestionMeasurement]) -> RunTimes:

@@ -9,14 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.intervals import (
-    Interval,
-    batches_for_interval,
-    mean_interval,
-    serial_percentile_interval,
-)
+from inferometer.evaluators.intervals import Interval, figures_of, rate_interval
 from inferometer.evaluators.loading.loader import DataOptions
-from inferometer.evaluators.statistics import carried_percentile
 
 _NS_PER_S = 1_000_000_000
 _MOST_BUSY = 1.01
@@ -136,27 +130,16 @@ class IngestionSummary:
     @classmethod
     def of(cls, measurement: IngestionMeasurement) -> IngestionSummary:
         """Computes the figures from the raw times."""
-        times, full_ns = measurement.times, measurement.full_ns
-        enough = len(full_ns) >= (batches_for_interval(full_ns) if len(full_ns) else 1)
-        mean_ns = mean_interval(full_ns) if enough else None
+        times, figures = measurement.times, figures_of(measurement.full_ns)
         total_ns, samples = int(times.whole_ns.sum()), int(times.samples.sum())
         samples_per_s = samples * _NS_PER_S / total_ns if total_ns else None
-        interval: Interval | None = None
-        if mean_ns is not None and mean_ns.low > 0 and samples_per_s is not None:
-            mean = float(full_ns.mean())
-            interval = Interval(samples_per_s * mean / mean_ns.high, samples_per_s * mean / mean_ns.low)
         told, work_ns = bool(times.read_bytes.any()), int((times.read_ns + times.preprocess_ns).sum())
         return cls(
             batches=len(times.whole_ns),
-            mean_ns=float(full_ns.mean()) if len(full_ns) else None,
-            p50_ns=carried_percentile(full_ns, 50),
-            p90_ns=carried_percentile(full_ns, 90),
-            p99_ns=carried_percentile(full_ns, 99),
-            mean_interval_ns=mean_ns,
-            p50_interval_ns=serial_percentile_interval(full_ns, 50) if enough else None,
+            **figures,
             batches_per_s=len(times.whole_ns) * _NS_PER_S / total_ns if total_ns else None,
             samples_per_s=samples_per_s,
-            samples_interval=interval,
+            samples_interval=rate_interval(samples_per_s, figures["mean_ns"], figures["mean_interval_ns"]),
             bytes_per_s=int(times.read_bytes.sum()) * _NS_PER_S / total_ns if told and total_ns else None,
             read_ns=int(times.read_ns.sum()) / samples if told and samples else None,
             preprocess_ns=int(times.preprocess_ns.sum()) / samples if told and samples else None,

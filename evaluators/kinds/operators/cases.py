@@ -32,7 +32,7 @@ from inferometer.agent.operators.operator import (
     chosen_operators,
     operators,
 )
-from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.manifests.errors import ConfigurationError, FrameworkUnavailableError, suggestion
 
 

@@ -19,7 +19,8 @@ from inferometer.agent.operators.operator import (
     element_type,
 )
 from inferometer.evaluators.kinds.operators.cases import draw_inputs
-from inferometer.evaluators.kinds.operators.measurement import Correctness, Mode
+from inferometer.evaluators.kinds.operators.measurement import Correctness
+from inferometer.evaluators.kinds.operators.options import Mode
 
 REFERENCE, FINITE_DIFFERENCES, PROPERTIES = "reference", "finite differences", "properties"
 SMALLER, ON_ROWS = ", on smaller inputs", ", on random rows"

@@ -38,6 +38,7 @@ from inferometer.evaluators.drawing.charts import (
     time_unit,
 )
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs.options import further, words
 from inferometer.evaluators.kinds.kind import (
     Again,
     Kind,
@@ -48,16 +49,14 @@ from inferometer.evaluators.kinds.kind import (
     own_values,
 )
 from inferometer.evaluators.kinds.operators.measurement import (
-    Cache,
     Correctness,
     MachinePeak,
-    Mode,
     OperatorMeasurement,
-    OperatorOptions,
     OperatorRow,
     RowStatus,
     Stop,
 )
+from inferometer.evaluators.kinds.operators.options import Cache, Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines, parameter_text
 from inferometer.evaluators.reports.base import Row
 
@@ -67,6 +66,11 @@ if TYPE_CHECKING:
 
 _OWN = "own"
 _APART = {"shapes", "parameters", "times_ns", "correctness"}
+_KNOWN = (
+    *("dtype", "cache", "seed", "values"),
+    *("target_percent", "budget_s", "runs", "warmup", "processes"),
+)
+"""The options that the conditions of a comparison have in words, or that may differ in it."""
 _PLAIN_FIELDS = tuple(field.name for field in fields(OperatorRow) if field.name not in _APART)
 
 
@@ -158,7 +162,8 @@ def _words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
     elif system.threads:
         yield f"--threads={system.threads}"
     yield from allocator_words(system)
-    yield from _options(measured.options)
+    options = measured.options
+    yield from words(asdict(options) | {"target_percent": options.target_percent or 0}, OperatorOptions)
 
 
 def _sizes(rows: tuple[OperatorRow, ...]) -> Iterator[str]:
@@ -177,28 +182,6 @@ def _own_case(rows: tuple[OperatorRow, ...]) -> OperatorRow | None:
     """Returns the row of the only case, if its sizes are a user's own; None otherwise."""
     cases = {row.key[:3] for row in rows}
     return rows[0] if len(cases) == 1 and rows[0].preset == _OWN and rows[0].operator in operators() else None
-
-
-def _options(options: OperatorOptions) -> Iterator[str]:
-    """Yields the options that differ from their defaults."""
-    plain = _named_options(OperatorOptions())
-    for name, value in _named_options(options).items():
-        if value != plain[name]:
-            yield f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}"
-
-
-def _named_options(options: OperatorOptions) -> Mapping[str, str | float | None]:
-    return {
-        "dtype": options.dtype,
-        "cache": options.cache.value,
-        "target_ci": options.target_percent or 0,
-        "time_budget": options.budget_s,
-        "runs": options.runs,
-        "warmup": options.warmup,
-        "processes": options.processes,
-        "values": options.values,
-        "seed": options.seed,
-    }
 
 
 _MOST_ROWS = 30
@@ -438,6 +421,7 @@ class OperatorsKind(Kind[OperatorMeasurement]):
             "element type": options.dtype,
             "cache": options.cache.value,
             "seed": str(options.seed),
+            **{name.replace("_", " "): str(value) for name, value in further(options, _KNOWN).items()},
         }
 
     def run_times(self, evaluation: Evaluation[OperatorMeasurement]) -> RunTimes:

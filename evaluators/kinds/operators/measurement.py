@@ -11,17 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import ParameterValue, Shape
-
-
-class Mode(str, Enum):
-    """What a time includes."""
-
-    FORWARD = "forward"
-    """The operator as an inference runs it."""
-    BACKWARD = "backward"
-    """The gradients alone, after a forward pass that is not timed."""
-    BOTH = "forward_backward"
-    """A forward pass that keeps what the gradients need, and the gradients."""
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 
 
 class RowStatus(str, Enum):
@@ -48,42 +38,6 @@ class Stop(str, Enum):
     """The time was spent."""
     COUNT = "count"
     """The requested runs are done, or the row has the maximum number of times."""
-
-
-class Cache(str, Enum):
-    """What the caches hold when a run begins."""
-
-    HOT = "hot"
-    """The inputs of the run before, as far as they fit."""
-    COLD = "cold"
-    """Other inputs: copies take turns that together exceed the last-level cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorOptions:
-    """How rows were measured.
-
-    Attributes:
-        dtype: The element type.
-        cache: See ``Cache``.
-        target_percent: The half-width of the 95 % interval of the median to reach, in percent of it.
-        budget_s: The most time for one row, with its warm-up.
-        runs: How many runs to measure instead, however long they take; None for as many as the target takes.
-        warmup: The least runs before, for every row; fewer where these take half of the budget.
-        seed: The seed of the inputs.
-        processes: How many fresh processes measured each row.
-        values: The values of the inputs: ``table`` for those that the table draws, ``zeros`` or ``ones``.
-    """
-
-    dtype: str = "float32"
-    cache: Cache = Cache.HOT
-    target_percent: float | None = 0.5
-    budget_s: float = 0.5
-    runs: int | None = None
-    warmup: int = 3
-    seed: int = 0
-    processes: int = 1
-    values: str = "table"
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,13 +40,8 @@ from inferometer.evaluators.kinds.operators.checks import (
     computed,
     run_once,
 )
-from inferometer.evaluators.kinds.operators.measurement import (
-    Cache,
-    Mode,
-    OperatorOptions,
-    OperatorRow,
-    RowStatus,
-)
+from inferometer.evaluators.kinds.operators.measurement import OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.options import Cache, Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.peak import copies_beyond, last_level_cache_bytes, sweep
 from inferometer.evaluators.kinds.operators.timing import time_operator
 from inferometer.manifests.errors import InferometerError, one_line

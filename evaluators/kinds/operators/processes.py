@@ -30,8 +30,9 @@ from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.jobs.linked_process import LinkedTask, in_processes
 from inferometer.evaluators.kinds.operators.cases import OperatorRequest
 from inferometer.evaluators.kinds.operators.kind import row_document, row_from_document
-from inferometer.evaluators.kinds.operators.measurement import OperatorOptions, OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.measurement import OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.measuring import Cell, Measurer
+from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.manifests.errors import EvaluationFailed, InferometerError, one_line
 
 _PROCESS = "its process"

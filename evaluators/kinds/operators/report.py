@@ -22,12 +22,11 @@ from inferometer.evaluators.intervals import (
 )
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
-    Mode,
     OperatorMeasurement,
-    OperatorOptions,
     OperatorRow,
     RowStatus,
 )
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.summary import interval_over
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,

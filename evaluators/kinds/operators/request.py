@@ -12,14 +12,14 @@ A YAML file may hold the cases: a list whose entries name an operator, and some 
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
 from inferometer.agent.operators.operator import Operator, ParameterValue, Preset, Shape, chosen_operators
 from inferometer.evaluators.kinds.operators.cases import OperatorRequest, OwnCase
-from inferometer.evaluators.kinds.operators.measurement import Cache, Mode, OperatorOptions
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.manifests.errors import ConfigurationError, suggestion
 from inferometer.manifests.loader import parse_yaml
 
@@ -128,7 +128,7 @@ SHAPES = (*(preset.value for preset in Preset), "all")
 _OF_ALL = (Preset.SMALL, Preset.NORMAL, Preset.LARGE, Preset.SKEWED)
 
 
-def read_request(given: Mapping[str, Any]) -> OperatorRequest:
+def read_request(given: MutableMapping[str, Any]) -> OperatorRequest:
     """Returns the request that the options of ``agent op run`` describe, given by name.
 
     Raises:
@@ -150,7 +150,7 @@ def read_request(given: Mapping[str, Any]) -> OperatorRequest:
         forms=tuple(known(listed(given["forms"]), FORMS, "form")),
         device=_device(given),
         threads=given["threads"],
-        options=read_options(given),
+        options=OperatorOptions.of(given),
     )
 
 
@@ -200,22 +200,6 @@ def _device(given: Mapping[str, Any]) -> Device:
         raise ConfigurationError("--gpu and --device=cpu contradict each other; leave out one")
     is_gpu = given["gpu"] or given["device"] == DeviceKind.GPU.value
     return Device(DeviceKind.GPU, given["gpu_device_id"]) if is_gpu else CPU
-
-
-def read_options(given: Mapping[str, Any]) -> OperatorOptions:
-    """Returns how each row is measured."""
-    dtype = given["dtype"].lower()
-    return OperatorOptions(
-        dtype="float32" if dtype == "float" else dtype,
-        cache=Cache(given["cache"].lower()),
-        target_percent=given["target_ci"] or None,
-        budget_s=given["time_budget"],
-        runs=given["runs"],
-        warmup=given["warmup"],
-        seed=given["seed"],
-        processes=given["processes"],
-        values=given["values"].lower(),
-    )
 
 
 def _own_case(given: Mapping[str, Any]) -> tuple[OwnCase, ...]:

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from inferometer.agent.operators.operator import OperatorCall
 from inferometer.evaluators.intervals import AUTOCORRELATION_TIMES, batches_for_interval
 from inferometer.evaluators.kinds.batches.measurement import half_width
-from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions, Stop
+from inferometer.evaluators.kinds.operators.measurement import Stop
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 
 MOST_TIMES = 100_000
 """The maximum number of times that a row keeps."""

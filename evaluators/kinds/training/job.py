@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from inferometer.agent.hardware.environment import Device, Precision, PredictorOptions, Weights
-from inferometer.agent.inference.results import InputFailure, with_labels
+from inferometer.agent.inference.results import InputFailure, SystemDescription, with_labels
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
 from inferometer.agent.training.trainer import Rank, Trainer, TrainerOptions
-from inferometer.evaluators.conditions.watch import Watch
+from inferometer.evaluators.conditions.watch import DescribedHere, Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs import options as ranges
@@ -29,17 +31,21 @@ from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
-from inferometer.evaluators.kinds.training.ranks import RankRequest, run_ranks
-from inferometer.evaluators.kinds.training.request import EPOCH_BATCHES, SYNTHETIC, TrainingRequest
-from inferometer.evaluators.kinds.training.training_run import TrainedSystem, TrainingRun
+from inferometer.evaluators.kinds.training.ranks import run_ranks
+from inferometer.evaluators.kinds.training.request import SYNTHETIC, RankRequest, TrainingRequest
+from inferometer.evaluators.kinds.training.training_run import TrainingRun
 from inferometer.evaluators.loading.dataset_loader import UNLABELLED, DatasetLoader, SyntheticLoader
-from inferometer.evaluators.loading.loader import DataOptions, Loader, LoaderOptions
+from inferometer.evaluators.loading.loader import Loader, LoaderOptions
 from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
 from inferometer.evaluators.tasks.accuracy import Accuracy, class_indices
 from inferometer.manifests.errors import ConfigurationError, DatasetError, OutputError
 from inferometer.manifests.schema import Loss, ModelManifest
 
+EPOCH_BATCHES = 100
+"""The batches of an epoch of synthetic data, if ``num_batches`` does not say how many are needed."""
 _TOP = 5
+_PROBED_BYTES = 4096
+"""The bytes written to the path of the weights before a training, so that a full disk is detected in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,7 @@ def train(
         InferometerError: The data or the model cannot be opened, or the framework failed.
     """
     callbacks = callbacks or JobCallbacks()
-    request.check_save_path()
+    _check_save_path(request.save_path)
     level = TraceLevel.NO_TRACE if rank.number else request.trace_level
     trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url)
     with closing(trace):
@@ -149,6 +155,25 @@ def train(
             yield replace(trace.kept(evaluation), group_id=group_id)
         if unsaved is not None:  # after the evaluation, which is not lost with the weights
             raise unsaved
+
+
+def _check_save_path(path: Path | None) -> None:
+    """Checks that the weights can be saved, before anything is trained.
+
+    Raises:
+        OutputError: The file exists, or its folder does not, or no file can be made there.
+    """
+    if path is None:
+        return
+    if path.exists():
+        raise OutputError(f"{path}: exists already; name another file for the weights")
+    if not path.absolute().parent.is_dir():
+        raise OutputError(f"{path}: the folder {path.absolute().parent} does not exist")
+    try:
+        with tempfile.TemporaryFile(dir=path.absolute().parent) as file:
+            file.write(b"\0" * _PROBED_BYTES)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _train_once(
@@ -179,7 +204,7 @@ def _train_once(
                 callbacks.on_warning(f"drop_cache: {cache.reason}")
         sources = replace(sources, cache=cache)
         with _loader(request, manifest, sources.training, trainer) as loader:
-            evaluation = _run(request, trainer, TrainedSystem(description), loader, sources, callbacks, scope)
+            evaluation = _run(request, trainer, description, loader, sources, callbacks, scope)
         if evaluation is None or evaluation.status is Status.INTERRUPTED:
             return evaluation, None
         if sources.validation is not None:
@@ -298,7 +323,7 @@ def _loader(
 def _run(
     request: TrainingRequest,
     trainer: Trainer,
-    system: TrainedSystem,
+    system: SystemDescription,
     loader: Loader,
     sources: _Sources,
     callbacks: JobCallbacks[Progress],
@@ -310,16 +335,16 @@ def _run(
     identity = _identity(request, loader.batches * options.effective_batch, sources.training)
     effective = f" × {ranks * devices}" if ranks * devices > 1 else ""
     work = f"training, batch {options.batch_size}{effective}, {options.precision}, {options.optimizer}"
-    callbacks.on_start(JobStart(system.description, identity.name, identity.size, work))
-    _log.info("manifest %s", system.description.manifest.source)
-    with Watch(system, loader.processes, trainer.options.rank.launcher) as watch:
+    callbacks.on_start(JobStart(system, identity.name, identity.size, work))
+    _log.info("manifest %s", system.manifest.source)
+    with Watch(DescribedHere(system), loader.processes, trainer.options.rank.launcher) as watch:
         evaluation = TrainingRun(
             trainer,
-            system.description,
+            system,
             loader,
             identity,
             options,
-            _data_options(request, sources),
+            request.data.kept(sources.training.backend if sources.training else SYNTHETIC, sources.cache),
             fail_on_error=request.fail_on_error,
             on_progress=callbacks.on_progress,
             stop_requested=callbacks.stop_requested,
@@ -339,22 +364,6 @@ def _identity(request: TrainingRequest, synthetic: int, dataset: Dataset | None)
         return dataset.identity
     name = f"synthetic data (seed {request.data.seed})"
     return DatasetIdentity(SYNTHETIC, name, None, None, synthetic)
-
-
-def _data_options(request: TrainingRequest, sources: _Sources) -> DataOptions:
-    data, dataset, cache = request.data, sources.training, sources.cache
-    if dataset is None:
-        return DataOptions(SYNTHETIC, "device" if data.on_device else "host", seed=data.seed)
-    return DataOptions(
-        backend=dataset.backend,
-        workers=data.workers,
-        processes=data.processes,
-        prefetch=data.prefetch,
-        shuffle=data.shuffle,
-        seed=data.seed,
-        cached_before=None if cache is None else cache.share,
-        dropped=cache is not None and cache.dropped,
-    )
 
 
 def trainings(

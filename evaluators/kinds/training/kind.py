@@ -40,6 +40,7 @@ from inferometer.evaluators.drawing.charts import (
     time_unit,
 )
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs.options import further, words
 from inferometer.evaluators.kinds.batches.documents import (
     accuracy_document,
     accuracy_from_documents,
@@ -48,7 +49,6 @@ from inferometer.evaluators.kinds.batches.documents import (
 )
 from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, thinned
 from inferometer.evaluators.kinds.kind import (
-    SYNTHETIC,
     Again,
     Kind,
     Rows,
@@ -60,13 +60,9 @@ from inferometer.evaluators.kinds.kind import (
     top_figures,
     words_of,
 )
-from inferometer.evaluators.kinds.training.measurement import (
-    StepTimes,
-    TrainingMeasurement,
-    TrainingOptions,
-    TrainingSummary,
-)
+from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport, training_rows
+from inferometer.evaluators.kinds.training.request import SYNTHETIC, TrainingData, TrainingOptions
 from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.verdict import RunTimes
@@ -74,6 +70,11 @@ from inferometer.evaluators.verdict import RunTimes
 STEPS_PER_DOCUMENT = 20_000
 _STEPS = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")
 _PARTS = ("forward_ns", "backward_ns", "communicate_ns", "update_ns")
+_TOLD = (
+    *("batch_size", "num_batches", "num_warmup_batches", "num_epochs", "api", "parts_every"),
+    *("optimizer", "learning_rate", "momentum", "weight_decay"),
+)
+"""The options that the conditions of a comparison have in words, or that may differ in it."""
 
 
 class TrainingDocuments:
@@ -88,7 +89,7 @@ class TrainingDocuments:
         accuracy = [accuracy_document(measured.accuracy)] if measured.accuracy else []
         document = {
             "options": fields_of(measured.options),
-            "data": fields_of(measured.data),
+            "data": storable(measured.data.values),
             "validation": storable(measured.validation),
             "epochs": measured.epochs,
             "rank_count": ranks,
@@ -128,7 +129,7 @@ class TrainingDocuments:
             raise ValueError("its accuracy is missing")
         return TrainingMeasurement(
             options=options,
-            data=checked(DataOptions(**restored(stored["data"]))),
+            data=checked(DataOptions.of(restored(stored["data"]))),
             times=StepTimes(**steps, parts_at=timed["step"][0], **{name: timed[name] for name in _PARTS}),
             losses=losses,
             elapsed_ns=int(head["elapsed_ns"]),
@@ -317,7 +318,7 @@ class TrainingKind(Kind[TrainingMeasurement]):
         [row], measured = TrainingReport().rows([evaluation]), evaluation.measurement
         figures = {
             "options": asdict(measured.options),
-            "data": asdict(measured.data),
+            "data": measured.data.values,
             **own_values(TrainingReport(), row, "dataset_name"),
             "validation": measured.validation or None,
             "failures": failure_values(measured.failures),
@@ -330,11 +331,16 @@ class TrainingKind(Kind[TrainingMeasurement]):
     def again(self, evaluation: Evaluation[TrainingMeasurement]) -> Again:
         several = evaluation.measurement.options.ranks > 1
         launched = "It had several ranks; those of a launcher such as torchrun are started by it again."
-        words = ("bench", "training", *_words(evaluation, evaluation.measurement))
-        return Again(words, (launched,) if several else ())
+        again = ("bench", "training", *_words(evaluation, evaluation.measurement))
+        return Again(again, (launched,) if several else ())
 
     def unfit(self, measurement: TrainingMeasurement) -> str:
         return ""
+
+    def facts(
+        self, evaluation: Evaluation[TrainingMeasurement], timed: Evaluation[TrainingMeasurement]
+    ) -> Iterator[tuple[str, Any]]:
+        yield from evaluation.measurement.data.conditions.items()
 
     def conditions(self, evaluation: Evaluation[TrainingMeasurement]) -> Mapping[str, str]:
         options, data = evaluation.measurement.options, evaluation.measurement.data
@@ -346,6 +352,8 @@ class TrainingKind(Kind[TrainingMeasurement]):
             "data": f"{data.backend}{f'/{data.place}' if data.place else ''}",
             "loader": str(data),
             "parts timed": f"every {options.parts_every} steps" if options.parts_every else "never",
+            **{name.replace("_", " "): str(value) for name, value in further(options, _TOLD).items()},
+            **data.conditions,
         }
 
     def run_times(self, evaluation: Evaluation[TrainingMeasurement]) -> RunTimes:
@@ -368,17 +376,9 @@ def _words(evaluation: Evaluation, training: TrainingMeasurement) -> Iterator[st
     yield f"--framework_name={system.manifest.framework.name}"
     yield from words_of("weights", system.weights.value, Weights.RANDOM.value)
     yield f"--batch_size={options.batch_size}"
-    yield from words_of("num_batches", options.num_batches)
-    yield from words_of("num_epochs", options.num_epochs)
-    yield from words_of("num_warmup_batches", options.num_warmup_batches, 1)
     yield from words_of("dtype", options.precision, Precision.FLOAT32.value)
-    yield from words_of("optimizer", options.optimizer, "sgd")
-    yield from words_of("lr", options.learning_rate, 0.01)
-    yield from words_of("momentum", options.momentum, 0.9)
-    yield from words_of("weight_decay", options.weight_decay, 1e-4)
-    yield from words_of("api", options.api or None)
-    yield from words_of("parts_every", options.parts_every, 10)
-    yield from words_of("seed", data.seed, 0)
+    yield from words({**asdict(options), "batch_size": None, "api": options.api or None}, TrainingOptions)
+    yield from words({"seed": data.seed, **data.further}, TrainingData)
     yield from allocator_words(system)
     if options.cudnn_benchmark is not None:
         yield f"--cudnn_benchmark={str(options.cudnn_benchmark).lower()}"

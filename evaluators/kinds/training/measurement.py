@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from inferometer.agent.inference.results import InputFailure
 from inferometer.evaluators.intervals import (
     Interval,
-    batches_for_interval,
-    mean_interval,
-    serial_percentile_interval,
+    figures_of,
+    rate_interval,
 )
+from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.loader import DataOptions
-from inferometer.evaluators.statistics import carried_percentile
 from inferometer.evaluators.tasks.accuracy import Accuracy
 
 _NS_PER_S = 1_000_000_000
@@ -30,52 +29,6 @@ class Bound(str, Enum):
     COPY = "copy"
     COMPUTE = "compute"
     COMMUNICATION = "communication"
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingOptions:
-    """The options of a training run.
-
-    Attributes:
-        batch_size: Samples in a batch of one device; the last batch of an epoch may hold fewer.
-        num_batches: Measured steps; None means that ``num_epochs`` ends the run.
-        num_warmup_batches: Steps before, which train and are not measured.
-        num_epochs: Passes over the data, the warm-up included; None means that ``num_batches`` ends the run.
-        loss: The loss, as ``manifests.schema.Loss`` has it.
-        optimizer: The optimizer's name.
-        learning_rate: Its learning rate.
-        momentum: Its momentum.
-        weight_decay: Its L2 penalty.
-        precision: The type of the numbers that the model computes with.
-        api: The API of the framework, where it has several.
-        devices: Devices of one rank.
-        ranks: Processes that train together.
-        communication: How gradients are added up over devices and ranks; empty for one device.
-        parts_every: The interval, in steps, at which the parts of a step are timed; 0 for never.
-        cudnn_benchmark: Whether cuDNN times its algorithms; None for the framework's default.
-    """
-
-    batch_size: int
-    num_batches: int | None = 100
-    num_warmup_batches: int = 1
-    num_epochs: int | None = None
-    loss: str = "cross_entropy"
-    optimizer: str = "sgd"
-    learning_rate: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    precision: str = "float32"
-    api: str = ""
-    devices: int = 1
-    ranks: int = 1
-    communication: str = ""
-    parts_every: int = 10
-    cudnn_benchmark: bool | None = None
-
-    @property
-    def effective_batch(self) -> int:
-        """The samples of one full step over all devices and ranks."""
-        return self.batch_size * self.devices * self.ranks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,15 +188,9 @@ class TrainingSummary:
     @classmethod
     def of(cls, measurement: TrainingMeasurement) -> TrainingSummary:
         """Computes the figures from the raw times."""
-        times, full_ns = measurement.times, measurement.full_ns
-        enough = len(full_ns) >= (batches_for_interval(full_ns) if len(full_ns) else 1)
-        mean_ns = mean_interval(full_ns) if enough else None
+        times, figures = measurement.times, figures_of(measurement.full_ns)
         total_ns, samples = int(times.whole_ns.sum(axis=1).max(initial=0)), int(times.samples.sum())
         throughput = samples * _NS_PER_S / total_ns if total_ns else None
-        per_s: Interval | None = None
-        if mean_ns is not None and mean_ns.low > 0 and throughput is not None:
-            mean = float(full_ns.mean())
-            per_s = Interval(throughput * mean / mean_ns.high, throughput * mean / mean_ns.low)
         losses = measurement.losses.mean(axis=0)
         wait, copy, compute = (
             _slowest_mean(each) for each in (times.wait_ns, times.copy_ns, times.compute_ns)
@@ -251,14 +198,9 @@ class TrainingSummary:
         communicate_ns = _slowest_mean(times.communicate_ns)
         return cls(
             steps=times.whole_ns.shape[1],
-            mean_ns=float(full_ns.mean()) if len(full_ns) else None,
-            p50_ns=carried_percentile(full_ns, 50),
-            p90_ns=carried_percentile(full_ns, 90),
-            p99_ns=carried_percentile(full_ns, 99),
-            mean_interval_ns=mean_ns,
-            p50_interval_ns=serial_percentile_interval(full_ns, 50) if enough else None,
+            **figures,
             throughput_samples_per_s=throughput,
-            throughput_interval=per_s,
+            throughput_interval=rate_interval(throughput, figures["mean_ns"], figures["mean_interval_ns"]),
             wait_ns=wait,
             copy_ns=copy,
             compute_ns=compute,

@@ -1,7 +1,4 @@
-"""Ranks: processes that train one model together, started on this host or by a launcher on many.
-
-It also reads how gradients are added up over devices and ranks.
-"""
+"""Ranks: processes that train one model together, started on this host or by a launcher on many."""
 
 from __future__ import annotations
 
@@ -9,88 +6,25 @@ import os
 import socket
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from inferometer.agent.training.rank_environment import LOOPBACK, rank_of_environment, require_host
+from inferometer.agent.training.rank_environment import LOOPBACK, require_host
 from inferometer.agent.training.trainer import CompanionsOf, Rank
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.jobs.linked_process import LinkedTask, in_processes
-from inferometer.evaluators.jobs.options import MXNET
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
-from inferometer.manifests.errors import ConfigurationError, TrainingError
+from inferometer.evaluators.kinds.training.request import RankRequest
+from inferometer.manifests.errors import TrainingError
 
-MOST_RANKS = 1024
 RankWork: TypeAlias = Callable[[Rank, JobCallbacks[Progress]], Iterable[Evaluation[TrainingMeasurement]]]
 """Trains as one rank. Pickle can pass it on, so that it is a function of a module with its arguments.
 
 The ranks work in step: each checks for a stop request once per step.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class RankRequest:
-    """How many processes train together, and which of them this one is.
-
-    Attributes:
-        num_ranks: The processes on all hosts; None for those of the launcher, or a single one.
-        rank: The number of this process, from 0; None if this process starts all ranks on its host.
-        rank_address: The host and port, on the host of rank 0, at which the ranks meet; needs ``rank``.
-        local_rank: The number of this process on its host, which chooses the GPU.
-        num_servers: The servers of MXNet's kvstore, where one runs; None for those of the launcher, or one.
-
-    Raises:
-        ConfigurationError: A number is out of range, or the fields contradict each other.
-    """
-
-    num_ranks: int | None = None
-    rank: int | None = None
-    rank_address: str = ""
-    local_rank: int = 0
-    num_servers: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.num_ranks is not None and not 1 <= self.num_ranks <= MOST_RANKS:
-            raise ConfigurationError(f"num_ranks is {self.num_ranks}; allowed: 1 to {MOST_RANKS}")
-        if self.num_servers is not None and not 1 <= self.num_servers <= MOST_RANKS:
-            raise ConfigurationError(f"num_servers is {self.num_servers}; allowed: 1 to {MOST_RANKS}")
-        if self.rank is None:
-            if self.rank_address or self.local_rank:
-                named = "rank_address" if self.rank_address else "local_rank"
-                raise ConfigurationError(f"{named} needs rank, the number of this process from 0")
-            return
-        if self.num_ranks is None or not self.rank_address:
-            raise ConfigurationError("rank needs num_ranks and rank_address, such as node1:29500")
-        if not 0 <= self.rank < self.num_ranks:
-            raise ConfigurationError(
-                f"rank is {self.rank}; allowed: 0 to num_ranks - 1, {self.num_ranks - 1}"
-            )
-        if not 0 <= self.local_rank <= self.rank:
-            raise ConfigurationError(f"local_rank is {self.local_rank}; allowed: 0 to rank, {self.rank}")
-        host, _, port = self.rank_address.rpartition(":")
-        if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
-            raise ConfigurationError(f"rank_address is {self.rank_address!r}; it must be like node1:29500")
-
-    def of_this_process(self, environ: Mapping[str, str]) -> Rank | None:
-        """Returns the rank of this process; None if it is none, and starts ranks if there are several.
-
-        The fields count first, then the environment of a launcher.
-
-        Raises:
-            ConfigurationError: They contradict each other, or the environment is not valid.
-        """
-        if self.rank is not None and self.num_ranks is not None:
-            return Rank(self.rank, self.num_ranks, self.local_rank, self.rank_address, self.local_rank + 1)
-        found = rank_of_environment(environ)
-        if found is not None and self.num_ranks not in (None, found.count):
-            raise ConfigurationError(
-                f"num_ranks is {self.num_ranks}, but a launcher has started this process as {found}; "
-                "leave num_ranks out"
-            )
-        return found
 
 
 def run_ranks(
@@ -184,62 +118,3 @@ def held_address() -> Iterator[str]:
 def _as_companion(work: Callable[[], None], _: JobCallbacks[Any]) -> tuple[()]:
     work()
     return ()
-
-
-_DISTRIBUTED = ("dist_sync", "dist_device_sync", "dist_async")
-
-
-def read_communication(
-    values: Mapping[str, Any], framework: str, gpus: int, ranks: RankRequest, devices: int
-) -> str:
-    """Reads how gradients are added up; empty if the trainer decides, or nothing is to be added.
-
-    Args:
-        values: ``kv_store``, ``dist_backend`` and ``kv_num_servers``.
-        framework: The name of the framework, in small letters.
-        gpus: The number of GPUs.
-        ranks: The processes that train together.
-        devices: The devices of one of them.
-
-    Raises:
-        ConfigurationError: The option belongs to another framework, or does not support the number of
-            processes.
-    """
-    store, backend = values["kv_store"], values["dist_backend"]
-    if framework == MXNET:
-        if backend is not None:
-            raise ConfigurationError(f"dist_backend {backend} is PyTorch's; MXNet takes kv_store")
-        return _store(store.lower() if store else None, ranks, devices)
-    if store is not None:
-        raise ConfigurationError(
-            f"kv_store {store} is MXNet's, and the framework is {framework}; use dist_backend"
-        )
-    if values["kv_num_servers"] is not None:
-        raise ConfigurationError("kv_num_servers is for MXNet's kvstore; PyTorch has no servers")
-    if backend == "mpi":
-        raise ConfigurationError("dist_backend mpi is not in PyTorch's packages; use gloo, or nccl on GPUs")
-    if backend is None and rank_count(ranks) > 1:
-        return "nccl" if gpus else "gloo"
-    return backend.lower() if backend else ""
-
-
-def rank_count(ranks: RankRequest) -> int:
-    """Returns the number of processes that train together, according to the options or a launcher."""
-    rank = ranks.of_this_process(os.environ)
-    return rank.count if rank is not None else ranks.num_ranks or 1
-
-
-def _store(store: str | None, ranks: RankRequest, devices: int) -> str:
-    several = rank_count(ranks) > 1
-    if store == "horovod":
-        raise ConfigurationError(
-            "kv_store horovod needs Horovod, which is not supported; use dist_device_sync"
-        )
-    if store is None:
-        return "dist_sync" if several else "device" if devices > 1 else ""
-    if several and store not in _DISTRIBUTED:
-        raise ConfigurationError(
-            f"kv_store {store} is for one process, and the ranks are {rank_count(ranks)}; "
-            f"use {', '.join(_DISTRIBUTED)}"
-        )
-    return store

@@ -14,8 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.intervals import AUTOCORRELATION_TIMES, batches_for_interval
-from inferometer.evaluators.kinds.summary import ms_text
+from inferometer.evaluators.kinds.summary import figures_text, interval_rows
 from inferometer.evaluators.kinds.training.measurement import Bound, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -29,7 +28,6 @@ from inferometer.evaluators.reports.base import (
     time_columns,
     time_values,
 )
-from inferometer.evaluators.statistics import values_for_percentile
 
 _NS_PER_US = 1000
 _FIGURES = {"mean": 0, "p50": 0, "p90": 1, "p99": 1}
@@ -178,7 +176,7 @@ def training_rows(evaluation: Evaluation[TrainingMeasurement]) -> tuple[tuple[st
         ("trained", _how(measured)),
         ("data", _data(evaluation)),
         ("step", _step(measured, summary)),
-        *_interval_rows(measured, summary),
+        *interval_rows(measured.full_ns, summary.mean_interval_ns, "steps"),
         *(_PROFILED if evaluation.profiled else ()),
         ("throughput", _throughput(measured, summary)),
         ("parts", "  ".join(_parts(summary, _SERIAL)) + "  ms, means of the steps"),
@@ -218,22 +216,8 @@ def _step(measured: TrainingMeasurement, summary: TrainingSummary) -> str:
     count = int(measured.full.sum())
     if summary.mean_ns is None:
         return f"not known: none of {summary.steps} steps had a full batch of {measured.batch_size}"
-    figures = [f"mean {ms_text(summary.mean_ns, summary.mean_interval_ns)}"]
-    for percent, value_ns in ((50, summary.p50_ns), (90, summary.p90_ns), (99, summary.p99_ns)):
-        interval = summary.p50_interval_ns if percent == 50 else None
-        needs = f"p{percent} needs {values_for_percentile(percent)} full steps"
-        figures.append(needs if value_ns is None else f"p{percent} {ms_text(value_ns, interval)}")
     slowest = ", on the slowest rank" if measured.options.ranks > 1 else ""
-    return f"{'  '.join(figures)}  ms, over {count} full steps of {summary.steps}{slowest}"
-
-
-def _interval_rows(measured: TrainingMeasurement, summary: TrainingSummary) -> Iterator[tuple[str, str]]:
-    """Yields why there is no interval."""
-    full_ns = measured.full_ns
-    needed = batches_for_interval(full_ns) if len(full_ns) else 0
-    if summary.mean_interval_ns is None and 0 < len(full_ns) < needed:
-        why = ": their times are correlated" if needed > AUTOCORRELATION_TIMES else ""
-        yield "", f"no 95 % intervals, which need {needed} full steps{why}"
+    return f"{figures_text(summary, 'steps')}  ms, over {count} full steps of {summary.steps}{slowest}"
 
 
 def _throughput(measured: TrainingMeasurement, summary: TrainingSummary) -> str:

@@ -1,29 +1,79 @@
-"""Requests of training: the model, its data, and how it is trained."""
+"""Requests of training: the model, its data, how it is trained, and the ranks that train together.
+
+A new option of a training is a field of ``TrainingOptions``, one of its data a field of ``TrainingData``.
+Help shows the options, so that what takes long to import is imported where it is needed.
+"""
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.hardware.environment import CPU, Device
 from inferometer.agent.tracing.recorder import TraceLevel
-from inferometer.agent.training.trainer import OptimizerOptions
-from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.datasets.opening import open_dataset, open_path
-from inferometer.evaluators.jobs.job import SystemRequest
-from inferometer.evaluators.kinds.training.measurement import TrainingOptions
-from inferometer.evaluators.loading.loader import MOST_SAMPLES, LoaderOptions
-from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import ConfigurationError, OutputError
+from inferometer.evaluators.jobs import options as defaults
+from inferometer.evaluators.jobs.options import (
+    COUNT,
+    MXNET,
+    NOT_NEGATIVE,
+    SEED,
+    check_options,
+    check_value,
+    declared,
+    further,
+    options_of,
+    values_of,
+)
+from inferometer.evaluators.jobs.request import TraceOptions, default_system
+from inferometer.manifests.errors import ConfigurationError, suggestion
+
+if TYPE_CHECKING:
+    from inferometer.agent.artifacts.files import ArtifactCache
+    from inferometer.agent.training.trainer import OptimizerOptions, Rank
+    from inferometer.evaluators.datasets.base import Dataset
+    from inferometer.evaluators.jobs.job import SystemRequest
+    from inferometer.evaluators.loading.loader import DataOptions, LoaderOptions
+    from inferometer.evaluators.loading.page_cache import CachedShare
+    from inferometer.manifests.catalog import Catalog
 
 SYNTHETIC = "synthetic"
-EPOCH_BATCHES = 100
-"""The batches of an epoch of synthetic data, if ``num_batches`` does not say how many are needed."""
+LOADERS = ("threads", "processes")
+MOST_RANKS = 1024
+_LOADED = ("workers", "processes", "prefetch", "shuffle", "seed")
+_DISTRIBUTED = ("dist_sync", "dist_device_sync", "dist_async")
 
-_PROBED_BYTES = 4096
-"""The bytes written to the path of the weights before a training, so that a full disk is detected in time."""
+
+def length_of(values: Mapping[str, Any]) -> dict[str, int | None]:
+    """Returns ``num_batches`` and ``num_epochs``, one of which ends the run.
+
+    Raises:
+        ConfigurationError: Both are given.
+    """
+    batches, epochs = values.get("num_batches"), values.get("num_epochs")
+    if epochs is not None and batches is not None:
+        raise ConfigurationError("num_epochs and num_batches both end the run; give one of them")
+    if epochs is None and batches is None:
+        batches = defaults.BENCH_BATCHES
+    return {"num_batches": batches, "num_epochs": epochs}
+
+
+def check_length(length: object) -> None:
+    """Checks the whole numbers that the options of a training, or the length of another run, have.
+
+    Raises:
+        ConfigurationError: One has another type, or is out of range.
+    """
+    from inferometer.evaluators.loading.loader import MOST_SAMPLES
+
+    for each in options_of(TrainingOptions):
+        value = getattr(length, each.name, None)
+        if value is not None and each.kind == "int":
+            check_value(each.name, value, each.kind, each.declared.within)
+            if value > MOST_SAMPLES:
+                raise ConfigurationError(f"{each.name} is {value}; at most {MOST_SAMPLES}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +85,12 @@ class TrainingData:
         name: The name of a dataset in its manifest.
         backend: The format of the files at ``path``; None finds it out.
         on_device: Whether one synthetic batch stays on the device, instead of a copy for each step.
+        shuffle: Whether the order is drawn anew for each epoch.
         workers: The workers that read and preprocess.
         processes: Whether the workers are processes; else they are threads.
         prefetch: Batches that are loaded ahead.
-        shuffle: Whether the order is drawn anew for each epoch.
-        seed: The seed of that order, and of synthetic data.
         drop_cache: Whether the files are dropped from the page cache first.
+        seed: The seed of the order, and of synthetic data.
 
     Raises:
         ConfigurationError: Two sources of data are named, or what synthetic data has not.
@@ -50,14 +100,56 @@ class TrainingData:
     name: str | None = None
     backend: str | None = None
     on_device: bool = False
-    workers: int = 0
+    shuffle: bool = declared(False, "Draw the order anew for each epoch.", flags=("--data_shuffle",))
+    workers: int = declared(
+        0,
+        "Workers that load the dataset; 0 loads in the thread of the steps.",
+        "N",
+        within=NOT_NEGATIVE,
+        flags=("--num_loader_threads", "--num_workers", "--preprocess_threads"),
+        front_default=defaults.BENCH_WORKERS,
+    )
     processes: bool = False
-    prefetch: int = 0
-    shuffle: bool = False
-    seed: int = 0
-    drop_cache: bool = False
+    prefetch: int = declared(
+        0,
+        "Batches to load ahead.",
+        "N",
+        within=NOT_NEGATIVE,
+        flags=("--prefetch", "--prefetch_buffer"),
+        front_default=defaults.BENCH_PREFETCH,
+    )
+    drop_cache: bool = declared(False, "Drop the dataset from the page cache first.")
+    seed: int = declared(0, "Seed of weights, of synthetic data and of the order.", "N", within=SEED)
+
+    @classmethod
+    def of(
+        cls, values: Mapping[str, Any], path: Path | None, name: str | None, *, on_device: bool = False
+    ) -> TrainingData:
+        """Returns the data that the values of options describe, with ``data_backend`` and ``loader``.
+
+        Raises:
+            ConfigurationError: A value is not valid, or two contradict each other.
+        """
+        from inferometer.evaluators.datasets.opening import BACKENDS
+
+        backend, loader = values.get("data_backend") or None, values.get("loader") or LOADERS[0]
+        if backend is not None and backend not in BACKENDS:
+            raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
+        if loader.lower() not in LOADERS:
+            raise ConfigurationError(f'unknown loader "{loader}"; give {" or ".join(LOADERS)}')
+        options = values_of(cls, {**values})
+        workers = bool(options["workers"])
+        return cls(
+            path=path,
+            name=name,
+            backend=backend if path is not None else None,
+            on_device=on_device,
+            processes=workers and loader.lower() == LOADERS[1],
+            **options | ({} if workers else {"prefetch": 0}),
+        )
 
     def __post_init__(self) -> None:
+        check_options(self)
         if self.path and self.name:
             raise ConfigurationError("data_dir and dataset_name both name a dataset; give one of them")
         if self.on_device and not self.is_synthetic:
@@ -79,10 +171,29 @@ class TrainingData:
 
     def loader_options(self, batch_size: int, rank: int = 0, ranks: int = 1) -> LoaderOptions:
         """Returns the options of the loader of one rank; synthetic data needs no workers."""
+        from inferometer.evaluators.loading.loader import LoaderOptions
+
         options = LoaderOptions(batch_size, seed=self.seed, shuffle=self.shuffle, rank=rank, ranks=ranks)
         if self.is_synthetic:
             return options
         return replace(options, workers=self.workers, processes=self.processes, prefetch=self.prefetch)
+
+    def kept(self, backend: str, cache: CachedShare | None, **more: Any) -> DataOptions:
+        """Returns what an evaluation keeps of the data, of a format, with the page cache before."""
+        from inferometer.evaluators.loading.loader import DataOptions
+
+        others = further(self, (*_LOADED, "drop_cache")) | more.pop("further", {})
+        if self.is_synthetic:
+            place = "device" if self.on_device else "host"
+            return DataOptions(SYNTHETIC, place, seed=self.seed, further=others)
+        return DataOptions(
+            backend,
+            cached_before=None if cache is None else cache.share,
+            dropped=cache is not None and cache.dropped,
+            further=others,
+            **{name: getattr(self, name) for name in _LOADED},
+            **more,
+        )
 
     def open(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
         """Opens the dataset.
@@ -91,6 +202,8 @@ class TrainingData:
             UnknownDatasetError: The catalogue has none of that name.
             DatasetError: It cannot be opened.
         """
+        from inferometer.evaluators.datasets.opening import open_dataset, open_path
+
         if self.name is not None:
             return open_dataset(catalog.find_dataset(self.name), cache)
         if self.path is None:
@@ -98,8 +211,148 @@ class TrainingData:
         return open_path(self.path, "vision", self.backend)
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """The options of a training run.
+
+    Attributes:
+        batch_size: Samples in a batch of one device; the last batch of an epoch may hold fewer.
+        num_batches: Measured steps; None means that ``num_epochs`` ends the run.
+        num_warmup_batches: Steps before, which train and are not measured.
+        num_epochs: Passes over the data, the warm-up included; None means that ``num_batches`` ends the run.
+        loss: The loss, as ``manifests.schema.Loss`` has it.
+        optimizer: The optimizer's name.
+        learning_rate: Its learning rate.
+        momentum: Its momentum.
+        weight_decay: Its L2 penalty.
+        precision: The type of the numbers that the model computes with.
+        api: The API of the framework, where it has several.
+        devices: Devices of one rank.
+        ranks: Processes that train together.
+        communication: How gradients are added up over devices and ranks; empty for one device.
+        parts_every: The interval, in steps, at which the parts of a step are timed; 0 for never.
+        cudnn_benchmark: Whether cuDNN times its algorithms; None for the framework's default.
+    """
+
+    batch_size: int = declared(defaults.BENCH_BATCH_SIZE, "Samples per batch and device.", "N", within=COUNT)
+    num_batches: int | None = declared(
+        None, "Measured batches.", "N", within=COUNT, default_text=f"{defaults.BENCH_BATCHES}"
+    )
+    num_warmup_batches: int = declared(1, "Batches before, unmeasured.", "N", within=NOT_NEGATIVE)
+    num_epochs: int | None = declared(
+        None, "Passes over the data, instead of --num_batches.", "N", within=COUNT
+    )
+    loss: str = "cross_entropy"
+    optimizer: str = declared(
+        "sgd", "Optimizer.", choices=("sgd", "nag", "adam", "adamw", "rmsprop"), ignores_case=True
+    )
+    learning_rate: float = declared(
+        0.01, "Learning rate.", "X", within=NOT_NEGATIVE, flags=("--lr", "--learning_rate")
+    )
+    momentum: float = declared(0.9, "Momentum of SGD, NAG and RMSProp.", "X", within=NOT_NEGATIVE)
+    weight_decay: float = declared(1e-4, "L2 penalty.", "X", within=NOT_NEGATIVE)
+    precision: str = "float32"
+    api: str = declared(
+        "", "API of MXNet.", choices=("gluon", "module"), ignores_case=True, front_default=None
+    )
+    devices: int = 1
+    ranks: int = 1
+    communication: str = ""
+    parts_every: int = declared(
+        10,
+        "Time forward, backward, communication and update in every Nth step; 0 for none.",
+        "N",
+        within=NOT_NEGATIVE,
+    )
+    cudnn_benchmark: bool | None = None
+
+    @property
+    def effective_batch(self) -> int:
+        """The samples of one full step over all devices and ranks."""
+        return self.batch_size * self.devices * self.ranks
+
+
+@dataclass(frozen=True, slots=True)
+class RankRequest:
+    """How many processes train together, and which of them this one is.
+
+    Attributes:
+        num_ranks: The processes on all hosts; None for those of the launcher, or a single one.
+        rank: The number of this process, from 0; None if this process starts all ranks on its host.
+        rank_address: The host and port, on the host of rank 0, at which the ranks meet; needs ``rank``.
+        local_rank: The number of this process on its host, which chooses the GPU.
+        num_servers: The servers of MXNet's kvstore, where one runs; None for those of the launcher, or one.
+
+    Raises:
+        ConfigurationError: A number is out of range, or the fields contradict each other.
+    """
+
+    num_ranks: int | None = declared(
+        None,
+        "Processes that train together.",
+        "N",
+        within=COUNT,
+        default_text="those of torchrun or srun; in PyTorch one per GPU",
+    )
+    rank: int | None = declared(
+        None, "Number of this process among those of several hosts.", "N", within=NOT_NEGATIVE
+    )
+    rank_address: str = declared("", "Where the ranks of several hosts meet.", "HOST:PORT")
+    local_rank: int = declared(0, "Number of this process on its host.", "N", within=NOT_NEGATIVE)
+    num_servers: int | None = declared(
+        None,
+        "Servers of a kvstore that is dist_….",
+        "N",
+        within=COUNT,
+        default_text="1",
+        flags=("--kv_num_servers",),
+    )
+
+    def __post_init__(self) -> None:
+        for name, count in (("num_ranks", self.num_ranks), ("num_servers", self.num_servers)):
+            if count is not None and not 1 <= count <= MOST_RANKS:
+                raise ConfigurationError(f"{name} is {count}; allowed: 1 to {MOST_RANKS}")
+        if self.rank is None:
+            if self.rank_address or self.local_rank:
+                named = "rank_address" if self.rank_address else "local_rank"
+                raise ConfigurationError(f"{named} needs rank, the number of this process from 0")
+            return
+        if self.num_ranks is None or not self.rank_address:
+            raise ConfigurationError("rank needs num_ranks and rank_address, such as node1:29500")
+        if not 0 <= self.rank < self.num_ranks:
+            raise ConfigurationError(
+                f"rank is {self.rank}; allowed: 0 to num_ranks - 1, {self.num_ranks - 1}"
+            )
+        if not 0 <= self.local_rank <= self.rank:
+            raise ConfigurationError(f"local_rank is {self.local_rank}; allowed: 0 to rank, {self.rank}")
+        host, _, port = self.rank_address.rpartition(":")
+        if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
+            raise ConfigurationError(f"rank_address is {self.rank_address!r}; it must be like node1:29500")
+
+    def of_this_process(self, environ: Mapping[str, str]) -> Rank | None:
+        """Returns the rank of this process; None if it is none, and starts ranks if there are several.
+
+        The fields count first, then the environment of a launcher.
+
+        Raises:
+            ConfigurationError: They contradict each other, or the environment is not valid.
+        """
+        from inferometer.agent.training.rank_environment import rank_of_environment
+        from inferometer.agent.training.trainer import Rank
+
+        if self.rank is not None and self.num_ranks is not None:
+            return Rank(self.rank, self.num_ranks, self.local_rank, self.rank_address, self.local_rank + 1)
+        found = rank_of_environment(environ)
+        if found is not None and self.num_ranks not in (None, found.count):
+            raise ConfigurationError(
+                f"num_ranks is {self.num_ranks}, but a launcher has started this process as {found}; "
+                "leave num_ranks out"
+            )
+        return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRequest:
+class TrainingRequest(TraceOptions):
     """A model to train, on the devices of each of its ranks.
 
     Attributes:
@@ -111,38 +364,72 @@ class TrainingRequest:
         save_path: A new file for the trained weights; None keeps none.
         fail_on_error: Whether the first sample that fails ends the training.
         trace_level: How deep rank 0 is traced.
-        tracer_address: The collector that the spans are sent to; None for none.
-        trace_url: Where a person finds the trace; as in ``EvaluationRequest``.
 
     Raises:
         ConfigurationError: An option is out of range, or the model runs elsewhere.
     """
 
-    system: SystemRequest = SystemRequest()  # noqa: RUF009 - frozen
-    data: TrainingData = TrainingData()
+    system: SystemRequest = field(default_factory=default_system)
+    data: TrainingData = field(default_factory=TrainingData)
     options: TrainingOptions
     devices: tuple[Device, ...] = (CPU,)
-    validation: str | None = None
-    save_path: Path | None = None
-    fail_on_error: bool = False
+    validation: str | None = declared(
+        None, "Dataset for top-1 and top-5 of the trained model.", "NAME", flags=("--validation_dataset",)
+    )
+    save_path: Path | None = declared(
+        None, "New file for the trained weights.", "FILE", flags=("--save_weights",)
+    )
+    fail_on_error: bool = declared(False, "Stop at the first input that fails.")
     trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE
-    tracer_address: str | None = None
-    trace_url: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        system: SystemRequest,
+        framework: str,
+        values: Mapping[str, Any],
+        data: TrainingData,
+        ranks: RankRequest,
+        devices: tuple[Device, ...],
+    ) -> TrainingRequest:
+        """Returns the request that the values of options describe.
+
+        Args:
+            system: The model.
+            framework: The name of its framework, in small letters.
+            values: The values by field, with ``kv_store``, ``dist_backend`` and ``trace_level``.
+            data: The batches.
+            ranks: The processes that train together.
+            devices: The devices of one rank.
+
+        Raises:
+            ConfigurationError: A value is not valid, or two contradict each other.
+        """
+        session, chosen = system.session, values_of(TrainingOptions, {**values, **length_of(values)})
+        if (api := chosen.get("api")) and framework != MXNET:
+            raise ConfigurationError(f"api {api} is one of MXNet's; the framework is {framework}")
+        options = TrainingOptions(
+            **chosen,
+            devices=len(devices),
+            communication=read_communication(values, framework, devices, ranks),
+            cudnn_benchmark=session.cudnn_benchmark,
+        )
+        if session.precision is not None:
+            options = replace(options, precision=session.precision.value)
+        return cls(
+            system=system,
+            data=data,
+            options=options,
+            devices=devices,
+            trace_level=values["trace_level"],
+            **values_of(cls, {**values}),
+        )
 
     def __post_init__(self) -> None:
         options = self.options
-        least = {"batch_size": 1, "num_warmup_batches": 0, "parts_every": 0}
-        for name, lowest in least.items():
-            if getattr(options, name) < lowest:
-                raise ConfigurationError(f"{name} is {getattr(options, name)}; it must be at least {lowest}")
-        for name in ("num_batches", "num_epochs"):
-            value = getattr(options, name)
-            if value is not None and value < 1:
-                raise ConfigurationError(f"{name} is {value}; it must be at least 1")
-        for name in ("num_batches", "num_warmup_batches", "num_epochs", "parts_every"):
-            if (getattr(options, name) or 0) > MOST_SAMPLES:
-                raise ConfigurationError(f"{name} is {getattr(options, name)}; at most {MOST_SAMPLES}")
-        self.data.loader_options(options.batch_size)  # whose checks are those of the batch
+        check_options(self)
+        check_options(options)
+        check_length(options)
         if options.num_batches is None and options.num_epochs is None:
             raise ConfigurationError("neither num_batches nor num_epochs ends the training; give one of them")
         if self.system.agents:
@@ -154,26 +441,59 @@ class TrainingRequest:
     @property
     def optimizer(self) -> OptimizerOptions:
         """The optimizer of the trainer."""
+        from inferometer.agent.training.trainer import OptimizerOptions
+
         options = self.options
         return OptimizerOptions(
             options.optimizer, options.learning_rate, options.momentum, options.weight_decay
         )
 
-    def check_save_path(self) -> None:
-        """Checks that the weights can be saved, before anything is trained.
 
-        Raises:
-            OutputError: The file exists, or its folder does not, or no file can be made there.
-        """
-        path = self.save_path
-        if path is None:
-            return
-        if path.exists():
-            raise OutputError(f"{path}: exists already; name another file for the weights")
-        if not path.absolute().parent.is_dir():
-            raise OutputError(f"{path}: the folder {path.absolute().parent} does not exist")
-        try:
-            with tempfile.TemporaryFile(dir=path.absolute().parent) as file:
-                file.write(b"\0" * _PROBED_BYTES)
-        except OSError as error:
-            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+def read_communication(
+    values: Mapping[str, Any], framework: str, devices: tuple[Device, ...], ranks: RankRequest
+) -> str:
+    """Reads how gradients are added up; empty if the trainer decides, or nothing is to be added.
+
+    Args:
+        values: ``kv_store``, ``dist_backend`` and ``num_servers``.
+        framework: The name of the framework, in small letters.
+        devices: The devices of one of the processes.
+        ranks: The processes that train together.
+
+    Raises:
+        ConfigurationError: The option belongs to another framework, or does not support the number of
+            processes.
+    """
+    store, backend = values.get("kv_store"), values.get("dist_backend")
+    rank = ranks.of_this_process(os.environ)
+    count = rank.count if rank is not None else ranks.num_ranks or 1
+    if framework == MXNET:
+        if backend is not None:
+            raise ConfigurationError(f"dist_backend {backend} is PyTorch's; MXNet takes kv_store")
+        return _store(store, count, len(devices))
+    if store is not None:
+        raise ConfigurationError(
+            f"kv_store {store} is MXNet's, and the framework is {framework}; use dist_backend"
+        )
+    if values.get("num_servers") is not None:
+        raise ConfigurationError("kv_num_servers is for MXNet's kvstore; PyTorch has no servers")
+    if backend == "mpi":
+        raise ConfigurationError("dist_backend mpi is not in PyTorch's packages; use gloo, or nccl on GPUs")
+    if backend is None and count > 1:
+        return "nccl" if devices[0].is_gpu else "gloo"
+    return backend.lower() if backend else ""
+
+
+def _store(name: str | None, ranks: int, devices: int) -> str:
+    if name is None:
+        return "dist_sync" if ranks > 1 else "device" if devices > 1 else ""
+    store = name.lower()
+    if store == "horovod":
+        raise ConfigurationError(
+            "kv_store horovod needs Horovod, which is not supported; use dist_device_sync"
+        )
+    if ranks > 1 and store not in _DISTRIBUTED:
+        raise ConfigurationError(
+            f"kv_store {store} is for one process, and the ranks are {ranks}; use {', '.join(_DISTRIBUTED)}"
+        )
+    return store

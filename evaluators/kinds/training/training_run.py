@@ -31,7 +31,8 @@ from inferometer.agent.training.trainer import PlacedBatch, StepParts, Trainer, 
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.kinds.batches.run import MEASURE, Progress
-from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingOptions
+from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement
+from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.loader import DataOptions, LoadedBatch, Loader
 from inferometer.manifests.errors import (
     ConfigurationError,
@@ -143,14 +144,6 @@ _MOST_FAILURES = 10_000
 """The maximum number of failures that a rank sends to the others."""
 
 
-def gathered_losses(trainer: Trainer, losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns float64, (ranks, steps): the losses of every rank, bit for bit."""
-    gathered: NDArray[np.float64] = np.ascontiguousarray(trainer.gather(losses.view(np.int64))).view(
-        np.float64
-    )
-    return gathered
-
-
 def gathered_failures(trainer: Trainer, failures: Sequence[InputFailure]) -> tuple[InputFailure, ...]:
     """Returns the failures of every rank, those of rank 0 first, and each input once."""
     if trainer.options.rank.count == 1:
@@ -169,21 +162,7 @@ def gathered_failures(trainer: Trainer, failures: Sequence[InputFailure]) -> tup
 
 STOP_EVERY = 10
 """Ranks that have no launcher here agree every so many steps, as each may learn of a stop at another one."""
-_ON_DEVICE = "device"
 _TIMES = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedSystem:
-    """The model that is trained, as the watch over the machine sees it.
-
-    Attributes:
-        description: The model and what it runs on.
-        in_process: True: a trainer is in this process.
-    """
-
-    description: SystemDescription
-    in_process: bool = True
 
 
 class TrainingRun:
@@ -405,7 +384,7 @@ class TrainingRun:
 
     def _batches(self) -> Generator[LoadedBatch | PlacedBatch, None, None]:
         """Yields the batches of epoch after epoch; one that stays on the device again and again."""
-        if self._data.place == _ON_DEVICE:
+        if self._data.place == "device":
             with closing(_generated(self._loader.epoch(0))) as epoch:
                 resident = self._place(next(epoch))
             self._record.epochs = -(-self._total // max(1, self._loader.batches))
@@ -453,6 +432,7 @@ class TrainingRun:
         every = gather(columns)  # (ranks, columns, steps)
         at = np.array(sorted(record.parts), np.int64)
         parts = gather(record.parts_array(at))
+        losses = gather(np.array(record.losses, np.float64).view(np.int64))  # bit for bit
         times = StepTimes(
             **{name: every[:, place] for place, name in enumerate(_TIMES)},
             parts_at=at,
@@ -465,7 +445,7 @@ class TrainingRun:
             options=self._options,
             data=self._data,
             times=times,
-            losses=gathered_losses(self._trainer, np.array(record.losses, np.float64)),
+            losses=np.ascontiguousarray(losses).view(np.float64),
             elapsed_ns=int(times.whole_ns.sum(axis=1).max()),
             failures=gathered_failures(self._trainer, tuple(record.failures.values())),
             epochs=record.epochs,

@@ -9,13 +9,8 @@ import pytest
 from scipy import stats
 
 from inferometer.evaluators.comparing.operators import compare_operators
-from inferometer.evaluators.kinds.operators.measurement import (
-    Mode,
-    OperatorMeasurement,
-    OperatorOptions,
-    OperatorRow,
-    RowStatus,
-)
+from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.statistics import student_tail
 from inferometer.evaluators.verdict import Verdict
 from tests.operator_rows import noisy, row

@@ -16,7 +16,8 @@ from inferometer.agent.inference.selection import describe_unloaded, select_mode
 from inferometer.evaluators.evaluation import Status
 from inferometer.evaluators.jobs.job import JobCallbacks, JobStart, SystemRequest
 from inferometer.evaluators.kinds.batches.run import Progress
-from inferometer.evaluators.kinds.ingestion.job import IngestionLength, IngestionRequest, ingest
+from inferometer.evaluators.kinds.ingestion.job import ingest
+from inferometer.evaluators.kinds.ingestion.request import IngestionLength, IngestionRequest
 from inferometer.evaluators.kinds.training.request import TrainingData
 from inferometer.evaluators.loading import page_cache
 from inferometer.evaluators.loading.page_cache import CachedShare

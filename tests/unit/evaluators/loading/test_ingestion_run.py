@@ -15,8 +15,9 @@ from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.run import Progress
-from inferometer.evaluators.kinds.ingestion.job import IngestionLength, IngestionRun
+from inferometer.evaluators.kinds.ingestion.job import IngestionRun
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionSummary
+from inferometer.evaluators.kinds.ingestion.request import IngestionLength
 from inferometer.evaluators.loading.loader import DataOptions, LoadedBatch, Loader
 from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, EvaluationInterrupted
 from tests.unit.evaluators.dataset_run_fakes import description

@@ -12,9 +12,9 @@ from inferometer.evaluators.kinds.training.measurement import (
     Bound,
     StepTimes,
     TrainingMeasurement,
-    TrainingOptions,
     TrainingSummary,
 )
+from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.loader import DataOptions
 
 MS = 1_000_000

@@ -19,7 +19,7 @@ from inferometer.evaluators.kinds.operators.checks import (
     check,
     computed,
 )
-from inferometer.evaluators.kinds.operators.measurement import Mode
+from inferometer.evaluators.kinds.operators.options import Mode
 from tests.integration.operator_frameworks import WRONG, Numbers
 
 ADD = operators()["add"]

@@ -11,14 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import Case, Operator, Preset, RunnerOptions, operators
-from inferometer.evaluators.kinds.operators.measurement import (
-    MachinePeak,
-    Mode,
-    OperatorOptions,
-    OperatorRow,
-    RowStatus,
-)
+from inferometer.evaluators.kinds.operators.measurement import MachinePeak, OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.measuring import Cell, Measurer
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.peak import beyond_peak
 from tests.integration.operator_frameworks import Call, Numbers
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions, Stop
+from inferometer.evaluators.kinds.operators.measurement import Stop
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.timing import Timing, clock_resolution, time_operator
 
 MS = 1_000_000

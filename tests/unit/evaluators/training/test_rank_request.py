@@ -13,7 +13,8 @@ import pytest
 from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.kinds.batches.run import Progress
-from inferometer.evaluators.kinds.training.ranks import RankRequest, held_address, local_ranks, run_ranks
+from inferometer.evaluators.kinds.training.ranks import held_address, local_ranks, run_ranks
+from inferometer.evaluators.kinds.training.request import RankRequest
 from inferometer.manifests.errors import ConfigurationError
 
 TORCHRUN = {

@@ -14,8 +14,8 @@ from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.kinds.training.job import train
-from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement, TrainingOptions
-from inferometer.evaluators.kinds.training.request import TrainingRequest
+from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
+from inferometer.evaluators.kinds.training.request import TrainingOptions, TrainingRequest
 from inferometer.manifests.errors import OutputError
 
 STEPS = 3

@@ -23,12 +23,8 @@ from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, Trace
 from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.run import Progress
-from inferometer.evaluators.kinds.training.measurement import (
-    Bound,
-    TrainingMeasurement,
-    TrainingOptions,
-    TrainingSummary,
-)
+from inferometer.evaluators.kinds.training.measurement import Bound, TrainingMeasurement, TrainingSummary
+from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
 from inferometer.evaluators.loading.loader import DataOptions
 from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, EvaluationInterrupted

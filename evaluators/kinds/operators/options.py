@@ -1,0 +1,129 @@
+"""How single operators are measured: the options of ``agent op run`` that evaluations keep.
+
+A new option is a field of ``OperatorOptions``. Help shows the options, so that the module imports little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from inferometer.evaluators.jobs.options import (
+    COUNT,
+    NOT_NEGATIVE,
+    OPERATOR_DTYPES,
+    OPERATOR_VALUES,
+    POSITIVE,
+    SEED,
+    Range,
+    check_options,
+    declared,
+    values_of,
+)
+from inferometer.manifests.errors import ConfigurationError, suggestion
+
+
+class Mode(str, Enum):
+    """What a time includes."""
+
+    FORWARD = "forward"
+    """The operator as an inference runs it."""
+    BACKWARD = "backward"
+    """The gradients alone, after a forward pass that is not timed."""
+    BOTH = "forward_backward"
+    """A forward pass that keeps what the gradients need, and the gradients."""
+
+
+class Cache(str, Enum):
+    """What the caches hold when a run begins."""
+
+    HOT = "hot"
+    """The inputs of the run before, as far as they fit."""
+    COLD = "cold"
+    """Other inputs: copies take turns that together exceed the last-level cache."""
+
+
+def _read_dtype(name: str) -> str:
+    known = name.lower()
+    if known not in OPERATOR_DTYPES:
+        raise ConfigurationError(f'unknown dtype "{name}"; {suggestion(name, OPERATOR_DTYPES)}')
+    return OPERATOR_DTYPES[0] if known == "float" else known
+
+
+def _read_cache(name: str) -> Cache:
+    known = [each.value for each in Cache]
+    if name.lower() not in known:
+        raise ConfigurationError(f'unknown cache "{name}"; {suggestion(name, known)}')
+    return Cache(name.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorOptions:
+    """How rows were measured.
+
+    Attributes:
+        dtype: The element type.
+        cache: See ``Cache``.
+        target_percent: The half-width of the 95 % interval of the median to reach, in percent of it.
+        budget_s: The most time for one row, with its warm-up.
+        runs: How many runs to measure instead, however long they take; None for as many as the target takes.
+        warmup: The least runs before, for every row; fewer where these take half of the budget.
+        seed: The seed of the inputs.
+        processes: How many fresh processes measured each row.
+        values: The values of the inputs: ``table`` for those that the table draws, ``zeros`` or ``ones``.
+    """
+
+    dtype: str = declared(
+        OPERATOR_DTYPES[0],
+        "Type of the elements; float is float32.",
+        choices=OPERATOR_DTYPES,
+        ignores_case=True,
+        made=_read_dtype,
+    )
+    cache: Cache = declared(
+        Cache.HOT,
+        "cold takes other inputs for each run, which together exceed the last-level cache.",
+        choices=("hot", "cold"),
+        ignores_case=True,
+        made=_read_cache,
+    )
+    target_percent: float | None = declared(
+        0.5,
+        "Measure until the half-width of the 95 % interval of p50 is at most this share of it, or until "
+        "it gets no narrower; 0 for the whole budget.",
+        "PERCENT",
+        within=NOT_NEGATIVE,
+        flags=("--target_ci",),
+        argument="target_ci",
+    )
+    budget_s: float = declared(
+        0.5,
+        "The most time for a row.",
+        "S",
+        within=POSITIVE,
+        flags=("--time_budget",),
+        argument="time_budget",
+    )
+    runs: int | None = declared(None, "Measure so many runs instead.", "N", within=COUNT)
+    warmup: int = declared(3, "The least runs before, for each row.", "N", within=NOT_NEGATIVE)
+    seed: int = declared(0, "Seed of the inputs.", "N", within=SEED)
+    processes: int = declared(1, "Fresh processes that measure each row, in turn.", "N", within=Range(1, 100))
+    values: str = declared(
+        OPERATOR_VALUES[0],
+        "What the inputs hold: random values as the table draws them, zeros or ones.",
+        choices=OPERATOR_VALUES,
+        ignores_case=True,
+    )
+
+    @classmethod
+    def of(cls, values: MutableMapping[str, Any], *, arguments: bool = False) -> OperatorOptions:
+        """Takes the options out of ``values``, by field or by the library's ``arguments``.
+
+        Raises:
+            ConfigurationError: A value is not valid.
+        """
+        options = cls(**values_of(cls, values, arguments=arguments))
+        check_options(options)
+        return replace(options, target_percent=options.target_percent or None)
