@@ -177,14 +177,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "every rank trains on the same samples",
-        "evaluators/loading/dataset_loader.py",
+        "evaluators/loading/loader.py",
         "np.array_split(piece, options.ranks)[options.rank]",
         "np.array_split(piece, options.ranks)[0]",
         ("tests/unit/evaluators/loading/test_epoch_order.py",),
     ),
     Mutant(
         "every epoch has the same order",
-        "evaluators/loading/dataset_loader.py",
+        "evaluators/loading/loader.py",
         "random_state([options.seed, epoch])",
         "random_state([options.seed, 0])",
         ("tests/unit/evaluators/loading/test_epoch_order.py",),

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from inferometer.agent.files import is_locked, lock
-from inferometer.evaluators.jobs.job import Job, JobPart, JobStart, Shown
-from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.jobs.job import Job, JobPart, JobStart, Progress, Shown
 from inferometer.evaluators.load.issuer import IssuerProgress
 from inferometer.manifests.errors import printable
 

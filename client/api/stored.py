@@ -20,7 +20,7 @@ from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.report import LatencyReport
 from inferometer.evaluators.kinds.kind import SpanSource
-from inferometer.evaluators.kinds.overview import OverviewReport
+from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.verdict import parse_figures

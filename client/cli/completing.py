@@ -73,7 +73,7 @@ def _columns(context: click.Context, begun: str) -> Iterable[str]:
 
     name = context.info_name or ""
     if name == "evaluations":
-        from inferometer.evaluators.kinds.overview import OverviewReport
+        from inferometer.evaluators.kinds.reports import OverviewReport
 
         return [column.key for column in OverviewReport.columns]
     known = ALIASES.get(name, name) in known_reports()

@@ -41,20 +41,21 @@ _COMMANDS = {
     "web": "Serve evaluations as a page, live.",
 }
 """The help of each command, which is the function of its name in the module of its name."""
+_FOLDER = "inferometer.client.commands"
 _MODULES = {
-    "compare": "inferometer.client.commands.evaluation",
+    "compare": f"{_FOLDER}.evaluation",
     "completion": "inferometer.client.cli.completion",
-    "database": "inferometer.client.commands.evaluation",
-    "measure": "inferometer.client.commands.predict",
-    "op": "inferometer.client.commands.op",
+    "database": f"{_FOLDER}.evaluation",
+    "download": f"{_FOLDER}.models",
+    "export": f"{_FOLDER}.models",
+    "manifest": f"{_FOLDER}.models",
+    "measure": f"{_FOLDER}.predict",
     "plan": "inferometer.client.plan.command",
-    "report": "inferometer.client.commands.report",
-    "score": "inferometer.client.commands.score",
-    "slurm": "inferometer.client.commands.slurm",
-    "status": "inferometer.client.commands.agents",
-    "web": "inferometer.client.commands.serve",
+    "report": f"{_FOLDER}.show",
+    "status": f"{_FOLDER}.agents",
+    "web": f"{_FOLDER}.serve",
 }
-"""The modules that are not in ``client/commands``."""
+"""The modules of the commands that are not in the module of their name."""
 
 
 def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -68,8 +69,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
 @click.group(
     cls=Group,
     lazy={
-        name: (f"{_MODULES.get(name, f'inferometer.client.commands.{name}')}:{name}", line)
-        for name, line in _COMMANDS.items()
+        name: (f"{_MODULES.get(name, f'{_FOLDER}.{name}')}:{name}", line) for name, line in _COMMANDS.items()
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )

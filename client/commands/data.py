@@ -91,7 +91,7 @@ def convert(
     from inferometer.client.cli.output import EXIT_CODES, SUCCESS
     from inferometer.evaluators.conversion.convert import convert as converted
     from inferometer.evaluators.conversion.writers import Encoding
-    from inferometer.evaluators.kinds.batches.run import Progress
+    from inferometer.evaluators.jobs.job import Progress
     from inferometer.manifests.errors import DatasetError
 
     encoding = Encoding(resize, quality, raw)
@@ -129,7 +129,7 @@ def check(path: Path, data_backend: str | None) -> int:
     from inferometer.client.api.progress import ProgressBar
     from inferometer.client.cli.output import EXIT_CODES, SUCCESS
     from inferometer.evaluators.conversion.convert import check_dataset
-    from inferometer.evaluators.kinds.batches.run import Progress
+    from inferometer.evaluators.jobs.job import Progress
     from inferometer.manifests.errors import DatasetError
 
     with closing(_opened(path, data_backend)) as dataset, closing(ProgressBar("checking")) as bar:

@@ -48,7 +48,7 @@ from inferometer.manifests.errors import ConfigurationError, StoreError
 if TYPE_CHECKING:
     from inferometer.evaluators.drawing.writer import PictureFile
     from inferometer.evaluators.evaluation import Evaluation
-    from inferometer.evaluators.kinds.traces import TraceReport
+    from inferometer.evaluators.kinds.reports import TraceReport
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 
@@ -150,7 +150,7 @@ def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:
 
 def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: EvaluationStore) -> Iterator[Row]:
     """Yields the rows of a report, with the spans that it needs; reports traces that cannot be read."""
-    from inferometer.evaluators.kinds.traces import TraceReport
+    from inferometer.evaluators.kinds.reports import TraceReport
 
     if isinstance(report, TraceReport):
         from inferometer.client.api.stored import readable_spans
@@ -214,7 +214,7 @@ class ReportGroup(Group):
         """Returns the command of a report, or one of the other commands."""
         if cmd_name not in ALIASES and cmd_name not in known_reports():
             return super().get_command(ctx, cmd_name)
-        from inferometer.evaluators.kinds.traces import TraceReport
+        from inferometer.evaluators.kinds.reports import TraceReport
 
         report = find_report(cmd_name)
         command: click.Command = Command(
@@ -237,7 +237,7 @@ class ReportGroup(Group):
 @click.group(
     cls=ReportGroup,
     lazy={
-        "all": ("inferometer.client.commands.report:all_reports", "Write every report into a folder."),
+        "all": ("inferometer.client.commands.show:all_reports", "Write every report into a folder."),
         "show": ("inferometer.client.commands.show:show", "Show one evaluation."),
     },
 )
@@ -253,7 +253,7 @@ def evaluations(**given: Any) -> None:
 
     Once one is named: agent info evaluation show ID
     """
-    from inferometer.evaluators.kinds.overview import OverviewReport
+    from inferometer.evaluators.kinds.reports import OverviewReport
 
     printing = {key: given.pop(key) for key in OUTPUT_NAMES}
     wanted, report = ChosenEvaluations(**given), OverviewReport()
@@ -277,7 +277,7 @@ def _report(
 ) -> None:
     """Finds the evaluations and prints the report on them."""
     from inferometer.evaluators.kinds.load.report import ProbesReport
-    from inferometer.evaluators.kinds.traces import LayerRunsReport, TraceReport
+    from inferometer.evaluators.kinds.reports import LayerRunsReport, TraceReport
 
     if raw and (top_layers is not None or plot is not None):
         raise ConfigurationError("--raw shows single runs: leave out --top_layers and --plot")

@@ -156,9 +156,6 @@ def serve(
         heartbeat.stop()
 
 
-_LOCAL = "127.0.0.1"
-
-
 @click.command(cls=Command)
 @option("--host", default=_LOCAL, metavar="ADDRESS", help="Address to listen on.")
 @option("--port", type=PORT, default=8051, metavar="N", help="Port to listen on; 0 chooses a free port.")

@@ -26,9 +26,8 @@ from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.drawing.charts import PointChart
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.kind import SpanSource, timed_by
-from inferometer.evaluators.kinds.overview import OverviewReport
 from inferometer.evaluators.kinds.registry import again, find_kind, kind_of
-from inferometer.evaluators.kinds.traces import TRACED_COLUMNS, TraceReport
+from inferometer.evaluators.kinds.reports import TRACED_COLUMNS, OverviewReport, TraceReport
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from inferometer.agent.artifacts.downloads import SHA256, digest
 from inferometer.agent.artifacts.files import ArtifactCache, get_file
 from inferometer.agent.artifacts.locations import refer
-from inferometer.evaluators.datasets import cifar10, coco, ilsvrc2012, masks, mnist, voc
+from inferometer.evaluators.datasets import coco, ilsvrc2012, masks, small_images, voc
 from inferometer.evaluators.datasets.arrays import ArrayInputs, NamedArrayInputs, SyntheticDataset
 from inferometer.evaluators.datasets.base import Dataset, Subset
 from inferometer.evaluators.datasets.caffe_lmdb import DATA_FILE
@@ -138,9 +138,9 @@ def _in_folder(path: Path) -> list[str]:
         "recordio": any(name.casefold().endswith(SUFFIX) for name in files),
         "caffe_lmdb": DATA_FILE in files,
         "npz": any(name.casefold().endswith(".npz") for name in files),
-        "cifar10": any(cifar10.is_batch(name) or name in cifar10.ARCHIVES for name in files)
-        or not folders.isdisjoint(cifar10.FOLDERS),
-        "mnist": any(map(mnist.is_images_file, files)),
+        "cifar10": any(small_images.is_batch(name) or name in small_images.ARCHIVES for name in files)
+        or not folders.isdisjoint(small_images.FOLDERS),
+        "mnist": any(map(small_images.is_images_file, files)),
     }
     found = [backend for backend, there in is_there.items() if there]
     if voc.ANNOTATIONS in folders and voc.IMAGES in folders:
@@ -176,7 +176,7 @@ def _is_images(path: Path, name: str, is_folder: bool, *, shallow: bool) -> bool
 def _of_name(path: Path) -> Iterator[str]:
     name, suffix = path.name, path.suffix.casefold()
     if not path.is_file():
-        if cifar10.is_batch(name) and path.parent.is_file():
+        if small_images.is_batch(name) and path.parent.is_file():
             yield "cifar10"
         return
     if is_values_table(path):
@@ -185,9 +185,9 @@ def _of_name(path: Path) -> Iterator[str]:
         yield "voc_segmentation"
     if suffix in _BY_SUFFIX:
         yield _BY_SUFFIX[suffix]
-    if cifar10.is_batch(name) or name in cifar10.ARCHIVES:
+    if small_images.is_batch(name) or name in small_images.ARCHIVES:
         yield "cifar10"
-    if mnist.is_images_file(name):
+    if small_images.is_images_file(name):
         yield "mnist"
     if voc.is_image_set(path):
         yield "voc"
@@ -220,8 +220,8 @@ _READERS: Mapping[str, str] = {
     "npz": "arrays:ArraysDataset",
     "zip": "folder:ArchiveDataset",
     "ilsvrc2012_validation": "ilsvrc2012:ValidationDataset",
-    "cifar10": "cifar10:CifarDataset",
-    "mnist": "mnist:IdxDataset",
+    "cifar10": "small_images:CifarDataset",
+    "mnist": "small_images:IdxDataset",
     "coco": "coco:CocoDataset",
     "voc": "voc:VocDataset",
     "mask_folder": "masks:MaskFolderDataset",

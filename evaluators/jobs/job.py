@@ -16,7 +16,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.inference.given_models import GivenModel
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.inference.results import (
+    SystemDescription,
+)
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.agent.training.trainer import CompanionsOf, Trainer, TrainerOptions
@@ -24,7 +26,10 @@ from inferometer.evaluators.datasets.opening import DatasetChoice as DatasetChoi
 from inferometer.evaluators.evaluation import Evaluation, SystemUnderTest, TensorSystem
 from inferometer.evaluators.jobs import options as defaults
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import ConfigurationError, NotFoundError
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    NotFoundError,
+)
 from inferometer.manifests.inputs import TensorSpec
 from inferometer.manifests.schema import ModelManifest
 
@@ -342,3 +347,20 @@ class Job(Generic[F_co]):
     stops: str = "stopping after this batch"
     shown: Shown = Shown.BAR
     starts_at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of an evaluation in inputs, including those of the warm-up.
+
+    Attributes:
+        done: The number of inputs that are done.
+        total: The total number of inputs.
+        counted: The unit of the counts, if it is not inputs.
+        now: The current activity, if the counts do not show it.
+    """
+
+    done: int
+    total: int
+    counted: str = "inputs"
+    now: str = ""

@@ -23,8 +23,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from inferometer.agent.hardware.allocator import use_allocator_of_environment
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, M, Status
-from inferometer.evaluators.jobs.job import JobCallbacks, JobPart
-from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.jobs.job import JobCallbacks, JobPart, Progress
 from inferometer.evaluators.loading.child_process import GOVERNED, start_process
 from inferometer.manifests.errors import (
     EvaluationFailed,

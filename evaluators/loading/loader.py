@@ -1,10 +1,12 @@
-"""The interface of a loader, which yields the batches of an epoch, and the options of a loader."""
+"""The loader of batches, its options, and the loader of a dataset by this program's own readers."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain, count, cycle
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,23 @@ from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.results import InputFailure
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.agent.preprocessing.preprocessor import input_bytes
+from inferometer.evaluators.datasets.arrays import synthetic_arrays
+from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.loading.workers import (
+    CallingThread,
+    FilledRows,
+    SampleFiller,
+    SharedRows,
+    Task,
+    WorkerProcesses,
+    Workers,
+    WorkerThreads,
+    own_rows,
+)
+from inferometer.evaluators.statistics import random_state
+from inferometer.manifests.errors import ConfigurationError, DatasetError, InferometerError
+from inferometer.manifests.inputs import InputParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +196,299 @@ class Loader(Closeable):
     def processes(self) -> tuple[int, ...]:
         """The ids of the worker processes, whose CPU time belongs to the loader; empty for none."""
         return ()
+
+
+class EpochOrder:
+    """Divides the samples of an epoch among batches and ranks.
+
+    The order is that of the dataset, or one that ``seed`` and the epoch's number draw, and depends on nothing
+    else. It is cut into pieces of ``ranks * batch_size`` samples, and each piece into one batch for each
+    rank, so that several ranks see in a step what one rank with a larger batch would. The last piece is
+    smaller: the sizes of its batches differ by one at the most. What is too little of it to give every rank
+    a sample, ``ranks - 1`` samples at the most, is left out of this epoch.
+
+    Args:
+        count: The samples of the dataset.
+        options: Their batches, ranks and order.
+
+    Raises:
+        DatasetError: There are fewer samples than ranks.
+    """
+
+    def __init__(self, count: int, options: LoaderOptions) -> None:
+        if count < options.ranks:
+            raise DatasetError(
+                f"the dataset has {count} samples, and {options.ranks} ranks need one each; use fewer ranks"
+            )
+        self._count = count
+        self._options = options
+        self._piece = options.batch_size * options.ranks
+        whole, rest = divmod(count, self._piece)
+        self.batches = whole + (rest >= options.ranks)
+        """The number of batches of each rank."""
+
+    def of(self, epoch: int) -> Iterator[NDArray[np.int64]]:
+        """Yields the places of the samples of each batch of this rank; int64, (samples,)."""
+        options = self._options
+        if options.shuffle:
+            order = random_state([options.seed, epoch]).permutation(self._count)
+        else:
+            order = np.arange(self._count)
+        for number in range(self.batches):
+            piece = order[number * self._piece : (number + 1) * self._piece]
+            yield np.array_split(piece, options.ranks)[options.rank].astype(np.int64, copy=False)
+
+
+UNLABELLED = -1
+"""The label of a sample whose class is not needed."""
+
+
+def _no_index(_: str | None) -> int:
+    """Returns ``UNLABELLED`` for every class: for loading alone, whose model need not know the classes."""
+    return UNLABELLED
+
+
+class DatasetLoader(Loader):
+    """The loader of the samples of a dataset. ``EpochOrder`` assigns samples to batches.
+
+    A batch is divided among the workers, and ``prefetch`` of them are loaded while the caller has another
+    one, also those of the next epoch in the order of their numbers: loading does not begin anew with each
+    epoch. The memory of batches is reused: a batch is valid until the next one is requested. A sample that
+    fails is left out of its batch, which names it, and which is empty if all fail. Used from one thread.
+
+    Args:
+        dataset: The samples; stays open, and is closed by its owner. For worker processes, pickle passes it
+            on, and each opens it anew.
+        parameters: The model's input.
+        options: See ``LoaderOptions``.
+        find_label: Returns the index of a class by its name; None is that of a sample without a label.
+
+    Raises:
+        DatasetError: There are fewer samples than ranks, or a worker process cannot open the dataset.
+        ConfigurationError: The dataset cannot be passed to a worker process, or there is not enough memory.
+        FrameworkUnavailableError: The library that decodes the model's images is not installed.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        parameters: InputParameters,
+        options: LoaderOptions,
+        find_label: Callable[[str | None], int] = _no_index,
+    ) -> None:
+        self._order = EpochOrder(len(dataset), options)
+        self._options = options
+        self._find_label = find_label
+        self._numbers = count()
+        self._slots = cycle(range(options.prefetch + 1))
+        self._upcoming: Iterator[NDArray[np.int64]] = iter(())
+        self._submitted: deque[list[Task]] = deque()
+        self._begun = 0
+        self._held_at: int | None = None
+        self._next_epoch: int | None = None
+        self._closed = False
+        self._running: Generator[LoadedBatch, None, None] | None = None
+        rows = (options.prefetch + 1) * options.batch_size
+        if options.workers and options.processes:
+            shared = SharedRows.of(rows, parameters)
+            self._rows = shared.view(parameters)
+            self._workers: Workers = WorkerProcesses(dataset, parameters, shared, options.workers)
+            return
+        self._rows = own_rows(rows, parameters)
+        filler = SampleFiller(dataset, parameters, self._rows)
+        self._workers = WorkerThreads(filler, options.workers) if options.workers else CallingThread(filler)
+
+    @property
+    def batches(self) -> int:
+        """The number of batches in an epoch, the same on every rank."""
+        return self._order.batches
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The ids of the worker processes; empty for threads."""
+        return self._workers.processes
+
+    def epoch(self, number: int) -> Generator[LoadedBatch, None, None]:
+        """Yields the batches of an epoch, and ends the epoch before; see ``Loader``.
+
+        Raises:
+            DatasetError: The dataset is damaged, a class is unknown, or a worker process was lost.
+        """
+        self._end_epoch()
+        self._require_open()
+        self._running = self._batches_of(number)
+        return self._running
+
+    def hold(self, batches: int) -> bool:
+        """Stops loading ahead after ``batches`` batches; see ``Loader``."""
+        self._held_at = batches
+        return True
+
+    def close(self) -> None:
+        """Ends the epoch and the workers; batches are not valid any more."""
+        self._end_epoch()
+        self._close_workers()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise DatasetError("the loader is closed, as it also is once a worker process was lost")
+
+    def _end_epoch(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+    def _batches_of(self, epoch: int) -> Generator[LoadedBatch, None, None]:
+        if self._next_epoch != epoch:
+            self._cancel()
+            self._require_open()
+            self._upcoming = chain.from_iterable(self._order.of(number) for number in count(epoch))
+        self._next_epoch = None
+        try:
+            for _ in range(self.batches):
+                while not self._submitted or self._loads_ahead:
+                    self._submitted.append(self._submit(next(self._upcoming)))
+                    self._begun += 1
+                yield self._loaded(self._submitted.popleft())
+        except (InferometerError, GeneratorExit):
+            self._cancel()
+            raise
+        except BaseException:  # such as KeyboardInterrupt, which can come in the middle of a message
+            self._close_workers()
+            raise
+        self._next_epoch = epoch + 1
+
+    @property
+    def _loads_ahead(self) -> bool:
+        is_held = self._held_at is not None and self._begun >= self._held_at
+        return not is_held and len(self._submitted) <= self._options.prefetch
+
+    def _cancel(self) -> None:
+        self._submitted.clear()
+        self._next_epoch = None
+        try:
+            self._workers.cancel()
+        except BaseException as error:
+            self._close_workers()
+            if not isinstance(error, DatasetError):
+                raise
+
+    def _close_workers(self) -> None:
+        self._closed = True
+        self._workers.close()
+
+    def _submit(self, places: NDArray[np.int64]) -> list[Task]:
+        """Divides a batch among the workers; its rows are those of the batch that is not valid any more."""
+        first_row = next(self._slots) * self._options.batch_size
+        self._rows.places[first_row : first_row + len(places)] = places
+        tasks = []
+        for part in np.array_split(places, max(1, self._options.workers)):
+            if len(part):
+                tasks.append(Task(next(self._numbers), first_row, len(part)))
+                self._workers.submit(tasks[-1])
+                first_row += len(part)
+        return tasks
+
+    def _loaded(self, tasks: Sequence[Task]) -> LoadedBatch:
+        """Waits for a batch."""
+        parts = [self._workers.result(task) for task in tasks]
+        first, rows = tasks[0].first_row, sum(task.rows for task in tasks)
+        inputs = self._rows.inputs[first : first + rows]
+        if any(part.failed for part in parts):
+            inputs = inputs[_filled(tasks, parts)]
+        labels = [self._find_label(label) for part in parts for label in part.labels]
+        return LoadedBatch(
+            inputs=inputs,
+            labels=np.array(labels, np.int64),
+            failures=tuple(failure for part in parts for _, failure in part.failed),
+            read_ns=sum(part.read_ns for part in parts),
+            preprocess_ns=sum(part.preprocess_ns for part in parts),
+            read_bytes=sum(part.read_bytes for part in parts),
+        )
+
+
+def _filled(tasks: Sequence[Task], parts: Sequence[FilledRows]) -> NDArray[np.bool_]:
+    """Returns a mask of the rows that hold a sample: bool, (rows of the batch,)."""
+    filled = np.ones(sum(task.rows for task in tasks), np.bool_)
+    for task, part in zip(tasks, parts, strict=True):
+        for number, _ in part.failed:
+            filled[task.first_row - tasks[0].first_row + number] = False
+    return filled
+
+
+MOST_BATCHES = 8
+"""The batches that are drawn; the same ones follow again."""
+MOST_BYTES = 256 * 1024 * 1024
+"""The most memory of their inputs, unless one batch takes more."""
+
+
+class SyntheticLoader(Loader):
+    """The loader of full batches of random inputs, drawn by ``synthetic_arrays``, and random labels.
+
+    They depend on the seed, the rank and the batch size. The labels are uniform. Loading takes no time,
+    because the batches are drawn when the loader is constructed.
+
+    Args:
+        parameters: The model's input.
+        options: The batch size, the seed and the rank; there are no workers.
+        classes: The number of classes.
+        batches: The number of batches in an epoch.
+        fixed: Whether all batches are the same one.
+        label_length: The number of labels of a sample, which then start at 1, as CTC requires; None for one
+            label, which starts at 0.
+
+    Raises:
+        ConfigurationError: There is no class or no batch, or not enough memory.
+    """
+
+    def __init__(
+        self,
+        parameters: InputParameters,
+        options: LoaderOptions,
+        *,
+        classes: int,
+        batches: int,
+        fixed: bool = False,
+        label_length: int | None = None,
+    ) -> None:
+        lowest = 0 if label_length is None else 1
+        if classes <= lowest or batches < 1:
+            raise ConfigurationError(
+                f"synthetic data of {classes} classes and {batches} batches cannot be drawn; "
+                f"at least {lowest + 1} and 1 are needed"
+            )
+        size = options.batch_size
+        most = 1 if fixed else min(MOST_BATCHES, batches)
+        drawn = max(1, min(most, MOST_BYTES // (size * input_bytes(parameters.tensors))))
+        seed = [options.seed, options.rank]
+        try:
+            most_bytes = drawn * size * input_bytes(parameters.tensors)
+            [tensors] = synthetic_arrays(
+                parameters.tensors, seed, count=drawn * size, max_bytes=most_bytes
+            ).values()
+        except MemoryError as error:
+            raise ConfigurationError(
+                f"a batch of {size} inputs takes {size * input_bytes(parameters.tensors)} bytes, which "
+                "cannot be had; use a smaller batch_size"
+            ) from error
+        shape = (drawn * size,) if label_length is None else (drawn * size, label_length)
+        labels = random_state([*seed, 1]).randint(lowest, classes, shape).astype(np.int64)
+        self._batches = batches
+        self._drawn = tuple(
+            LoadedBatch(tensors[first : first + size], labels[first : first + size])
+            for first in range(0, drawn * size, size)
+        )
+
+    @property
+    def batches(self) -> int:
+        """The number of batches in an epoch."""
+        return self._batches
+
+    def epoch(self, number: int) -> Iterator[LoadedBatch]:
+        """Yields the batches of an epoch, which goes on where the one before it ended."""
+        first = number * self._batches
+        for place in range(first, first + self._batches):
+            yield self._drawn[place % len(self._drawn)]
+
+    def close(self) -> None:
+        """Does nothing."""

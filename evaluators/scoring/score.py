@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.tasks.predictions import Predictions
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample, Subset
-from inferometer.evaluators.jobs.job import DatasetChoice
-from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.jobs.job import DatasetChoice, Progress
 from inferometer.evaluators.scoring.prediction_files import PredictionFile
 from inferometer.evaluators.tasks.metric import METRICS, ScoringFailure, TaskMetric, TaskResult
 from inferometer.manifests.catalog import Catalog
@@ -32,15 +31,15 @@ from inferometer.manifests.schema import ModelManifest
 
 _HERE = "inferometer.evaluators.scoring"
 _FILES: Mapping[str, str] = {
-    "classification": f"{_HERE}.table_files:LabelsFile",
+    "classification": f"{_HERE}.prediction_files:LabelsFile",
     "object_detection": f"{_HERE}.prediction_files:ObjectsFile",
     "instance_segmentation": f"{_HERE}.prediction_files:MasksOfObjectsFile",
     "semantic_segmentation": f"{_HERE}.prediction_files:MaskFiles",
     "image_enhancement": f"{_HERE}.prediction_files:EnhancedFiles",
-    "regression": f"{_HERE}.table_files:NumbersFile",
-    "text_classification": f"{_HERE}.table_files:TextLabelsFile",
-    "question_answering": f"{_HERE}.table_files:AnswersFile",
-    "embedding": f"{_HERE}.table_files:NumbersFile",
+    "regression": f"{_HERE}.prediction_files:NumbersFile",
+    "text_classification": f"{_HERE}.prediction_files:TextLabelsFile",
+    "question_answering": f"{_HERE}.prediction_files:AnswersFile",
+    "embedding": f"{_HERE}.prediction_files:NumbersFile",
 }
 TASKS = tuple(_FILES)
 """The tasks whose predictions can be read."""

@@ -6,8 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from inferometer.client.api.progress import RunningFile
-from inferometer.evaluators.jobs.job import JobStart
-from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.jobs.job import JobStart, Progress
 from tests.browser.webdriver import Browser
 from tests.page_samples import SCRIPT, keep, samples, steady
 from tests.web.conftest import served

@@ -12,7 +12,7 @@ from inferometer.agent.artifacts.downloads import DownloadProgress
 from inferometer.client.api import progress, waiting
 from inferometer.client.api.progress import LiveLine, ProgressBar, line_of
 from inferometer.client.api.waiting import DownloadBar, WaitingLine
-from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.jobs.job import Progress
 from inferometer.evaluators.load.issuer import IssuerProgress
 
 

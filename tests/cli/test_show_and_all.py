@@ -223,7 +223,7 @@ def test_all_refuses_a_folder_that_is_there_and_leaves_nothing_half(
     assert agent(*REPORT, "all", "-o", folder / "mine.txt").code == 7
     assert "cannot be made" in agent(*REPORT, "all", "-o", tmp_path / "no" / "where").error
 
-    monkeypatch.setattr("inferometer.evaluators.kinds.traces.LayersReport.rows_of", lambda *_: iter([{}]))
+    monkeypatch.setattr("inferometer.evaluators.kinds.reports.LayersReport.rows_of", lambda *_: iter([{}]))
     with pytest.raises(KeyError):
         agent(*REPORT, "all", "-o", tmp_path / "broken")
     assert not (tmp_path / "broken").exists()

@@ -23,7 +23,7 @@ from inferometer.client.commands.evaluation import rows_of
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement, Scenario
 from inferometer.evaluators.kinds.load.report import ProbesReport
-from inferometer.evaluators.kinds.traces import LayerRunsReport
+from inferometer.evaluators.kinds.reports import LayerRunsReport
 from inferometer.evaluators.reports.base import REPORTS, Report, find_report
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json

@@ -25,7 +25,7 @@ from inferometer.client.web.documents import (
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.kind import SpanSource, timed_by
-from inferometer.evaluators.kinds.traces import TraceReport
+from inferometer.evaluators.kinds.reports import TraceReport
 from inferometer.evaluators.store.documents import to_documents
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.tasks.accuracy import Accuracy

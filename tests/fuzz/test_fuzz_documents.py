@@ -12,7 +12,7 @@ from hypothesis import given
 from mutations import assert_one_clean_line, damaged_bytes, damaged_document, fuzzed
 
 from inferometer.client.commands.show import lines_of
-from inferometer.evaluators.kinds.traces import TraceReport
+from inferometer.evaluators.kinds.reports import TraceReport
 from inferometer.evaluators.reports.base import REPORTS, find_report
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
 from inferometer.manifests.errors import StoreError

@@ -17,7 +17,7 @@ import pytest
 DEADLINE_S = 30.0
 ROOT = Path(__file__).parents[2]
 _SCRIPT = """
-from inferometer.evaluators.loading.dataset_loader import DatasetLoader
+from inferometer.evaluators.loading.loader import DatasetLoader
 from inferometer.evaluators.loading.loader import LoaderOptions
 from tests.unit.evaluators.loading.tensor_datasets import PARAMETERS, Numbered
 

@@ -22,8 +22,7 @@ from inferometer.agent.training.trainer import TrainerOptions, open_trainer
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
-from inferometer.evaluators.loading.dataset_loader import SyntheticLoader
-from inferometer.evaluators.loading.loader import DataOptions, LoaderOptions
+from inferometer.evaluators.loading.loader import DataOptions, LoaderOptions, SyntheticLoader
 from inferometer.manifests.catalog import Catalog
 from tests.perf.fresh_process import PROCESSES, in_fresh_process
 from tests.perf.ratios import Row, divided, interleaved

@@ -13,7 +13,7 @@ from inferometer.evaluators.drawing.charts import (
 )
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
-from inferometer.evaluators.kinds.traces import TraceReport
+from inferometer.evaluators.kinds.reports import TraceReport
 from inferometer.evaluators.reports.base import Row, find_report
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -13,7 +13,7 @@ from inferometer.evaluators.drawing.charts import find_plot
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.ingestion.kind import ingestion_rows
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement
-from inferometer.evaluators.kinds.overview import OverviewReport
+from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.reports.base import find_report
 from inferometer.evaluators.reports.writer import Format, write
 from tests.ingestion_evaluations import WAITS_NS, few, ingested, many, untold

@@ -13,7 +13,7 @@ import pytest
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, MlperfResult, RateSearchMeasurement
 from inferometer.evaluators.kinds.load.report import ProbesReport
-from inferometer.evaluators.kinds.overview import OverviewReport
+from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.reports.base import Report, Row, find_report
 from inferometer.evaluators.reports.writer import Format, write

@@ -17,7 +17,7 @@ from inferometer.evaluators.drawing.charts import BarChart, PointChart, find_plo
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
 from inferometer.evaluators.kinds.operators.report import operator_lines
-from inferometer.evaluators.kinds.overview import OverviewReport
+from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.reports.base import find_report
 from inferometer.evaluators.reports.writer import Format, write
 from tests.reported_operators import ADD, CONV, PEAK, measured, one, operators_in, other, several, slower

@@ -19,7 +19,7 @@ from inferometer.agent.tracing.recorder import (
     span_id_text,
 )
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
-from inferometer.evaluators.kinds.traces import TraceReport
+from inferometer.evaluators.kinds.reports import TraceReport
 from inferometer.evaluators.reports.base import Row, find_report
 from inferometer.evaluators.reports.writer import Format, write
 

@@ -10,7 +10,7 @@ import pytest
 from inferometer.client.web.documents import facts_of
 from inferometer.evaluators.drawing.charts import BarChart, PointChart, find_plot
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.overview import OverviewReport
+from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.kinds.training.report import (
     StrongScalingReport,

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from inferometer.client.api.progress import FOLDER, RunningFile, running_now
-from inferometer.evaluators.jobs.job import JobStart
-from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.jobs.job import JobStart, Progress
 from inferometer.evaluators.load.issuer import IssuerProgress
 from tests.page_samples import steady
 

@@ -27,12 +27,20 @@ from inferometer.agent.tracing.recorder import (
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.evaluation import Evaluation, M, Status, SystemUnderTest, TraceSummary
-from inferometer.evaluators.jobs.job import DatasetChoice, Job, JobCallbacks, JobPart, JobResources, JobStart
+from inferometer.evaluators.jobs.job import (
+    DatasetChoice,
+    Job,
+    JobCallbacks,
+    JobPart,
+    JobResources,
+    JobStart,
+    Progress,
+)
 from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.report import LatencyReport, score_values
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest
-from inferometer.evaluators.kinds.batches.run import DatasetRun, Progress
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
     SCORE_COLUMNS,

@@ -44,7 +44,7 @@ from inferometer.evaluators.kinds.kind import (
     timed_by,
     top_figures,
 )
-from inferometer.evaluators.kinds.traces import TRACED_COLUMNS, LayersReport, heaviest
+from inferometer.evaluators.kinds.reports import TRACED_COLUMNS, LayersReport, heaviest
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.statistics import values_for_percentile
 from inferometer.evaluators.tasks.accuracy import Accuracy

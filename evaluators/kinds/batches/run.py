@@ -8,7 +8,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from inferometer.agent.tasks.predictions import Predictions
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, utc_now
+from inferometer.evaluators.jobs.job import Progress
 from inferometer.evaluators.kinds.batches.measurement import (
     BatchMeasurement,
     BatchTimes,
@@ -39,23 +39,6 @@ from inferometer.manifests.errors import DatasetError, EvaluationFailed, Evaluat
 MEASURE = "measure"
 """The name of the span of the measured part, without the warm-up."""
 _NS_PER_S = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of an evaluation in inputs, including those of the warm-up.
-
-    Attributes:
-        done: The number of inputs that are done.
-        total: The total number of inputs.
-        counted: The unit of the counts, if it is not inputs.
-        now: The current activity, if the counts do not show it.
-    """
-
-    done: int
-    total: int
-    counted: str = "inputs"
-    now: str = ""
 
 
 class DatasetRun:

@@ -17,14 +17,12 @@ from inferometer.evaluators.conditions.watch import DescribedHere, Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs import options as ranges
-from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, Progress
 from inferometer.evaluators.jobs.linked_process import in_turn
-from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, LoadTimes
 from inferometer.evaluators.kinds.ingestion.request import FRAMEWORK, KEPT, IngestionLength, IngestionRequest
-from inferometer.evaluators.loading.dataset_loader import DatasetLoader
 from inferometer.evaluators.loading.framework_readers import open_framework_reader
-from inferometer.evaluators.loading.loader import DataOptions, LoadedBatch, Loader
+from inferometer.evaluators.loading.loader import DataOptions, DatasetLoader, LoadedBatch, Loader
 from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
 from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted
 

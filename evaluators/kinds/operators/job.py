@@ -22,8 +22,7 @@ from inferometer.agent.operators.operator import RunnerOptions
 from inferometer.evaluators.conditions.conditions import Conditions, host_conditions, judged
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
-from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources
-from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, Progress
 from inferometer.evaluators.kinds.operators.cases import OperatorRequest
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,

@@ -26,16 +26,20 @@ from inferometer.evaluators.conditions.watch import DescribedHere, Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs import options as ranges
-from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, Progress
 from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
-from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.kinds.training.ranks import run_ranks
 from inferometer.evaluators.kinds.training.request import SYNTHETIC, RankRequest, TrainingRequest
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
-from inferometer.evaluators.loading.dataset_loader import UNLABELLED, DatasetLoader, SyntheticLoader
-from inferometer.evaluators.loading.loader import Loader, LoaderOptions
+from inferometer.evaluators.loading.loader import (
+    UNLABELLED,
+    DatasetLoader,
+    Loader,
+    LoaderOptions,
+    SyntheticLoader,
+)
 from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
 from inferometer.evaluators.tasks.accuracy import Accuracy, class_indices
 from inferometer.manifests.errors import ConfigurationError, DatasetError, OutputError

@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 from inferometer.agent.training.rank_environment import LOOPBACK, require_host
 from inferometer.agent.training.trainer import CompanionsOf, Rank
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.job import JobCallbacks
+from inferometer.evaluators.jobs.job import JobCallbacks, Progress
 from inferometer.evaluators.jobs.linked_process import LinkedTask, in_processes
-from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.kinds.training.request import RankRequest
 from inferometer.manifests.errors import TrainingError

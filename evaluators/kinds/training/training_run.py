@@ -30,7 +30,8 @@ from inferometer.agent.tracing.recorder import (
 from inferometer.agent.training.trainer import PlacedBatch, StepParts, Trainer, TrainingBatch
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
-from inferometer.evaluators.kinds.batches.run import MEASURE, Progress
+from inferometer.evaluators.jobs.job import Progress
+from inferometer.evaluators.kinds.batches.run import MEASURE
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.loader import DataOptions, LoadedBatch, Loader

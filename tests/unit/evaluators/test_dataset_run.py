@@ -25,8 +25,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.jobs.job import Progress
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-from inferometer.evaluators.kinds.batches.run import DatasetRun, Progress
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.evaluators.tasks.accuracy import Accuracy
 from inferometer.manifests.errors import (
     ConfigurationError,

@@ -14,9 +14,8 @@ import scipy.io
 
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.datasets.cifar10 import CLASSES, CifarDataset
 from inferometer.evaluators.datasets.ilsvrc2012 import ValidationDataset, read_structures
-from inferometer.evaluators.datasets.mnist import IdxDataset
+from inferometer.evaluators.datasets.small_images import CLASSES, CifarDataset, IdxDataset
 from inferometer.manifests.errors import DatasetError, InputError
 from tests.dataset_files import Item, cifar_pickle, cifar_records, idx, items, write_archive, write_idx
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.job import JobCallbacks
+from inferometer.evaluators.jobs.job import JobCallbacks, Progress
 from inferometer.evaluators.jobs.linked_process import in_fresh_process
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-from inferometer.evaluators.kinds.batches.run import DatasetRun, Progress
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.errors import DatasetError, EvaluationFailed
 from tests.unit.evaluators.dataset_run_fakes import FakeSystem, Numbered, options
 

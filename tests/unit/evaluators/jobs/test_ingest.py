@@ -14,8 +14,7 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.selection import describe_unloaded, select_model
 from inferometer.evaluators.evaluation import Status
-from inferometer.evaluators.jobs.job import JobCallbacks, JobStart, SystemRequest
-from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.jobs.job import JobCallbacks, JobStart, Progress, SystemRequest
 from inferometer.evaluators.kinds.ingestion.job import ingest
 from inferometer.evaluators.kinds.ingestion.request import IngestionLength, IngestionRequest
 from inferometer.evaluators.kinds.training.request import TrainingData

@@ -25,11 +25,11 @@ from inferometer.evaluators.jobs.job import (
     JobPart,
     JobStart,
     Notify,
+    Progress,
     SystemRequest,
 )
 from inferometer.evaluators.kinds.batches.job import evaluate
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest
-from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.load.job import LoadJob
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest

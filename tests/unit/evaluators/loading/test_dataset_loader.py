@@ -19,8 +19,7 @@ from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.folder import FolderDataset
 from inferometer.evaluators.datasets.opening import open_path
-from inferometer.evaluators.loading.dataset_loader import DatasetLoader
-from inferometer.evaluators.loading.loader import LoadedBatch, LoaderOptions
+from inferometer.evaluators.loading.loader import DatasetLoader, LoadedBatch, LoaderOptions
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 from inferometer.manifests.inputs import ImageParameters
 from tests.unit.evaluators.loading.tensor_datasets import (

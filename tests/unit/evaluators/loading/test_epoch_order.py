@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.evaluators.loading.dataset_loader import EpochOrder
-from inferometer.evaluators.loading.loader import LoaderOptions
+from inferometer.evaluators.loading.loader import EpochOrder, LoaderOptions
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 
 

@@ -14,7 +14,7 @@ import pytest
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.jobs.job import Progress
 from inferometer.evaluators.kinds.ingestion.job import IngestionRun
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionSummary
 from inferometer.evaluators.kinds.ingestion.request import IngestionLength

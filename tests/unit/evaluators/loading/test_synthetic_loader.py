@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferometer.evaluators.loading import dataset_loader
-from inferometer.evaluators.loading.dataset_loader import MOST_BATCHES, SyntheticLoader
-from inferometer.evaluators.loading.loader import LoaderOptions
+from inferometer.evaluators.loading import loader
+from inferometer.evaluators.loading.loader import MOST_BATCHES, LoaderOptions, SyntheticLoader
 from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.inputs import ImageParameters, TensorElementType, TensorParameters
 
@@ -60,7 +59,7 @@ def test_drawn_batches_follow_again() -> None:
 
 def test_memory_bounds_how_many_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     batch_bytes = 5 * 48 * 4
-    monkeypatch.setattr(dataset_loader, "MOST_BYTES", 2 * batch_bytes + 1)
+    monkeypatch.setattr(loader, "MOST_BYTES", 2 * batch_bytes + 1)
 
     assert len({id(batch) for batch in made(batches=6).epoch(0)}) == 2
 

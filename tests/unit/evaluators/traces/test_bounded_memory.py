@@ -11,7 +11,7 @@ import pytest
 
 from inferometer.agent.tracing.recorder import SpanChunk, SpanKind, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
-from inferometer.evaluators.kinds.traces import EventflowReport
+from inferometer.evaluators.kinds.reports import EventflowReport
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.store.evaluation_store import EvaluationStore

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from inferometer.agent.training.trainer import Rank
-from inferometer.evaluators.jobs.job import JobCallbacks
-from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.jobs.job import JobCallbacks, Progress
 from inferometer.evaluators.kinds.training.ranks import held_address, local_ranks, run_ranks
 from inferometer.evaluators.kinds.training.request import RankRequest
 from inferometer.manifests.errors import ConfigurationError

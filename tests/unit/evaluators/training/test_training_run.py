@@ -22,7 +22,7 @@ from training_fakes import (
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceLevel, TraceScope
 from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.jobs.job import Progress
 from inferometer.evaluators.kinds.training.measurement import Bound, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.kinds.training.training_run import TrainingRun

@@ -1,0 +1,304 @@
+"""The commands on the files of models: ``agent download``, ``agent export`` and ``agent manifest``."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import tempfile
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import click
+
+from inferometer.agent.artifacts.files import ArtifactCache, get_file, resolve_artifacts
+from inferometer.agent.artifacts.locations import DOWNLOADED, FileReference, labels_file, model_files, refer
+from inferometer.agent.hardware.environment import PredictorOptions, Weights
+from inferometer.agent.inference.requirements import require_supported
+from inferometer.agent.inference.selection import select_model
+from inferometer.client.cli.command import (
+    FILE,
+    SEED,
+    SHAPE,
+    WEIGHTS,
+    Command,
+    Group,
+    boolean,
+    current_invocation,
+    option,
+)
+from inferometer.client.cli.output import EXIT_CODES, SUCCESS
+from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError, OutputError
+from inferometer.manifests.schema import DatasetManifest, ModelManifest
+
+
+@click.group(cls=Group)
+def download() -> None:
+    """Download the files of models and datasets into the cache, for use without a network."""
+
+
+@download.command(cls=Command)
+@option("--model_name", metavar="NAME", help="Model.")
+@option("--model_version", metavar="VERSION", help="Version or constraint.  [default: all]")
+@option("--framework_name", metavar="NAME", help="Framework.  [default: all, installed or not]")
+@boolean("--all", "every", help="All models that are not hidden.")
+def models(model_name: str | None, model_version: str | None, framework_name: str | None, every: bool) -> int:
+    """Download and verify graphs, weights and labels, and print the path of each file.
+
+    Failures are reported on stderr; the other files are still downloaded.
+    """
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.manifests.errors import ConfigurationError, UnknownModelError
+
+    if every == (model_name is not None) or (every and model_version is not None):
+        raise ConfigurationError("give either --model_name, which --model_version can limit, or --all")
+    invocation = current_invocation()
+    catalog = invocation.catalog
+    found = catalog.models if model_name is None else catalog.find_models(model_name, model_version)
+    if framework_name is not None:
+        framework = invocation.registry.find(framework_name).name.casefold()
+        fitting = tuple(m for m in found if m.framework.name.casefold() == framework)
+        if not fitting and found:
+            have = ", ".join(sorted({m.framework.name for m in found}))
+            raise UnknownModelError(f"no manifest is for {framework_name}; there are some for: {have}")
+        found = fitting
+    return CacheFilling(invocation.cache).fill_models(found)
+
+
+@download.command(cls=Command)
+@option("--dataset_name", required=True, metavar="NAME", help="Dataset.")
+@option("--dataset_category", metavar="NAME", help="Category of the dataset.  [default: any]")
+def dataset(dataset_name: str, dataset_category: str | None) -> int:
+    """Download and verify a dataset."""
+    from inferometer.client.cli.command import current_invocation
+
+    invocation = current_invocation()
+    manifest = invocation.catalog.find_dataset(dataset_name, category=dataset_category)
+    return CacheFilling(invocation.cache).fill_dataset(manifest)
+
+
+class CacheFilling:
+    """Downloads files into the cache, and prints one line for each."""
+
+    def __init__(self, cache: ArtifactCache) -> None:
+        self._cache = cache
+        self._done: dict[tuple[str, str], bool] = {}
+        self._failures = 0
+
+    def fill_models(self, manifests: Iterable[ModelManifest]) -> int:
+        """Downloads graphs, weights and labels, and unpacks archives.
+
+        A file that several models share is downloaded and printed once.
+
+        Returns:
+            The exit code: that of ``ArtifactError`` if a file failed.
+        """
+        count = 0
+        for manifest in manifests:
+            count += 1
+            files = [*model_files(manifest).values(), labels_file(manifest)]
+            good = [self._bring(file) for file in files if file is not None]
+            if manifest.model.is_archive and all(good):
+                self._attempt(partial(resolve_artifacts, manifest, cache=self._cache))
+        if not self._done and not self._failures:
+            click.echo(f"nothing to download: what the models need ({count} manifests) is on this machine")
+        return self._code()
+
+    def fill_dataset(self, manifest: DatasetManifest) -> int:
+        """Downloads a dataset; see ``fill_models``.
+
+        Raises:
+            ArtifactUnavailableError: Users have to obtain the dataset themselves.
+        """
+        if not manifest.path:
+            raise ArtifactUnavailableError(f"dataset {manifest.name} cannot be downloaded: {manifest.obtain}")
+        file = refer(manifest, "path", manifest.path, manifest.checksum)
+        if file.url is None:
+            click.echo(f"nothing to download: {manifest.name} is on this machine, at {file.candidates[0]}")
+            return SUCCESS
+        self._bring(file)
+        return self._code()
+
+    def _code(self) -> int:
+        return EXIT_CODES[ArtifactError] if self._failures else SUCCESS
+
+    def _bring(self, file: FileReference) -> bool:
+        """Downloads and verifies a file unless it is local; returns whether it is usable."""
+        if file.scheme not in DOWNLOADED and file.local():
+            return True
+        key = (file.url or str(file.candidates), file.checksum)
+        if key not in self._done:
+            self._done[key] = self._attempt(partial(self._download, file))
+        return self._done[key]
+
+    def _download(self, file: FileReference) -> None:
+        found = get_file(file, self._cache)
+        state = "downloaded" if found.downloaded else "already there"
+        click.echo(f"{state:<14}{found.path.stat().st_size:>13} bytes  {found.path}")
+
+    def _attempt(self, get: Callable[[], object]) -> bool:
+        """Calls ``get`` and returns whether it succeeded; reports a failure on stderr."""
+        try:
+            get()
+        except ArtifactError as error:
+            self._failures += 1
+            click.echo(" ".join(str(error).split()), err=True)
+            return False
+        return True
+
+
+_FRAMEWORK = "PyTorch"
+
+
+@click.command(cls=Command)
+@option("--model_name", required=True, metavar="NAME", help="Model.")
+@option(
+    "--model_version",
+    metavar="VERSION",
+    help="Version or constraint.  [default: the highest that has the weights]",
+)
+@option("--weights", type=WEIGHTS, default="pretrained", help="Weights to export.")
+@option("--seed", type=SEED, default=0, metavar="N", help="Seed of random weights.")
+@option("-o", "--output", required=True, type=FILE, metavar="FILE", help="The .onnx file.")
+def export(model_name: str, model_version: str | None, weights: str, seed: int, output: Path) -> None:
+    """Export a PyTorch model as an ONNX graph for batches of any size.
+
+    The file is written completely or not at all; an existing file is not replaced.
+    """
+    invocation = current_invocation()
+    if output.exists():
+        raise OutputError(f"{output}: exists; name another file, or remove it")
+    if not output.parent.is_dir():
+        raise OutputError(f"{output}: the folder {output.parent} does not exist")
+    chosen = Weights(weights.lower())
+    manifest = select_model(
+        invocation.catalog, invocation.registry, model_name, model_version, _FRAMEWORK, chosen
+    )
+    artifacts = resolve_artifacts(
+        require_supported(manifest), weights=chosen is Weights.PRETRAINED, cache=invocation.cache
+    )
+    if manifest.model.architecture is not None:
+        found = invocation.architectures.find(manifest.model.architecture, _FRAMEWORK)
+        artifacts = artifacts.with_architecture(found)
+    waiting = invocation.waiting
+    with waiting.during("importing PyTorch"):
+        pytorch = importlib.import_module("inferometer.agent.frameworks.pytorch.predictor")
+    options = PredictorOptions(weights=chosen, seed=seed)
+    try:
+        with (
+            waiting.during(f"exporting {manifest.name} {manifest.version}"),
+            tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as folder,
+            pytorch.PyTorchPredictor(manifest, artifacts, options) as predictor,
+        ):
+            partial = Path(folder) / "model.onnx"
+            predictor.export_onnx(partial)
+            partial.rename(output)
+    except OSError as error:
+        raise OutputError(f"{output}: cannot be written: {error.strerror or error}") from error
+    click.echo(f"exported    {manifest.name} {manifest.version} to {output} ({output.stat().st_size} bytes)")
+
+
+@click.group(cls=Group)
+def manifest() -> None:
+    """Check manifests, write one for a model's file, and print their schema."""
+
+
+@manifest.command(cls=Command)
+@click.argument("paths", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
+def check(paths: tuple[Path, ...]) -> int:
+    """Check that each FILE is a valid manifest; for a directory, check all manifests in it.
+
+    Below a valid model is what of its files can run code, and unsupported features, for which it would be
+    refused on opening. The exit code is that of an invalid manifest if any file is not a valid one.
+    """
+    from inferometer.client.cli.output import EXIT_CODES, SUCCESS
+    from inferometer.manifests.errors import ManifestError
+    from inferometer.manifests.files import files_in
+
+    code = SUCCESS
+    listed = ((path.is_dir() and files_in(path)) or (path,) for path in paths)
+    for file in itertools.chain.from_iterable(listed):
+        try:
+            lines = _described(file)
+        except ManifestError as error:
+            click.echo(" ".join(str(error).split()), err=True)
+            code = EXIT_CODES[ManifestError]
+        else:
+            click.echo("\n".join(lines))
+    return code
+
+
+def _described(file: Path) -> list[str]:
+    """Describes the manifest in a file, and lists what it uses that is not supported."""
+    from inferometer.agent.hardware.environment import container_architecture
+    from inferometer.agent.inference.requirements import code_of, unsupported
+    from inferometer.manifests.errors import ManifestError
+    from inferometer.manifests.loader import load_manifest
+    from inferometer.manifests.schema import FrameworkManifest, ModelManifest
+
+    if file.is_dir():
+        raise ManifestError(f"{file}: holds no manifest: no file in it ends in .yml or .yaml")
+    found = load_manifest(file)
+    if isinstance(found, ModelManifest):
+        machine = container_architecture()
+        needs = f"{found.framework.name} {found.framework.version}"
+        return [
+            f"{file}: model {found.name} {found.version} for {needs}",
+            f"  {code_of(found)}",
+            *(f"  cannot be opened: {line}" for line in unsupported(found, machine)),
+        ]
+    kind = "framework" if isinstance(found, FrameworkManifest) else "dataset"
+    return [f"{file}: {kind} {getattr(found, 'name', '')} {getattr(found, 'version', '')}"]
+
+
+@manifest.command(cls=Command)
+@click.argument("model", metavar="MODEL", type=FILE)
+@option("-o", "--output", type=FILE, metavar="FILE", help="The manifest.  [default: MODEL's name with .yml]")
+@option(
+    "--input_shape",
+    type=SHAPE,
+    metavar="SIZES",
+    help="Input shape without the batch, such as 3,224,224.  [default: the file's]",
+)
+@option("--name", metavar="NAME", help="Name of the model.  [default: that of the file]")
+@boolean("--overwrite", help="Replace an existing manifest.")
+def init(
+    model: Path, output: Path | None, input_shape: tuple[int, ...] | None, name: str | None, overwrite: bool
+) -> None:
+    """Write a manifest for a model's file, with comments that say what to fill in.
+
+    MODEL is a file as --model_path of agent predict takes it. The manifest is valid as it is; what the file
+    does not tell, such as the mean of images and the labels, is in its comments.
+    """
+    from inferometer.agent.artifacts.downloads import digest
+    from inferometer.agent.inference.given_models import Wanted, model_of_file
+    from inferometer.client.cli.command import current_invocation
+    from inferometer.evaluators.reports.output_file import OutputFile
+    from inferometer.manifests.errors import printable
+    from inferometer.manifests.loader import manifest_text
+
+    wanted = Wanted(shape=input_shape, images=True, name=name)
+    given = model_of_file(model, current_invocation().registry, wanted)
+    files = given.manifest.model
+    target = output or model.parent / f"{given.manifest.name}.yml"
+    named = [each for each in (files.graph_path, files.weights_path) if each is not None]
+    checksums = {each: f"sha256:{digest(model.parent / each)}" for each in named}
+    text = manifest_text(given.manifest, model.parent, target.parent, checksums, given.fixed_batch)
+    file = OutputFile(target, appendable=False)
+    if overwrite:
+        file.replace(text)
+    else:
+        file.create(text)
+    for note in given.notes:
+        click.echo(printable(note), err=True)
+    click.echo(f"written     {printable(str(target))}")
+
+
+@manifest.command(cls=Command)
+def schema() -> None:
+    """Print the JSON Schema of manifests, for editors that validate and complete YAML."""
+    import json
+
+    from inferometer.manifests.loader import manifest_schema
+
+    click.echo(json.dumps(manifest_schema(), indent=2))
