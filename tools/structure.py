@@ -19,6 +19,8 @@ import argparse
 import ast
 import json
 import os
+import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,6 +39,9 @@ LISTS = (
 )
 """Folders with a file for each of many models, groups of operators or reports; they count as no rooms."""
 
+_WITH_ROOMS = ("agent", "client", "evaluators")
+WINGS = re.compile(r"/operators/|/plans?/|/(?:op|plan|plans)\.py$")
+"""What hangs on the rest: the benchmarks of operators, and plans."""
 _WATCHING = ("conditions", "condition_sampler", "gpu_conditions")
 ONLOOKERS = ("tracing", "run_tracing", "progress", "running_now", "stopping", "manifests", *_WATCHING)
 """Folders and files that a run calls on its way, and that nothing goes through."""
@@ -132,8 +137,35 @@ class Source:
         return [sorted(group) for group in _components(self.edges) if len(group) > 1]
 
     @property
+    def sizes(self) -> Mapping[str, int]:
+        """The lines of each file, by its place in the checkout, without generated stubs and ``__init__``."""
+        return {
+            path.relative_to(self.root).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+            for path in self.files.values()
+            if "_pb2" not in path.name and path.name != "__init__.py"
+        }
+
+    @property
+    def docstring_lines(self) -> int:
+        """The lines of docstrings, of attributes too."""
+        return sum(
+            (node.end_lineno or node.lineno) - node.lineno + 1
+            for path in self.files.values()
+            if "_pb2" not in path.name
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        )
+
+    @property
+    def fan_out(self) -> Mapping[str, int]:
+        """How many modules each module imports, without the list of public names."""
+        return Counter(one for one, _ in self.edges if one != "inferometer")
+
+    @property
     def mutual_rooms(self) -> list[tuple[str, str]]:
-        """The pairs of rooms of the agent that import each other."""
+        """The pairs of rooms of a folder that import each other."""
         pairs = {(_room(one), _room(other)) for one, other in self.edges}
         rooms = sorted({room for pair in pairs for room in pair if room})
         return [(a, b) for a, b in combinations(rooms, 2) if {(a, b), (b, a)} <= pairs]
@@ -170,9 +202,11 @@ def _imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
 
 
 def _room(module: str) -> str | None:
-    """The room of the agent that a module is in."""
-    parts = module.removeprefix("inferometer.").split(".")
-    return parts[1] if parts[0] == "agent" and len(parts) > 2 else None
+    """The room that a module is in; of another folder than the agent's, with the folder."""
+    folder, *parts = module.removeprefix("inferometer.").split(".")
+    if len(parts) < 2 or folder not in _WITH_ROOMS:
+        return None
+    return parts[0] if folder == "agent" else f"{folder}/{parts[0]}"
 
 
 def _components(edges: Iterable[tuple[str, str]]) -> Iterator[set[str]]:
@@ -237,12 +271,20 @@ def main() -> None:
     chosen = parser.parse_args()
     root = chosen.root.resolve()
     source = read_source(root)
-    lines, sizes = source.lines, source.folder_sizes
+    lines, sizes, files = source.lines, source.folder_sizes, source.sizes
+    total, wings = sum(lines.values()), sum(n for name, n in files.items() if WINGS.search(name))
     own = ", ".join(f"{name} {count:,}" for name, count in lines.items())
-    print(f"source lines             {sum(lines.values()):,} ({own})")
+    print(f"source lines             {total:,} ({own})")
+    print(f"  docstrings             {source.docstring_lines / total:.1%}")
+    print(f"  without the wings      {total - wings:,}")
+    tests = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (root / "tests").rglob("*.py"))
+    print(f"lines of tests           {tests:,}")
+    print(f"files                    {len(files)}, median {statistics.median(files.values()):.0f} lines")
     largest = max(sizes, key=lambda name: sizes[name])
     print(f"modules in the largest   {sizes[largest]} ({largest})")
     print(f"internal import edges    {len(source.edges):,}")
+    widest = max(source.fan_out, key=lambda name: source.fan_out[name])
+    print(f"largest fan-out          {source.fan_out[widest]} ({widest})")
     print(f"import cycles            {len(source.cycles)}", *map(" ".join, source.cycles), sep="\n  ")
     print(f"rooms in both directions {len(source.mutual_rooms)}", *map(" ↔ ".join, source.mutual_rooms))
     if not chosen.no_run:
