@@ -233,7 +233,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a site whose name ends in localhost uses an agent",
-        "agent/server/binding.py",
+        "agent/server/admission.py",
         'name.endswith(f".{_LOCAL}")',
         "name.endswith(_LOCAL)",
         ("tests/unit/agent/server/test_host_names.py",),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,8 @@ from inferometer.agent.hardware.environment import (
     Gpu,
     Precision,
     Weights,
-    read_environment,
 )
 from inferometer.agent.inference.predictor import has_own_precision
-from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.preprocessing.inputs import (
@@ -46,7 +43,6 @@ from inferometer.agent.tracing.recorder import (
     SpanRole,
     TraceLevel,
 )
-from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import AgentError, ConfigurationError, InputError
 from inferometer.manifests.inputs import AxisSizes
 from inferometer.manifests.schema import ModelManifest
@@ -398,56 +394,3 @@ def _read_environment(document: dict[str, Any]) -> Environment:
     values = {name: value for name, value in document.items() if name in known}
     values["gpus"] = tuple(Gpu(gpu["name"], gpu["memory_bytes"], gpu["uuid"]) for gpu in values["gpus"])
     return Environment(**values)
-
-
-@dataclass(frozen=True, slots=True)
-class RunnableModel:
-    """A model that an agent can run, because its framework is installed there."""
-
-    name: str
-    version: str
-    framework: str
-
-
-@dataclass(frozen=True, slots=True)
-class AgentInfo:
-    """The properties of an agent that do not change while it runs.
-
-    The processor's name is empty if unknown. ``frameworks`` are the installed versions by name, ``models``
-    those that it can run. ``started_at`` is in UTC; None if unknown. ``http_port`` is the port of the Open
-    Inference Protocol over HTTP; None where it serves none.
-    """
-
-    hostname: str
-    architecture: str
-    cpu_model: str
-    gpus: tuple[str, ...]
-    frameworks: Mapping[str, str]
-    models: tuple[RunnableModel, ...]
-    inferometer_version: str
-    started_at: datetime | None
-    http_port: int | None = None
-
-
-def read_agent_info(
-    catalog: Catalog, registry: Registry, started_at: datetime, http_port: int | None = None
-) -> AgentInfo:
-    """Reads the properties of an agent on this machine, which serves since ``started_at``."""
-    versions = registry.versions
-    environment = read_environment(versions)
-    by_name = {name.casefold(): version for name, version in versions.items()}
-    return AgentInfo(
-        hostname=environment.hostname,
-        architecture=environment.architecture,
-        cpu_model=environment.cpu_model,
-        gpus=tuple(gpu.name for gpu in environment.gpus),
-        frameworks=environment.frameworks,
-        models=tuple(
-            RunnableModel(model.name, model.version, model.framework.name)
-            for model in catalog.models
-            if model.runs_in(by_name.get(model.framework.name.casefold()))
-        ),
-        inferometer_version=environment.inferometer_version,
-        started_at=started_at,
-        http_port=http_port,
-    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from inferometer.agent.server.binding import metrics_warning
+from inferometer.agent.server.admission import metrics_warning
 from inferometer.agent.server.calls import CallObserver
 from inferometer.agent.serving.observers import Call, PredictionObserver, QueueObserver, current_call
 from inferometer.agent.serving.prediction_watch import AgentLoad, PredictionWatch

@@ -23,9 +23,12 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import open_session
 from inferometer.agent.preprocessing.inputs import Fetch
 from inferometer.agent.server import standard_services
-from inferometer.agent.server.admission import ClientLimits, Limits, SecretCheck, StreamLimit
-from inferometer.agent.server.binding import (
+from inferometer.agent.server.admission import (
+    ClientLimits,
     HostNames,
+    Limits,
+    SecretCheck,
+    StreamLimit,
     check_exposure,
     check_free,
     join_address,

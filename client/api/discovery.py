@@ -15,7 +15,7 @@ from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING
 
-from inferometer.agent.protocol.conversion import AgentInfo
+from inferometer.agent.protocol.agent_info import AgentInfo
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.remote.address import AgentAddress
 from inferometer.evaluators.evaluation import utc_now

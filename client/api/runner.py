@@ -25,8 +25,13 @@ from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import SystemDescription, with_labels
-from inferometer.agent.inference.selection import describe_unloaded, select_model
-from inferometer.agent.inference.session import Session, check_model, open_session
+from inferometer.agent.inference.session import (
+    Session,
+    check_model,
+    describe_unloaded,
+    open_session,
+    select_model,
+)
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.training.trainer import CompanionsOf, Trainer, TrainerOptions
 from inferometer.client.api.invocation import Invocation

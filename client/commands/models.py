@@ -15,7 +15,7 @@ from inferometer.agent.artifacts.files import ArtifactCache, get_file, resolve_a
 from inferometer.agent.artifacts.locations import DOWNLOADED, FileReference, labels_file, model_files, refer
 from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.requirements import require_supported
-from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import select_model
 from inferometer.client.cli.command import (
     FILE,
     SEED,

@@ -40,7 +40,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inferometer.agent.protocol.status import bearer
-from inferometer.agent.server.binding import HostNames, check_exposure, check_free, join_address
+from inferometer.agent.server.admission import HostNames, check_exposure, check_free, join_address
 from inferometer.agent.server.rest.http_connection import CheckingServer, HttpConnection
 from inferometer.agent.server.tls import ServerTls, date_fault
 from inferometer.client.api.progress import running_now

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from inferometer.agent.protocol.conversion import AgentInfo, RunnableModel
+from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
 from inferometer.evaluators.documents import restored, storable
 from inferometer.evaluators.store.evaluation_store import Collections, Connection, EvaluationStore
 from inferometer.manifests.errors import ConfigurationError

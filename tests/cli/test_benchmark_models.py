@@ -8,7 +8,7 @@ import pytest
 
 from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import select_model
 from inferometer.client.api.requests import named_model
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import UnknownModelError

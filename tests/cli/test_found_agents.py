@@ -15,7 +15,7 @@ from certificates import Authority
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.agent.protocol.conversion import AgentInfo, RunnableModel
+from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.api.invocation import DEFAULT_DATABASE
 from inferometer.client.remote.batch_queue import BatchQueue

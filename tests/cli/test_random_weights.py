@@ -10,8 +10,7 @@ from PIL import Image
 
 from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.session import SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import Input, Tensor
 from inferometer.manifests.catalog import Catalog
 

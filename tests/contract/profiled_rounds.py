@@ -15,7 +15,7 @@ from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import select_model
 from inferometer.agent.tracing.recorder import (
     PredictWindow,
     Profiler,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.agent.protocol.conversion import AgentInfo, RunnableModel
+from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import (
     AgentDirectory,

@@ -159,7 +159,7 @@ def test_float16_of_convolutions_before_an_rnn_does_not_end_the_process():
     code = """
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import select_model
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.manifests.catalog import Catalog
 import numpy as np

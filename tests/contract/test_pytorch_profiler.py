@@ -15,8 +15,7 @@ from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
 from inferometer.agent.frameworks.pytorch.profiler import PyTorchProfiler
 from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.inference.session import Session, SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import Input, Tensor
 from inferometer.agent.tracing.recorder import (
     PredictWindow,

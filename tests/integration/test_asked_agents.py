@@ -11,7 +11,7 @@ import pytest
 from certificates import Authority
 from half_agent import Seen, aborting, half_agent, whole_registry
 
-from inferometer.agent.protocol.conversion import AgentInfo
+from inferometer.agent.protocol.agent_info import AgentInfo
 from inferometer.client.api.discovery import KnownAgent, Source, ask_agents
 from inferometer.client.remote.connection import ClientTls
 from inferometer.client.remote.native.registry import ask_status, probe_agent

@@ -14,7 +14,7 @@ from fake_framework import wait_for
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from inferometer.agent.protocol.conversion import read_agent_info
+from inferometer.agent.protocol.agent_info import read_agent_info
 from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.native import registry_service
 from inferometer.agent.server.server import AgentServer

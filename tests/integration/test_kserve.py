@@ -13,8 +13,7 @@ from kserve_server import Served, Tensor, running
 
 from inferometer.agent.hardware.environment import Device, DeviceKind, Precision, Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.session import SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.agent.preprocessing.inputs import Tensor as TensorInput
 from inferometer.agent.tracing.recorder import SpanRecorder, SpanRole, TraceContext, TraceLevel, TraceScope

@@ -12,8 +12,7 @@ from fake_framework import DEADLINE_S, SIDE, fake_registry, wait_for
 from PIL import Image
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.session import SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels
 from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
 from inferometer.agent.server.server import AgentServer, ServerOptions

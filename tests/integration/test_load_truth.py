@@ -9,8 +9,7 @@ import pytest
 from fake_framework import SCRIPT, SERVED, SIDE, fake_registry
 from load_runs import latencies
 
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.session import SessionOptions, open_session, select_model
 from inferometer.agent.protocol.messages import decode_response, encode_response
 from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
 from inferometer.evaluators.evaluation import measures

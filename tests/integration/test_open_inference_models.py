@@ -7,8 +7,7 @@ from open_inference import TIMEOUT_S, refused, tensor_of, typed
 
 from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.session import SessionOptions, open_session, select_model
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.serving.served_models import ServingOptions
 from inferometer.manifests.catalog import Catalog

@@ -12,8 +12,7 @@ from test_remote_agent import tensor_input
 from trace_collectors import COLLECTORS, HOST, Seen
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.session import SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import Input, Tensor
 from inferometer.agent.protocol.status import LEVEL_KEY, TRACEPARENT_KEY
 from inferometer.agent.server.native.call_tracing import ServerTracing

@@ -21,7 +21,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from inferometer.agent.protocol.messages import encode_batch_request
-from inferometer.agent.server import binding
+from inferometer.agent.server import admission
 from inferometer.agent.server.native import sessions
 from inferometer.agent.server.server import AgentServer
 from inferometer.client.remote.address import AgentAddress
@@ -121,8 +121,8 @@ def holder() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def test_stream_of_a_client_that_stands_still_ends_and_its_session_is_closed(
     start_agent: Start, holder: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(binding, "_KEEPALIVE_MS", 500)
-    monkeypatch.setattr(binding, "_KEEPALIVE_TIMEOUT_MS", 500)
+    monkeypatch.setattr(admission, "_KEEPALIVE_MS", 500)
+    monkeypatch.setattr(admission, "_KEEPALIVE_TIMEOUT_MS", 500)
     agent = start_agent(session_idle_s=1)
     process = holder(agent.address)
     assert process.stdout is not None
@@ -162,8 +162,8 @@ def test_models_of_clients_that_were_killed_make_room_at_once(
 def test_session_of_a_client_that_vanished_without_a_word_gives_way(
     start_agent: Start, holder: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(binding, "_KEEPALIVE_MS", 500)
-    monkeypatch.setattr(binding, "_KEEPALIVE_TIMEOUT_MS", 500)
+    monkeypatch.setattr(admission, "_KEEPALIVE_MS", 500)
+    monkeypatch.setattr(admission, "_KEEPALIVE_TIMEOUT_MS", 500)
     agent = start_agent(max_sessions=1, http_port=0)
     client = holder(agent.address, OPENER)
     assert client.stdout is not None

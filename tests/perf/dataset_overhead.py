@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.files import resolve_artifacts
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.inference.session import Session, SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.session import SessionOptions, open_session, select_model
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
 from inferometer.evaluators.load.arrivals import (

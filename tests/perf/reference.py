@@ -11,8 +11,7 @@ import numpy as np
 
 from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.inference.session import Session, SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.conditions.watch import Watch

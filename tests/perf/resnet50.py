@@ -22,8 +22,7 @@ from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import Postprocessor
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import Session, SessionOptions, no_fetch, open_session
+from inferometer.agent.inference.session import Session, SessionOptions, no_fetch, open_session, select_model
 from inferometer.agent.preprocessing.inputs import Tensor, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.session import SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity, Sample

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.inference.session import Session, SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import Input, Tensor
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceLevel, TraceScope
 from inferometer.manifests.catalog import Catalog

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import select_model
 from inferometer.agent.training.trainer import TrainerOptions, open_trainer
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.kinds.training.request import TrainingOptions

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 import psutil
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.protocol.conversion import AgentInfo, read_agent_info
+from inferometer.agent.protocol.agent_info import AgentInfo, read_agent_info
 from inferometer.agent.server.calls import CallContext, Method, methods_of
 from inferometer.agent.serving.prediction_watch import AgentLoad, Trouble
 from inferometer.manifests.catalog import Catalog

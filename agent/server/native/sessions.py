@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import BatchResult, Infer
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import Session, SessionOptions
+from inferometer.agent.inference.session import Session, SessionOptions, select_model
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.conversion import read_options
 from inferometer.agent.server.calls import CallContext

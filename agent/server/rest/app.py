@@ -23,7 +23,7 @@ from inferometer.agent.open_inference.http_codec import (
 )
 from inferometer.agent.protocol.status import NOT_ADMITTED as NOT_ADMITTED_STATUS
 from inferometer.agent.protocol.status import RETRY_KEY, HttpRequestError, http_status
-from inferometer.agent.server.binding import HostNames
+from inferometer.agent.server.admission import HostNames
 from inferometer.agent.server.calls import (
     NOT_ADMITTED,
     TIMEOUT_HEADER,

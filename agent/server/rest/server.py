@@ -17,8 +17,7 @@ from typing import Any, cast
 import uvicorn
 
 from inferometer.agent.protocol.status import HttpRequestError
-from inferometer.agent.server.admission import Limits, client_named
-from inferometer.agent.server.binding import join_address
+from inferometer.agent.server.admission import Limits, client_named, join_address
 from inferometer.agent.server.calls import HttpCall
 from inferometer.agent.server.rest.app import JOINED_BYTES, RestApp
 from inferometer.agent.server.rest.http_connection import CheckingServer, HttpConnection

@@ -10,8 +10,7 @@ from itertools import zip_longest
 from weakref import WeakKeyDictionary
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.inference.session import SessionOptions, select_model
 from inferometer.agent.open_inference.codec import (
     TensorSignature,
     canonical_version,

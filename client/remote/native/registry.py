@@ -11,7 +11,7 @@ from typing import TypeVar
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from inferometer.agent.protocol.conversion import AgentInfo, RunnableModel
+from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
 from inferometer.agent.protocol.status import bearer
 from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.connection import ClientTls, open_channel, with_tls

@@ -10,7 +10,7 @@ import pytest
 
 from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
-from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import select_model
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
     ArtifactError,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from inferometer.agent.server.admission import Limits
-from inferometer.agent.server.binding import check_free, server_options
+from inferometer.agent.server.admission import Limits, check_free, server_options
 from inferometer.agent.server.metrics import MetricsServer
 from inferometer.agent.tracing import collectors
 from inferometer.client.remote import connection

@@ -7,8 +7,7 @@ from unittest.mock import Mock
 import grpc
 import pytest
 
-from inferometer.agent.server.admission import client_of
-from inferometer.agent.server.binding import check_exposure, is_loopback, metrics_warning
+from inferometer.agent.server.admission import check_exposure, client_of, is_loopback, metrics_warning
 from inferometer.manifests.errors import ConfigurationError
 
 

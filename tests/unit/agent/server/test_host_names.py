@@ -2,7 +2,7 @@
 
 import pytest
 
-from inferometer.agent.server.binding import HostNames
+from inferometer.agent.server.admission import HostNames
 from inferometer.manifests.errors import ConfigurationError
 
 LOOPBACK = HostNames.of(None, "127.0.0.1", secret=False)

@@ -7,7 +7,7 @@ import pytest
 
 from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.agent.protocol.conversion import AgentInfo, RunnableModel
+from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
 from inferometer.client.api.discovery import (
     AgentSelector,
     KnownAgent,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferometer.agent.protocol.conversion import AgentInfo
+from inferometer.agent.protocol.agent_info import AgentInfo
 from inferometer.client.api.discovery import KnownAgent, Source
 
 

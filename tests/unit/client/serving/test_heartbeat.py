@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dns.resolver import NXDOMAIN
 
-from inferometer.agent.protocol.conversion import AgentInfo
+from inferometer.agent.protocol.agent_info import AgentInfo
 from inferometer.client.serving.agent import Heartbeat
 from inferometer.evaluators.store.opening import open_agent_directory
 from inferometer.manifests.errors import ConfigurationError, StoreError

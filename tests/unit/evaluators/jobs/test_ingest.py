@@ -12,7 +12,7 @@ from PIL import Image
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import SystemDescription
-from inferometer.agent.inference.selection import describe_unloaded, select_model
+from inferometer.agent.inference.session import describe_unloaded, select_model
 from inferometer.evaluators.evaluation import Status
 from inferometer.evaluators.jobs.job import JobCallbacks, JobStart, Progress, SystemRequest
 from inferometer.evaluators.kinds.ingestion.job import ingest

@@ -13,8 +13,7 @@ import pytest
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import BatchResult, StageTimes
-from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.inference.session import Session, SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import batch_size
 from inferometer.agent.tasks.predictions import RawOutputs
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
