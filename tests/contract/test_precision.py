@@ -157,7 +157,7 @@ def test_a_session_of_a_file_of_halves_refuses_float32_that_was_asked_for(tiny_m
 
 def test_float16_of_convolutions_before_an_rnn_does_not_end_the_process():
     code = """
-from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.hardware.environment import Precision, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import select_model
 from inferometer.agent.inference.session import SessionOptions, open_session
