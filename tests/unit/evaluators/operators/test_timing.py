@@ -221,14 +221,18 @@ def test_the_collector_is_off_while_it_runs_and_on_again_after_a_failure() -> No
 
 @pytest.mark.real_time
 def test_five_milliseconds_by_the_clock_are_told_within_a_percent() -> None:
+    spent_ns = []  # more than 5 ms where another process had the core
+
     class Busy(FakeCall):
         def forward(self) -> None:
-            until = time.perf_counter_ns() + 5 * MS
-            while time.perf_counter_ns() < until:
-                pass
+            begun = now = time.perf_counter_ns()
+            while now < begun + 5 * MS:
+                now = time.perf_counter_ns()
+            spent_ns.append(now - begun)
 
     found = time_operator([Busy(FakeClock(), [])], Mode.FORWARD, replace(OperatorOptions(), budget_s=1.0))
-    assert np.percentile(found.times_ns, 50) == pytest.approx(5 * MS, rel=0.01)
+    spent = np.percentile(spent_ns[-len(found.times_ns) :], 50)
+    assert np.percentile(found.times_ns, 50) == pytest.approx(spent, rel=0.01)
 
 
 class Turning(FakeCall):
