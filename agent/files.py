@@ -13,10 +13,13 @@ from typing import IO, Any
 
 from inferometer.manifests.errors import OutputError
 
+_HELD = (BlockingIOError, PermissionError)
+"""The errors of a lock that somebody holds; some network file systems report EACCES."""
+
 
 @contextmanager
 def replacing(
-    path: Path, *, synced: bool = False, mode: int = 0o666, new: bool = False
+    path: Path, *, synced: bool = False, mode: int = 0o666, new: bool = False, alone: bool = False
 ) -> Iterator[IO[bytes]]:
     """Opens a file beside a path, which takes its place at the end; after an error it is removed.
 
@@ -25,13 +28,16 @@ def replacing(
         synced: Whether the content is flushed to the disk first.
         mode: The permissions of the file, without those that the umask removes.
         new: Whether to raise FileExistsError instead of replacing another file.
+        alone: Whether nobody else writes the path at the same time. The next call then overwrites what a
+            killed process has left beside it; for files that are large, or written in a loop.
 
     Raises:
         OSError: The file cannot be written.
     """
-    beside = path.with_name(f".inferometer-{os.urandom(16).hex()}.part")
+    name = path.name if alone else f"inferometer-{os.urandom(16).hex()}"
+    beside = path.with_name(f".{name}.part")
     try:
-        with open(beside, "xb", opener=partial(os.open, mode=mode)) as file:
+        with open(beside, "wb" if alone else "xb", opener=partial(os.open, mode=mode)) as file:
             yield file
             file.flush()
             if synced:
@@ -83,9 +89,9 @@ def lock(path: Path, on_wait: Callable[[], None] | None = None, *, mode: int = 0
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except _HELD as error:
                 if on_wait is None:
-                    raise
+                    raise BlockingIOError(*error.args) from error
                 on_wait()
                 fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file.fileno()).st_nlink:
@@ -100,7 +106,7 @@ def is_locked(file: IO[bytes]) -> bool:
     """Returns whether somebody holds the lock of an open file; raises OSError."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except _HELD:
         return True
     return False
 

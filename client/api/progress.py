@@ -327,17 +327,17 @@ class RunningFile:
         name = uuid.uuid4().hex
         partial, self._path = folder / f".{name}", folder / f"{name}{_ENDING}"
         try:
-            file = lock(partial, mode=0o600)
-        except FileNotFoundError:  # another process has removed the empty folder
-            folder.mkdir(parents=True, exist_ok=True)
-            file = lock(partial, mode=0o600)
-        try:
+            try:
+                file = lock(partial, mode=0o600)
+            except FileNotFoundError:  # another process has removed the empty folder
+                folder.mkdir(parents=True, exist_ok=True)
+                file = lock(partial, mode=0o600)
+            self._file, self._length = file, 0
             partial.rename(self._path)
         except BaseException:
-            file.close()
             partial.unlink(missing_ok=True)
+            self.close()
             raise
-        self._file, self._length = file, 0
 
     def _write(self) -> None:
         """Overwrites the content with one system call, which wakes no other process."""

@@ -73,7 +73,7 @@ class Journal:
 
     def save(self, folder: Path) -> None:
         """Replaces the journal of a folder; raises OSError if it cannot be written."""
-        with replacing(folder / FILE, synced=True) as file:
+        with replacing(folder / FILE, synced=True, alone=True) as file:
             file.write(json.dumps({"version": _VERSION, **asdict(self)}).encode())
 
 
@@ -233,7 +233,11 @@ def _locked(folder: Path, target: Path) -> Iterator[None]:
     place = folder.with_name(f"{folder.name}.lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with lock(place):
+        try:
+            held = lock(place)
+        except BlockingIOError as error:
+            raise OutputError(f"{folder}: another process is writing it") from error
+        with held:
             folder.mkdir(exist_ok=True)  # the process before may have renamed it
             try:
                 yield
@@ -241,8 +245,6 @@ def _locked(folder: Path, target: Path) -> Iterator[None]:
                 if folder.is_dir() and not any(folder.iterdir()):
                     folder.rmdir()
                 place.unlink(missing_ok=True)
-    except BlockingIOError as error:
-        raise OutputError(f"{folder}: another process is writing it") from error
     except OSError as error:
         raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from error
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import os
 import random
 import signal
 import subprocess
@@ -240,6 +242,17 @@ def test_a_second_driver_is_refused(tmp_path: Path) -> None:
     driver.on_progress = second
     driver.drive()
     assert inner == [f"{tmp_path}: another driver runs this plan; agent plan watch shows it"] * 2
+
+
+def test_a_file_system_without_locks_is_no_other_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(ConfigurationError, match=r"driver\.lock: cannot be locked: No locks available"):
+        driver_of(tmp_path, 1).drive()
 
 
 def test_who_looks_whether_a_driver_runs_is_no_driver(tmp_path: Path) -> None:

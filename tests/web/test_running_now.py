@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from inferometer.client.api.progress import FOLDER, RunningFile, running_now
 from inferometer.evaluators.jobs.job import JobStart, Progress
@@ -98,6 +102,17 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     file(Progress(1, 2))
     file.close()
     assert running_now(tmp_path) == []
+
+
+def test_a_file_system_without_locks_keeps_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    file = RunningFile(tmp_path)
+    file.begin(START)
+    file.close()
+    assert list(tmp_path.rglob(".*")) == []
 
 
 def test_a_file_that_is_being_written_is_left_out(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ class MXNetTrainer(Trainer):
         training = self._loaded()
         try:
             # the file is open, because MXNet's own message is of C++ where it cannot be
-            with ONE_AT_A_TIME, replacing(path) as file:
+            with ONE_AT_A_TIME, replacing(path, alone=True) as file:
                 training.network.update_block()
                 training.net.save_parameters(str(file.name))
         except (OSError, *FAILURES) as error:

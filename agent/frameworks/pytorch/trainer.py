@@ -176,7 +176,7 @@ class PyTorchTrainer(Trainer):
         """Writes the state dict, beside the path first; see ``Trainer``."""
         state = {name: tensor.cpu() for name, tensor in self._loaded().module.state_dict().items()}
         try:
-            with replacing(path) as file:
+            with replacing(path, alone=True) as file:
                 torch.save(state, file)
         except (OSError, RuntimeError) as error:
             raise OutputError(f"{path}: cannot be written: {reason_of(error)}") from error

@@ -236,15 +236,18 @@ class Driver:
     def _alone(self) -> IO[bytes]:
         """Returns the lock of the folder, which is held until it is closed."""
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        with suppress(BlockingIOError):
-            return lock(self.folder.lock)
-        self.sleep(_PROBED_S)  # who asks whether a driver runs has the lock for a moment
         try:
+            with suppress(BlockingIOError):
+                return lock(self.folder.lock)
+            self.sleep(_PROBED_S)  # who asks whether a driver runs has the lock for a moment
             return lock(self.folder.lock)
         except BlockingIOError as error:
             raise ConfigurationError(
                 f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
             ) from error
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigurationError(f"{self.folder.lock}: cannot be locked: {reason}") from error
 
 
 def _unnoted(folder: RunFolder, history: RunHistory | None) -> Result | None:

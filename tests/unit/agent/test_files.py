@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -46,6 +47,15 @@ def test_a_new_file_takes_the_place_of_no_other(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_a_killed_process_has_left_is_overwritten_where_nobody_else_writes(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    (tmp_path / ".a.json.part").write_bytes(b"long, and cut off")
+    with replacing(path, alone=True) as file:
+        file.write(b"whole")
+    assert path.read_bytes() == b"whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_lock_keeps_others_out_until_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with lock(path), path.open("rb") as other:
@@ -54,6 +64,19 @@ def test_a_lock_keeps_others_out_until_it_is_closed(tmp_path: Path) -> None:
             lock(path)
     with path.open("rb") as other:
         assert not is_locked(other)
+
+
+def test_a_lock_that_a_network_file_system_refuses_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(BlockingIOError):
+        lock(tmp_path / "lock")
+    with (tmp_path / "lock").open("rb") as file:
+        assert is_locked(file)
 
 
 def test_who_waited_for_a_lock_that_was_removed_locks_the_new_file(tmp_path: Path) -> None:

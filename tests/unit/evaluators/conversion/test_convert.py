@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -263,6 +264,14 @@ def test_two_processes_do_not_write_one_target(tmp_path: Path) -> None:
         pytest.raises(OutputError, match=r"out\.partial: another process is writing it"),
     ):
         convert(Given(IMAGES), tmp_path / "out", "recordio")
+
+
+def test_a_full_pipe_for_the_progress_is_no_other_process(tmp_path: Path) -> None:
+    def tell(*_: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "the pipe is full")
+
+    with pytest.raises(OutputError, match="out: cannot be written: the pipe is full"):
+        convert(Given(IMAGES), tmp_path / "out", "recordio", on_progress=tell)
 
 
 def test_what_does_not_read_back_equal_is_never_shown(
