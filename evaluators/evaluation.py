@@ -1,6 +1,6 @@
 """The evaluation: the envelope of what ran, on what and when, around one measurement of any kind.
 
-What is evaluated is the system under test, which answers predictions in this process or behind a socket.
+The system under test answers predictions in this process or behind a socket.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from inferometer.evaluators.datasets.base import DatasetIdentity
 
 
 class Measurement(Protocol):
-    """What an evaluation measured, with the options that shaped it and the raw values.
+    """The measured part of an evaluation: its options and its raw values.
 
-    A kind is one room of ``kinds``, with its documents in the store and the reports on it.
+    Each kind is a package of ``kinds``, with its documents in the store and its reports.
     """
 
     kind: ClassVar[str]

@@ -323,7 +323,7 @@ _LEAST_SHARE = 0.99
 """The share of the draws in which the figure must vary."""
 _BLOCK_ELEMENTS = 2**15
 """The most numbers in memory at once: 256 KiB of float64, which stay in the cache."""
-_EXACT_Z_95 = 1.959963984540054
+_EXACT_Z_95 = 1.959963984540054  # stored scores were computed with more digits than ``Z_95``
 _Numbers = NDArray[np.float64]
 
 

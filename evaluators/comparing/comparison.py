@@ -296,7 +296,7 @@ def _missing(figure: str, a: Side, there: Sequence[str]) -> str:
     if there == (MAX_QPS,):
         return f"{figure} is no figure of searches for the highest rate; they have {MAX_QPS} alone"
     if figure == TOP1 and TOP1 in a.kind.figures(a.measurements):
-        return f"{figure} takes right answers that both sides counted over the same inputs; leave it out"
+        return f"{figure} requires right answers that both sides counted over the same inputs; leave it out"
     if there == (THROUGHPUT,):
         reason = "all were due at once, so that latencies follow from how many there were"
         return f"{figure} is no figure of these queries: {reason}; they have {THROUGHPUT} alone"

@@ -241,8 +241,8 @@ def _compare_sides(a: Side, b: Side, threshold: float) -> Comparison:
         judged = _across(a, b, f"{frameworks[1][0]} / {frameworks[0][0]}", threshold)
     else:
         raise ConfigurationError(
-            f"A has {listed(frameworks[0])} and B {listed(frameworks[1])}; compare what have a framework in "
-            "common, or an evaluation of one framework with one of another"
+            f"A has {listed(frameworks[0])} and B {listed(frameworks[1])}; compare evaluations that have a "
+            "framework in common, or one of a single framework with one of another"
         )
     if all(each.verdict is None for each in judged):
         raise ConfigurationError(
@@ -388,7 +388,7 @@ def _notes(a: Side, b: Side, common: Sequence[str]) -> Iterator[str]:
     for side, other in ((a, b), (b, a)):
         alone = [name for name in _frameworks(side) if name not in _frameworks(other)]
         if common and alone:
-            yield f"left out {listed(alone)} of {side.name}, which {other.name} has not"
+            yield f"left out {listed(alone)} of {side.name}, which {other.name} does not have"
     yield from dict.fromkeys(f"{DIFFERS}{difference}" for difference in _differences(a, b, common))
     single = [side.name for side in (a, b) if _processes(side) == 1]
     if single:
@@ -423,7 +423,7 @@ def _processes(side: Side) -> int:
 
 
 def compare_operators_of(request: ComparisonRequest) -> Comparison:
-    """Compares the rows of two benchmarks of operators; see ``jobs.compare.compare``."""
+    """Compares the rows of two benchmarks of operators; see ``comparing.job.compare``."""
     a, b = request.a, request.b
     if request.noise is not None:
         raise ConfigurationError(

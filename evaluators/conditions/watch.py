@@ -106,10 +106,7 @@ class Watch(Closeable):
         """
         ends = self._counters() if self._begins else ()
         samples = self._sampler.stop() if self._sampler is not None else None
-        system, rounds = (
-            self._description,
-            1,
-        )  # how many batches' inputs are prepared before they are predicted
+        system, rounds = self._description, 1  # batches whose inputs are prepared together
         if system.preprocess_threads and not system.overlap:
             rounds = round_size(bytes_ahead(system.manifest.tensors), batch_size)
         return judged(_by_host(self._begins, ends, samples), times_ns, rounds)

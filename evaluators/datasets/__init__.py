@@ -1,1 +1,1 @@
-"""Labelled datasets: a folder of class folders, a zip of the same, or an ``.npz``."""
+"""Labelled datasets: their interface, a module for each family of formats, and their detection."""

@@ -30,7 +30,7 @@ MAX_IMAGE_BYTES = 256 * 1024 * 1024
 
 @contextmanager
 def reading(source: object) -> Iterator[None]:
-    """Raises DatasetError, with the ``source``, for what cannot be read or is not UTF-8 inside."""
+    """Raises DatasetError, which names the ``source``, if the block cannot read or decode it."""
     try:
         yield
     except OSError as error:

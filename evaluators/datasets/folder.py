@@ -28,7 +28,6 @@ from inferometer.evaluators.datasets.files import (
     is_image,
     printable_name,
     read_image,
-    reading,
     too_large,
     walk,
 )
@@ -230,8 +229,9 @@ class ArchiveDataset(ImageDataset):
 
 def _open(path: Path) -> zipfile.ZipFile:
     try:
-        with reading(path):
-            return zipfile.ZipFile(path)
+        return zipfile.ZipFile(path)
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise DatasetError(f"{path}: is no zip, or a damaged one: {one_line(error)}") from error
 

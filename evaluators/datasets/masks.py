@@ -121,7 +121,7 @@ def paired(root: Path, images: str, truths: str) -> list[Pair]:
     for stem, path in firsts.items():
         if stem not in seconds:
             missing = f"{truths}/{printable_name(stem)}.*"
-            raise DatasetError(f"{path}: there is no {missing}; each image requires what is true of it")
+            raise DatasetError(f"{path}: there is no {missing}; each image requires its ground truth")
     if alone := sorted(seconds.keys() - firsts.keys()):
         raise DatasetError(f"{seconds[alone[0]]}: there is no image {images}/{printable_name(alone[0])}.*")
     return [

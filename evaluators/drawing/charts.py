@@ -31,7 +31,7 @@ TALL_POINT_INCHES = 3.4
 HEADING_INCHES = 0.5
 BELOW_AXES_INCHES = 0.55
 MOST_INCHES = 20.0
-"""What the charts of one picture have together, unless one alone is higher: 2,400 pixels in a PNG."""
+"""The height of the charts of one picture together, unless a single one is higher: 2,400 pixels in a PNG."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,5 +232,4 @@ def _content(
             return png(drawing)
         case PictureFormat.SVG:
             return svg(drawing)
-
     return page(drawing.title, svg(drawing), columns, rows, source, drawn_at)

@@ -172,7 +172,7 @@ _SYSTEM = tuple(
     f.name for f in fields(SystemDescription) if f.name not in {"manifest", "device", "environment"}
 )
 DAMAGES = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, ConfigurationError)
-"""What reading a damaged document raises."""
+"""The exceptions that reading a damaged document raises."""
 _IDS_PER_DOCUMENT = 10_000
 _MOST_PARTS = 100_000_000
 _REMEDY = 'delete its document from the collection "evaluation" and evaluate again'

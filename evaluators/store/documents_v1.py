@@ -17,7 +17,7 @@ PART_IDS = "part_ids"
 COLLECTIONS = ("performance", "model_accuracy", "input_failure", "input_prediction", "span", "load_query")
 _PREFIX, _PRESENT_PREFIX = "inferscope.", "inferometer."
 _KINDS = {"batches": None, "load": "workload", "rate_search": "max_qps"}
-"""What ``load.options.kind`` was, by the present kind; evaluations of batches had no load."""
+"""The former ``load.options.kind`` by the present kind; evaluations of batches had no load."""
 _QUERIES_PER_DOCUMENT = 20_000
 
 

@@ -114,7 +114,7 @@ def share_score(name: str, hits: NDArray[np.bool_]) -> Score:
 
 
 def counted_score(name: str, hits: int, samples: int) -> Score:
-    """Returns the same for samples that are counted already."""
+    """Returns the share of the samples that are hits, as ``share_score``, from their numbers."""
     return Score(name, hits / samples if samples else None, wilson_interval(hits, samples))
 
 

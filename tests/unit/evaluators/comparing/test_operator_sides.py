@@ -65,7 +65,7 @@ def test_frameworks_of_one_side_alone_are_left_out() -> None:
     found = compared(a, [evaluation("b1", ADD)])
 
     assert verdicts(found) == {"add PyTorch": "same"}
-    assert "left out MXNet of A, which B has not" in found.notes
+    assert "left out MXNet of A, which B does not have" in found.notes
     assert found.conclusion == "no regression in 1 row; 1 the same"
 
 

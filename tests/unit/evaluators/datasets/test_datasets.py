@@ -249,6 +249,13 @@ class TestArchive:
         with pytest.raises(DatasetError, match=r"data\.zip: is no zip, or a damaged one"):
             open_path(path, "vision")
 
+    def test_a_zip_with_a_damaged_name_is_refused_as_a_zip(self, tmp_path: Path) -> None:
+        path = make_zip(tmp_path / "data.zip", {"é/a.png": b"x"})
+        path.write_bytes(path.read_bytes().replace("é".encode(), b"\xc3("))
+
+        with pytest.raises(DatasetError, match=r"data\.zip: is no zip, or a damaged one: .*utf-8"):
+            open_path(path, "vision")
+
     def test_an_entry_that_unpacks_to_more_than_an_image_is_refused(self, tmp_path: Path) -> None:
         path = make_zip(tmp_path / "data.zip", {"cat/bomb.png": b"x"})
         content = bytearray(path.read_bytes())
