@@ -81,7 +81,7 @@ def test_two_frameworks_are_compared_with_each_other() -> None:
 def test_frameworks_that_cannot_be_paired_are_refused() -> None:
     b = [evaluation("b1", ADD, framework="MXNet"), evaluation("b2", ADD, framework="ONNXRuntime")]
 
-    with pytest.raises(ConfigurationError, match="A has PyTorch and B MXNet and ONNXRuntime; compare what"):
+    with pytest.raises(ConfigurationError, match="A has PyTorch and B MXNet and ONNXRuntime; compare"):
         compared([evaluation("a", ADD)], b)
 
 
