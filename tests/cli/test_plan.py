@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -74,6 +75,20 @@ def test_cells_are_printed_as_they_run(agent, plan):
         "  agent predict dataset --model_name=DigitsCNN --framework_name=ONNXRuntime --num_file_parts=5 "
         "--batch_size=2"
     )
+
+
+@pytest.mark.parametrize("command", ["expand", "status", "watch"])
+def test_what_only_shows_a_plan_loads_nothing_that_measures(agent, plan, command):
+    code = (
+        "import sys\nfrom inferometer.client.cli.main import run\n"
+        f"run(['plan', '{command}', {str(plan)!r}])\n"
+        "print(*[name for name in ('numpy', 'PIL', 'psutil') if name in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert len(done.stdout.splitlines()) > 1
+    assert done.stdout.splitlines()[-1] == ""
 
 
 def test_an_extension_of_the_command_line_makes_cells(agent, plan):

@@ -13,6 +13,7 @@ from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Plan, Rerun
 from inferometer.evaluators.plans.running.folder import (
+    AGENTS,
     Ended,
     Journal,
     PlanFolder,
@@ -22,7 +23,7 @@ from inferometer.evaluators.plans.running.folder import (
     RunSpec,
     read_result,
 )
-from inferometer.evaluators.plans.running.places import AGENTS, Claim, LocalPlace, Place
+from inferometer.evaluators.plans.running.places import Claim, LocalPlace, Place
 from inferometer.manifests.errors import ConfigurationError, InferometerError
 
 MOST_LOSSES = 3

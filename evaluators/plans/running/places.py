@@ -16,11 +16,17 @@ from typing import Protocol
 from inferometer.evaluators.plans.cell_command import python_of
 from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.plan import Interpreter, SlurmOptions
-from inferometer.evaluators.plans.running.folder import Result, RunFolder, end_orphan, read_result
+from inferometer.evaluators.plans.running.folder import (
+    AGENTS,
+    SLURM,
+    Result,
+    RunFolder,
+    end_orphan,
+    read_result,
+)
 from inferometer.manifests.errors import AgentError, ConfigurationError, OutputError, one_line
 
 PROCESS = "inferometer.evaluators.plans.running.run_process"
-AGENTS = "agents"
 _ENDED = {
     "BOOT_FAIL",
     "CANCELLED",
@@ -250,7 +256,7 @@ class SlurmPlace:
     """
 
     options: SlurmOptions = field(default_factory=SlurmOptions)
-    name: str = "slurm"
+    name: str = SLURM
     survives: bool = True
     poll_s: float = 1.0
     _unanswered: int = 0
