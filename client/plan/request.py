@@ -151,7 +151,7 @@ def write_imported(path: Path, output: Path | None) -> None:
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, which no configuration is")
+            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, the limit of a configuration")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -130,9 +130,9 @@ def test_what_cannot_run_is_found_before_anything_starts(agent, plan, words, mes
     [
         ("name: a\n", "command: Field required"),
         ("name: a\ncommand: predict dataset\nvariable: {}\n", "variable: Extra inputs are not permitted"),
-        ("name: a\ncommand: serve\n", 'command "serve" is none for cells; '),
+        ("name: a\ncommand: serve\n", 'command "serve" cannot run in cells; '),
         ("name: a\ncommand: predict\n", "agent predict: no command is named"),
-        (f"{PLAN}constraints: ['${{batch_size}} > 4']\n", "no cell is left by exclude and the constraints"),
+        (f"{PLAN}constraints: ['${{batch_size}} > 4']\n", "exclude and the constraints leave no cell"),
         ("- a\n", "is no mapping with name, command, parameters and variables"),
         ("name: a/b\ncommand: predict dataset\n", "name: String should match"),
         (f"{PLAN}  cell.slurm: [--gres=gpu:1]\n", "cell.slurm: the plan has no section slurm"),

@@ -391,7 +391,7 @@ class KeptPlan:
 
     @property
     def is_typed(self) -> bool:
-        """Whether each part has the right type; a file may have any."""
+        """Whether each part has the right type, which a file does not ensure."""
         texts = (self.name, self.description, *(cell.id for cell in self.cells))
         values = (each for cell in self.cells for each in (cell.options, cell.parameters))
         typed = ((texts, str), ((self.repeat,), int), (values, dict))

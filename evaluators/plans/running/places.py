@@ -94,7 +94,7 @@ class Place(Protocol):
 
     @property
     def capacity(self) -> int:
-        """How many jobs the place accepts at once."""
+        """The number of jobs that the place accepts at once."""
         ...
 
     def start(self, folder: Path) -> str:
@@ -265,7 +265,7 @@ class SlurmPlace:
 
     @property
     def capacity(self) -> int:
-        """How many jobs may be queued at once."""
+        """The number of jobs that may be queued at once."""
         return self.options.capacity
 
     def start(self, folder: Path) -> str:
