@@ -370,7 +370,7 @@ class _Driver(Closeable):
     """NVIDIA's driver, and the GPUs that ``find`` gives; without any, ``error`` may say why."""
 
     def __init__(self, find: Callable[[], list[Any]] | None) -> None:
-        self.error: pynvml.NVMLError | None = None
+        self.error: Exception | None = None
         self._gpus: list[Any] = []
         self._open = False
         if find is None:
@@ -379,7 +379,7 @@ class _Driver(Closeable):
             pynvml.nvmlInit()
             self._open = True
             self._gpus = find()
-        except pynvml.NVMLError as error:
+        except (pynvml.NVMLError, ValueError) as error:  # ValueError: a name that is no text
             self.error = error
 
     def close(self) -> None:
@@ -405,9 +405,9 @@ class GpuReader(_Driver):
 
     def read(self) -> GpuCounters | None:
         """Reads the counters; None without a GPU."""
-        if not self._gpus:
+        gpu = next(iter(self._gpus), None)
+        if gpu is None:
             return None
-        [gpu] = self._gpus
         reasons = _told_by_driver(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
         return GpuCounters(
             clock_mhz=_told_by_driver(lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
