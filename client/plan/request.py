@@ -27,9 +27,9 @@ from inferometer.evaluators.plans.dlbs import import_dlbs
 from inferometer.evaluators.plans.dlbs_names import GivenNames
 from inferometer.evaluators.plans.plan import Plan, items_of, plan_of, read_plan
 from inferometer.evaluators.plans.running.folder import (
-    AGENTS,
+    AGENTS_PLACE,
     PLANS,
-    SLURM,
+    SLURM_PLACE,
     STATES,
     Ended,
     PlanFolder,
@@ -220,7 +220,7 @@ def watch_plan(invocation: Invocation, request: PlanRequest) -> int:
             shown[run.key] = line
         states = list(history.values())
         ended = all(each.result is not None and not each.job for each in states)
-        goes_on = is_driven or any(each.job.startswith(f"{SLURM}/") for each in states)
+        goes_on = is_driven or any(each.job.startswith(f"{SLURM_PLACE}/") for each in states)
         if ended or not goes_on:
             click.echo(f"runs        {counts_text(states)}")
             if not ended:
@@ -256,7 +256,7 @@ def _line(run: Run, history: RunHistory) -> str:
 def agent_text(job: str) -> str:
     """Returns the agent of a job as a suffix for the name of its run; empty for a job of another place."""
     place, _, where = job.partition("/")
-    return f"  (agent {where.rpartition('/')[0]})" if place == AGENTS else ""
+    return f"  (agent {where.rpartition('/')[0]})" if place == AGENTS_PLACE else ""
 
 
 def _monitored(monitor: Mapping[str, Any]) -> str:

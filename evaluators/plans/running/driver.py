@@ -13,7 +13,7 @@ from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Plan, Rerun
 from inferometer.evaluators.plans.running.folder import (
-    AGENTS,
+    AGENTS_PLACE,
     Ended,
     Journal,
     PlanFolder,
@@ -124,7 +124,7 @@ class Driver:
 
     def _check_places(self, jobs: Iterable[str]) -> None:
         """Raises an error if jobs of another place may still run; local jobs have ended with their driver."""
-        here = (self.place.name, LocalPlace.name, AGENTS)
+        here = (self.place.name, LocalPlace.name, AGENTS_PLACE)
         elsewhere = [job for job in jobs if job.partition("/")[0] not in here]
         if elsewhere:
             raise ConfigurationError(

@@ -27,7 +27,7 @@ from inferometer.manifests.errors import ConfigurationError, OutputError
 
 PLANS = "plans"
 """The folder of all plans in a data directory."""
-AGENTS, SLURM = "agents", "slurm"
+AGENTS_PLACE, SLURM_PLACE = "agents", "slurm"
 """The names of two places, with which the ids of their jobs begin."""
 IN_WORK, WAITING = "in work", "waiting"
 """The states of runs without a result: with a job, and without."""

@@ -17,8 +17,8 @@ from inferometer.evaluators.plans.cell_command import python_of
 from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.plan import Interpreter, SlurmOptions
 from inferometer.evaluators.plans.running.folder import (
-    AGENTS,
-    SLURM,
+    AGENTS_PLACE,
+    SLURM_PLACE,
     Result,
     RunFolder,
     end_orphan,
@@ -177,7 +177,7 @@ class AgentsPlace:
     hosts: Mapping[str, str]
     unreachable: Callable[[Result], bool]
     local: Place = field(default_factory=LocalPlace)
-    name: str = AGENTS
+    name: str = AGENTS_PLACE
     survives: bool = False
     poll_s: float = 0.05
     _claimed: dict[str, str] = field(default_factory=dict)
@@ -256,7 +256,7 @@ class SlurmPlace:
     """
 
     options: SlurmOptions = field(default_factory=SlurmOptions)
-    name: str = SLURM
+    name: str = SLURM_PLACE
     survives: bool = True
     poll_s: float = 1.0
     _unanswered: int = 0
