@@ -54,7 +54,7 @@ IMPORT_FAILURES = (
     TypeError,
     ValueError,
 )
-"""What an import raises; one that does not fit the installed framework raises the framework's errors."""
+"""The exceptions of an import; a module that does not fit the framework may raise the framework's."""
 _SHOWN_NAMES = 12
 _MOST, _HALF, _FEW = 0.6, 0.5, 0.4
 _MOST_CHARACTERS = 2000

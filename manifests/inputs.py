@@ -37,7 +37,7 @@ MAX_TENSOR_ELEMENTS = 2**28
 """The most elements of one input: 1 GiB of float32, far more than any model requires."""
 
 DYNAMIC_AXIS = -1
-"""What stands for a dynamic axis in the dimensions of a tensor."""
+"""The number that stands for a dynamic axis in the dimensions of a tensor."""
 
 
 def _size_of_axis(value: int) -> int:
@@ -193,7 +193,7 @@ class TextElementType(str, Enum):
 
 
 class Truncation(str, Enum):
-    """Which of two texts loses tokens where both together have too many; one text loses its last ones."""
+    """The text of a pair that loses tokens if both have too many; a single text loses its last ones."""
 
     LONGEST_FIRST = "longest_first"
     ONLY_SECOND = "only_second"

@@ -61,7 +61,7 @@ class BoxFormat(str, Enum):
 
 
 class BoxUnits(str, Enum):
-    """What the coordinates of boxes count."""
+    """The units of the coordinates of boxes."""
 
     PIXELS = "pixels"
     """Pixels of the model's input."""
@@ -70,7 +70,7 @@ class BoxUnits(str, Enum):
 
 
 class MaskFrame(str, Enum):
-    """What the masks of objects cover."""
+    """The area that the mask of an object covers."""
 
     BOX = "box"
     """The box of the object, as in Mask R-CNN."""
@@ -82,7 +82,7 @@ class Loss(str, Enum):
     """The loss that a model is trained with."""
 
     CROSS_ENTROPY = "cross_entropy"
-    """Of softmax over the classes, and the index of the right one."""
+    """The cross-entropy of softmax over the classes and the index of the right one."""
     CTC = "ctc"
     """Connectionist temporal classification over time steps; class 0 is the blank."""
 

@@ -355,7 +355,7 @@ class Architectures:
 
 
 BUILTIN_ARCHITECTURES = Architectures()
-"""Those of the program and of packages, without any user's files."""
+"""The architectures of the program and of packages, without any user's files."""
 
 
 def _files(directory: Path, framework: str) -> Iterator[Path]:

@@ -26,7 +26,7 @@ _CHUNK_BYTES = 1024 * 1024
 _MOST_HEADER_BYTES = 4 * 1024 * 1024
 _ENCRYPTED = 0x1
 _BOUNDED_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-"""Of the others, Python inflates all of a chunk at once, which may be 20 GB of 1 MiB."""
+"""The accepted compressions. With others, Python inflates a whole chunk at once: 20 GB from 1 MiB."""
 _DAMAGED = (
     zipfile.BadZipFile,
     tarfile.TarError,

@@ -157,7 +157,7 @@ _LARGEST_SIZE = 2**31
 _SHOWN_FILES = 3
 
 _Place = tuple[int, int]
-"""Where a message begins and ends."""
+"""The positions at which a message begins and ends."""
 
 
 def read_onnx_signature(graph: Path) -> ModelSignature:

@@ -90,7 +90,7 @@ class Reach(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long each connection, each wait for more data, and the whole with its redirects may take."""
+    """The time limits of each connection, of each wait for more data, and of the whole with its redirects."""
 
     connect_s: float
     read_s: float

@@ -1,4 +1,4 @@
-"""Whether the C library's allocator keeps freed memory, which can change a latency several times over."""
+"""The C library's allocator: whether it keeps freed memory, which can multiply or divide a latency."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Allocator(str, Enum):
     """The policies, by the names of the command line."""
 
     DEFAULT = "default"
-    """As the C library does it. In glibc, a block above 32 MiB goes back to the system when it is freed, and
-    the next one is paged in anew; smaller ones are kept or not by what was freed before."""
+    """The default of the C library. In glibc, a block above 32 MiB goes back to the system when it is freed,
+    and the next one is paged in anew; whether smaller ones are kept depends on what was freed before."""
     KEEP = "keep"
-    """What is freed stays in the process, as long as a block has less than 2 GiB."""
+    """Freed blocks stay in the process, if they have less than 2 GiB."""
 
 
 def use_allocator(policy: Allocator) -> None:

@@ -1,4 +1,4 @@
-"""What disturbs a measurement on this machine: other processes, clocks, heat, and what GPUs do.
+"""Disturbances of a measurement on this machine: other processes, clocks, heat, and the load of GPUs.
 
 Counters only grow: two readings give what happened between, and a reading takes about a millisecond. What
 a system or NVIDIA's driver does not tell is None. ``ConditionSampler`` is a thread that looks now and
@@ -55,7 +55,7 @@ class ProcessorTimes:
 
 @dataclass(frozen=True, slots=True)
 class GpuCounters:
-    """What one GPU's driver tells.
+    """The counters that the driver of one GPU reports.
 
     Attributes:
         clock_mhz: The clock of the multiprocessors now.
@@ -190,7 +190,7 @@ def read_frequencies_mhz(sys: Path = SYS, most: int = 8) -> list[float]:
 
 
 def _optional(read: Callable[..., _Read], *given: object) -> _Read | None:
-    """What a system tells, or None where it has no such file, or another content than Linux's."""
+    """Returns a value of the system, or None where it has no such file, or one that differs from Linux's."""
     with suppress(OSError, ValueError, IndexError, KeyError, ImportError):
         return read(*given)
     return None
@@ -222,12 +222,12 @@ def _faults() -> tuple[int, int, int]:
 
 
 def _waited_s(proc: Path) -> float:
-    """Of each thread, the second number: the time it was ready and waited (Linux's sched-stats.rst)."""
+    """The time that all threads were ready and waited, each one's second number (Linux's sched-stats.rst)."""
     threads = list((proc / "self/task").iterdir())
     waits = (_optional(_number, each / "schedstat", 1) for each in threads)
     known = [wait for wait in waits if wait is not None]  # a thread may end meanwhile
     if not known:
-        raise ValueError("no thread tells")
+        raise ValueError("no thread reports its waits")
     return sum(known) / _NS_PER_S
 
 
@@ -297,7 +297,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a sampler saw, in order, and the CPU time of its thread in seconds."""
+    """The samples of a sampler, in order, and the CPU time of its thread in seconds."""
 
     looks: tuple[Sample, ...] = ()
     cpu_s: float = 0.0
@@ -370,7 +370,7 @@ class _Driver(Closeable):
     """NVIDIA's driver, and the GPUs that ``find`` gives; without any, ``error`` may say why."""
 
     def __init__(self, find: Callable[[], list[Any]] | None) -> None:
-        self.error: pynvml.NVMLError | None = None
+        self.error: Exception | None = None
         self._gpus: list[Any] = []
         self._open = False
         if find is None:
@@ -379,7 +379,7 @@ class _Driver(Closeable):
             pynvml.nvmlInit()
             self._open = True
             self._gpus = find()
-        except pynvml.NVMLError as error:
+        except (pynvml.NVMLError, ValueError) as error:  # ValueError: a name that is no text
             self.error = error
 
     def close(self) -> None:
@@ -405,9 +405,9 @@ class GpuReader(_Driver):
 
     def read(self) -> GpuCounters | None:
         """Reads the counters; None without a GPU."""
-        if not self._gpus:
+        gpu = next(iter(self._gpus), None)
+        if gpu is None:
             return None
-        [gpu] = self._gpus
         reasons = _told_by_driver(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
         return GpuCounters(
             clock_mhz=_told_by_driver(lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
@@ -449,7 +449,7 @@ class GpuUseReader(_Driver):
 
 
 def _told_by_driver(read: Callable[[], _Told]) -> _Told | None:
-    """What a driver tells, or None where it does not."""
+    """Returns a value that the driver reports, or None where it does not."""
     try:
         return read()
     except (pynvml.NVMLError, AttributeError, IndexError, ValueError):

@@ -223,7 +223,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class FrameworkDetails:
-    """What a framework tells of itself, as plain text; what it does not tell is left out.
+    """The properties that a framework reports of itself, as plain text; others are left out.
 
     Attributes:
         libraries: The versions of the libraries that compute for it, by name: ``CUDA runtime``, ``cuDNN``,

@@ -30,7 +30,7 @@ _IMAGE_AXES = 4
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a caller specifies for a model without a manifest.
+    """The properties that a caller specifies for a model without a manifest.
 
     Attributes:
         shape: The shape of one input, without the batch; None leaves it to the model.
@@ -182,7 +182,7 @@ def _input(
     shape = f"{element_type} ({', '.join(map(str, ('batch', *dimensions)))})"
     if wanted.images and image is None and not wanted.tensors:
         raise ConfigurationError(
-            f"{where}: input {found.name}, {shape}, does not tell how an image becomes a tensor; agent "
+            f"{where}: input {found.name}, {shape}, does not say how an image becomes a tensor; agent "
             "manifest init writes a manifest to complete"
         )
     fixed = found.shape[0] if found.shape else None

@@ -89,10 +89,7 @@ _NO_TURN = nullcontext()
 
 
 def inputs_of_examples(
-    model: str,
-    examples: Sequence[InputSignature],
-    float_type: str = "float32",
-    arguments: Sequence[str] = (),
+    model: str, examples: Sequence[InputSignature], float_type: str = "float32", arguments: Sequence[str] = ()
 ) -> tuple[InputSignature, ...]:
     """Returns the inputs of a model in memory that does not state them, from examples.
 
@@ -106,7 +103,7 @@ def inputs_of_examples(
         ConfigurationError: There are no examples.
     """
     if not examples:
-        raise ConfigurationError(f"{model} does not tell its input; give inputs, an array of samples")
+        raise ConfigurationError(f"{model} does not describe its input; give inputs, an array of samples")
     inputs = []
     for place, example in enumerate(examples):
         element_type = example.element_type or float_type
@@ -132,7 +129,7 @@ class Predictor(Closeable):
     """
 
     precisions: ClassVar[frozenset[Precision]] = frozenset({Precision.FLOAT32})
-    """What it can cast a model in code to; a class that casts nothing leaves this as it is."""
+    """The precisions to which it can cast a model in code; a class that casts nothing keeps the default."""
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         self.manifest = manifest
@@ -150,7 +147,7 @@ class Predictor(Closeable):
             ArtifactError: It is not a model's file, or this framework cannot determine its inputs, which is
                 the default.
         """
-        raise ArtifactError(f"{path}: its framework does not tell a model's inputs; write a manifest")
+        raise ArtifactError(f"{path}: its framework does not describe a model's inputs; write a manifest")
 
     @classmethod
     def signature_of_object(cls, model: object, examples: Sequence[InputSignature]) -> ModelSignature:
@@ -409,7 +406,7 @@ CODE_FAILURES = (
     TypeError,
     ValueError,
 )
-"""What a framework and the code of an architecture raise for invalid files and batches."""
+"""The exceptions of a framework, and of the code of an architecture, for invalid files and batches."""
 # Only the message identifies these errors: frameworks use one class of exception for many things.
 _OUT_OF_MEMORY = re.compile(
     r"out of memory"  # CUDA, and with it PyTorch and MXNet

@@ -30,10 +30,7 @@ class Gate:
     """
 
     def __init__(
-        self,
-        overlap: bool,
-        timeout_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, overlap: bool, timeout_s: float | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.overlap = overlap
         self._timeout_s = timeout_s

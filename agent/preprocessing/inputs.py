@@ -70,7 +70,7 @@ class TokenizedText:
 
 
 Origin: TypeAlias = ImageGeometry | TokenizedText
-"""What is known of one input beside its tensor."""
+"""The geometry or the text behind one input, which its tensor does not hold."""
 
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]

@@ -167,7 +167,7 @@ def check_text(text: str) -> NDArray[Any]:
 
 
 def input_bytes(tensors: Iterable[TensorSpec]) -> int:
-    """Returns the size of a model's tensors for one input in bytes, without importing a decoder.
+    """Returns the size of a model's tensors for one input in bytes.
 
     Dynamic axes count with their size in synthetic inputs.
     """

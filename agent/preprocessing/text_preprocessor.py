@@ -124,8 +124,7 @@ def _opened(parameters: TextParameters, path: Path) -> Tokenizer:
         return _word_pieces(path, text, lower_case=parameters.lower_case is not False)
     if parameters.lower_case is not None:
         raise ArtifactError(
-            f"{path}: says itself whether texts are brought to lower case; leave out lower_case, which is "
-            "for a vocab.txt"
+            f"{path}: defines whether texts become lower case; leave out lower_case, which is for a vocab.txt"
         )
     try:
         return Tokenizer.from_str(text)

@@ -23,7 +23,7 @@ from inferometer.manifests.schema import ModelOutput
 
 _MOST_CLASSES = 65536
 _BLOCK_ELEMENTS = 2**22
-"""How many scores are interpolated at once: 16 MiB."""
+"""The number of scores that are interpolated at once: 16 MiB."""
 
 
 class SemanticSegmentation(TaskPostprocessor):

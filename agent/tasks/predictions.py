@@ -301,7 +301,7 @@ def _total(counts: NDArray[np.int64]) -> int:
 
 
 Outputs: TypeAlias = Predictions | RawOutputs
-"""What postprocessing makes of a model's outputs."""
+"""The result of postprocessing a model's outputs."""
 
 
 _BITS = 5

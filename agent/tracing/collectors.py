@@ -165,7 +165,7 @@ def _check_http_answer(response: Response) -> None:
         try:
             answer = ExportTraceServiceResponse.FromString(response.content)
         except DecodeError as error:
-            raise DeliveryError(f"{status_of(response)} with what is no answer of OTLP") from error
+            raise DeliveryError(f"{status_of(response)} with an invalid answer of OTLP") from error
         _check_taken(answer)
 
 

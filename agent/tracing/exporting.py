@@ -35,7 +35,7 @@ _ALLOWED = (
     "zipkin://HOST[:PORT]"
 )
 TRACE_ID_MARK = "{trace_id}"
-"""Where a template of links has the id of the trace."""
+"""The placeholder for the id of the trace in a template of links."""
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
 _MAX_PORT = 65_535

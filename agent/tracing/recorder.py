@@ -465,8 +465,8 @@ class Profiler(ABC):
     def remove_folder(self) -> None:
         """Removes the temporary folder, if there is one."""
         if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+            folder, self._folder = self._folder, None
+            folder.cleanup()
 
     def note_missing_device_calls(self, recorder: SpanRecorder, framework: str) -> None:
         """Notes that a framework's profiler records no device calls, if the level includes them."""

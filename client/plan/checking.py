@@ -209,11 +209,11 @@ _EXCLUDED = {
 
 
 _DEVICE = "device"
-"""The parameter that decides alone where a cell gives it."""
+"""The parameter that decides alone if a cell has it."""
 _DEVICES = {_DEVICE, "gpu", "num_gpus", "gpus"}
 """The parameters of commands that may ask for a GPU."""
 _NO_GPU = (False, 0, (), "cpu")
-"""What they are where they do not."""
+"""The values of these parameters that ask for none."""
 
 
 def _missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
@@ -304,9 +304,9 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
     """
     command = request.plan.command.split()[0]
     if command not in _RUN:
-        raise ConfigurationError(f'command "{command}" is none for cells; {suggestion(command, _RUN)}')
+        raise ConfigurationError(f'command "{command}" cannot run in cells; {suggestion(command, _RUN)}')
     if not request.cells:
-        raise ConfigurationError(f"{request.path}: no cell is left by exclude and the constraints")
+        raise ConfigurationError(f"{request.path}: exclude and the constraints leave no cell")
     problems: Counter[str] = Counter()
     proven: set[str] = set()  # options are checked independently, so a value is valid in every cell
     for cell in request.cells:

@@ -114,8 +114,7 @@ def check(file: Path, agents: tuple[str, ...], **given: Any) -> None:
 @_given_options
 def expand(file: Path, **given: Any) -> None:
     """Print the id and the command line of each cell of a plan, in the order of its variables."""
-    from inferometer.client.plan.request import read_request
-    from inferometer.client.plan.running import expanded_lines
+    from inferometer.client.plan.request import expanded_lines, read_request
 
     for line in expanded_lines(read_request(file, **given)):
         click.echo(line)
@@ -168,8 +167,7 @@ def resume(file: Path, agents: tuple[str, ...], rerun: str | None, **given: Any)
 @boolean("--all", "everything", help="Also the runs that are complete.")
 def status(file: Path, everything: bool, **given: Any) -> None:
     """Show how many runs of a plan ended in which way, and why those that are not complete did."""
-    from inferometer.client.plan.request import read_request
-    from inferometer.client.plan.running import status_lines
+    from inferometer.client.plan.request import read_request, status_lines
 
     for line in status_lines(current_invocation(), read_request(file, **given), everything):
         click.echo(line)
@@ -202,8 +200,7 @@ def watch(file: Path, **given: Any) -> None:
     It shows what a driver in another terminal has done, and jobs of a cluster also without one. It starts
     nothing; where runs wait and nobody goes on, the exit code is 1.
     """
-    from inferometer.client.plan.request import read_request
-    from inferometer.client.plan.running import watch_plan
+    from inferometer.client.plan.request import read_request, watch_plan
 
     found = watch_plan(current_invocation(), read_request(file, **given))
     click.get_current_context().exit(found)

@@ -1,14 +1,16 @@
-"""The request of ``agent plan``: from its options, with a cluster's profile, or converted from DLBS.
+"""The plan that ``agent plan`` is given: from its options, or converted from DLBS; and the state of its runs.
 
-``import-dlbs`` converts a DLBS configuration to a plan. A profile of the configuration file applies to
-the jobs of a plan.
+A profile of the configuration file applies to the jobs of a plan. This module loads nothing that measures.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,12 +21,22 @@ import yaml
 
 from inferometer.client.api.clusters import options_of, profile_of, setup_of
 from inferometer.client.api.invocation import Invocation
-from inferometer.client.cli.output import say
+from inferometer.client.cli.output import NO_DRIVER, SUCCESS, say
 from inferometer.evaluators.plans.cells import Cell, Run, cells_of, runs_of
 from inferometer.evaluators.plans.dlbs import import_dlbs
 from inferometer.evaluators.plans.dlbs_names import GivenNames
 from inferometer.evaluators.plans.plan import Plan, items_of, plan_of, read_plan
-from inferometer.evaluators.plans.running.folder import PLANS, PlanFolder
+from inferometer.evaluators.plans.running.folder import (
+    AGENTS_PLACE,
+    PLANS,
+    SLURM_PLACE,
+    STATES,
+    Ended,
+    PlanFolder,
+    RunHistory,
+    read_history,
+    read_result,
+)
 from inferometer.manifests.errors import ConfigurationError, OutputError
 from inferometer.manifests.loader import parse_yaml
 
@@ -139,7 +151,7 @@ def write_imported(path: Path, output: Path | None) -> None:
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, which no configuration is")
+            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, the limit of a configuration")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -158,3 +170,109 @@ def write_imported(path: Path, output: Path | None) -> None:
             raise OutputError(f"{output}: cannot be written: {error.strerror or error}") from error
     for line in found.without_equal:
         say(f"no equal    {line}")
+
+
+_LOOK_S = 0.5
+_BYTES_PER_MIB = 1024**2
+
+
+def plan_text(request: PlanRequest, folder: PlanFolder) -> str:
+    """Returns a one-line description of a plan."""
+    counts = f"{len(request.cells)} cells, {len(request.runs)} runs"
+    return f"plan        {request.plan.name}: {counts}, in {folder.path}"
+
+
+def expanded_lines(request: PlanRequest) -> Iterator[str]:
+    """Yields each cell as its id and its command line."""
+    for cell in request.cells:
+        yield f"{cell.id}  {shlex.join(('agent', *cell.argv))}"
+
+
+def status_lines(invocation: Invocation, request: PlanRequest, everything: bool) -> Iterator[str]:
+    """Yields the number of runs in each state, and each incomplete run with its reason."""
+    folder = folder_of(invocation, request)
+    history = _history(folder, request)
+    states = [(run, history[run.key]) for run in request.runs]
+    yield plan_text(request, folder)
+    yield f"runs        {counts_text([each for _, each in states])}"
+    for run, each in states:
+        fine = each.result is not None and each.result.ended is Ended.COMPLETE and not each.losses
+        if (everything or not fine) and (line := _line(run, each)):
+            yield line
+
+
+def watch_plan(invocation: Invocation, request: PlanRequest) -> int:
+    """Prints each state change of a run until all runs have a result, and returns the exit code.
+
+    Cluster jobs continue without a driver: their results are shown even before they are in a journal.
+    Returns 1 if runs are waiting and neither a driver nor a job is left to continue.
+    """
+    folder = folder_of(invocation, request)
+    click.echo(plan_text(request, folder))
+    shown: dict[str, str] = {}
+    while True:
+        is_driven = folder.is_driven  # first: what a driver did before it ended is in the journal then
+        history = _history(folder, request)
+        for run in request.runs:
+            line = _line(run, history[run.key])
+            if line and shown.get(run.key) != line:
+                click.echo(line)
+            shown[run.key] = line
+        states = list(history.values())
+        ended = all(each.result is not None and not each.job for each in states)
+        goes_on = is_driven or any(each.job.startswith(f"{SLURM_PLACE}/") for each in states)
+        if ended or not goes_on:
+            click.echo(f"runs        {counts_text(states)}")
+            if not ended:
+                say(f"no driver runs the plan: agent plan resume {request.path} goes on")
+            return SUCCESS if ended else NO_DRIVER
+        time.sleep(_LOOK_S)
+
+
+def _history(folder: PlanFolder, request: PlanRequest) -> dict[str, RunHistory]:
+    """Returns the history of each run, including results that no driver has collected yet."""
+    history = read_history(folder.path)
+    found = {run.key: history.get(run.key, RunHistory()) for run in request.runs}
+    for run in request.runs:
+        known = found[run.key]
+        if known.job and (result := read_result(folder.run(run).result)) is not None:
+            found[run.key] = replace(known, job="", result=result)
+    return found
+
+
+def _line(run: Run, history: RunHistory) -> str:
+    """Returns the line about a run; empty if there is nothing to report."""
+    losses = "".join(f"; before: {reason}" for reason in history.losses)
+    on = agent_text(history.last_job)
+    if history.job:
+        return f"in work     {run.key}  {run.cell.name}  (job {history.job}){losses}"
+    if history.result is None:
+        return ""
+    reason = f": {history.result.reason}" if history.result.reason else ""
+    seen = f"  ({told})" if (told := _monitored(history.result.monitor or {})) else ""
+    return f"{history.result.ended.value:<11} {run.key}  {run.cell.name}{on}{seen}{reason}{losses}"
+
+
+def agent_text(job: str) -> str:
+    """Returns the agent of a job as a suffix for the name of its run; empty for a job of another place."""
+    place, _, where = job.partition("/")
+    return f"  (agent {where.rpartition('/')[0]})" if place == AGENTS_PLACE else ""
+
+
+def _monitored(monitor: Mapping[str, Any]) -> str:
+    """Summarizes a monitor's values: ``CPU 187 %, at most 512 MiB, GPU 0 93 %``; empty without values."""
+    told = []
+    if load := monitor.get("cpu_percent"):
+        told.append(f"CPU {load['mean']:.0f} %")
+    if memory := monitor.get("resident_bytes"):
+        told.append(f"at most {memory['max'] / _BYTES_PER_MIB:,.0f} MiB")
+    for number, gpu in enumerate(monitor.get("gpus", ())):
+        if use := gpu.get("utilization_percent"):
+            told.append(f"GPU {number} {use['mean']:.0f} %")
+    return ", ".join(told)
+
+
+def counts_text(states: list[RunHistory]) -> str:
+    """Returns the number of runs in each state: ``24: 12 complete, 1 failed, 11 waiting``."""
+    counts = Counter(each.state for each in states)
+    return f"{len(states)}: " + ", ".join(f"{counts[name]} {name}" for name in STATES if counts[name])

@@ -40,10 +40,7 @@ PUBLISHED = (
         name="cifar10",
         base_url="https://www.cs.toronto.edu/~kriz",
         files={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
-        paths={
-            "training": "cifar-10-binary.tar.gz",
-            "validation": "cifar-10-binary.tar.gz/test_batch.bin",
-        },
+        paths={"training": "cifar-10-binary.tar.gz", "validation": "cifar-10-binary.tar.gz/test_batch.bin"},
         size_bytes=170_052_171,
         license="none stated; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
     ),

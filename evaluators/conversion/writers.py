@@ -189,7 +189,7 @@ def added(checksum: int, digest: int) -> int:
 
 
 State = Mapping[str, int]
-"""Where a writer is, after ``flush``."""
+"""The state of a writer after ``flush``."""
 
 
 class DatasetWriter(Closeable):
@@ -335,7 +335,7 @@ class FolderWriter(DatasetWriter):
         os.sync()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no file stays open."""
 
 
 class ArrayWriter(DatasetWriter):

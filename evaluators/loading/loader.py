@@ -469,7 +469,7 @@ class SyntheticLoader(Loader):
         except MemoryError as error:
             raise ConfigurationError(
                 f"a batch of {size} inputs takes {size * input_bytes(parameters.tensors)} bytes, which "
-                "cannot be had; use a smaller batch_size"
+                "are not available; use a smaller batch_size"
             ) from error
         shape = (drawn * size,) if label_length is None else (drawn * size, label_length)
         labels = random_state([*seed, 1]).randint(lowest, classes, shape).astype(np.int64)

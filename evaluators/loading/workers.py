@@ -199,8 +199,8 @@ def _row_shape(parameters: InputParameters) -> tuple[int, ...]:
 def _no_memory(size: int, error: Exception) -> ConfigurationError:
     """Returns the error for buffers of so many bytes."""
     return ConfigurationError(
-        f"the batches of the loader take {size} bytes, which cannot be had: {one_line(error)}; use a smaller "
-        "batch_size or prefetch"
+        f"the batches of the loader take {size} bytes, which are not available: {one_line(error)}; use a "
+        "smaller batch_size or prefetch"
     )
 
 

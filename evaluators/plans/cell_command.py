@@ -1,4 +1,4 @@
-"""How a cell starts, in an interpreter or a container, and whether this machine meets its requirements.
+"""The command of a cell, in an interpreter or a container, and whether this machine can run it.
 
 ``cell.software`` names one of the plan's interpreters and containers, ``cell.container`` an image for
 Docker. ``cell.env.NAME`` adds a variable, ``cell.launcher`` adds words before the program, and
@@ -168,10 +168,10 @@ def _cores_of(cell: Cell, *, here: bool = True) -> str:
 _ANSWER_S = 60.0
 AGENT = "agent"
 _LIMIT_S = 120.0
-"""How long an interpreter may take to import the frameworks."""
+"""The longest time for an interpreter to import the frameworks."""
 _PINNING = "taskset"
 _WITHOUT_FOLDER = "import sys; sys.path[0] or sys.path.pop(0); "
-"""The working folder, which may hold another build of this program, is none that modules come from."""
+"""Keeps modules from being imported from the working folder, which may hold another build of the program."""
 _MAIN = f"{_WITHOUT_FOLDER}from inferometer.client.cli.main import main; main()"
 _ASKED = f"""{_WITHOUT_FOLDER}
 import json

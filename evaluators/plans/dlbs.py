@@ -30,7 +30,7 @@ from inferometer.manifests.errors import ConfigurationError
 _SECTIONS = {"parameters": dict, "variables": dict, "extensions": list}
 _OF_EXTENSION = {"condition": dict, "parameters": dict, "cases": list}
 _ALSO_FRAMEWORK = ("exp.framework_id", names.FAMILY, "exp.framework_title")
-"""What tells the framework of a configuration without ``exp.framework``, the most exact first."""
+"""The parameters that name the framework in place of ``exp.framework``, the most exact first."""
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 _NESTED = re.compile(r"\$\{[^{}]*\$\{")
 _OF_FRAMEWORK = re.compile(rf"\$\{{\$\{{({re.escape(names.FRAMEWORK)}(?:_family)?)\}}\.([^${{}}]+)\}}")
@@ -96,7 +96,7 @@ def _parsed(text: str) -> dict[str, Any]:
             raise _refused(f"extensions.{number}: is not an object")
         _complete(extension, _OF_EXTENSION, f"extensions.{number}.")
         if not all(isinstance(case, dict) for case in extension["cases"]):
-            raise _refused(f"extensions.{number}.cases: has what is not an object")
+            raise _refused(f"extensions.{number}.cases: has an item that is not an object")
     variables = content["variables"].items()
     return {**content, "variables": {name: items_of(values) for name, values in variables}}
 

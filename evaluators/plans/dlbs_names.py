@@ -19,7 +19,7 @@ FOREIGN = (
     *("tensorflow", "tensorrt", "nvcnn", "nvtfcnn", "openvino"),
     *("caffe", "caffe2", "bvlc_caffe", "nvidia_caffe", "intel_caffe"),
 )
-"""Those that it does not support."""
+"""The frameworks of DLBS that this program does not support."""
 FRAMEWORK, FAMILY, PHASE = "exp.framework", "exp.framework_family", "exp.phase"
 STATUS, TRIAL, DOCKER = "exp.status", "exp.trial", "exp.docker"
 VAR_ORDER, RERUN = "sys.plan_builder.var_order", "exp.rerun"
@@ -35,7 +35,7 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "exp.dtype": ("float|float32|float16", "dtype takes float, float32, float16 and bfloat16"),
     "exp.gpus": ("[^:]*", "a replica has one GPU here; separate them with commas"),
 }
-"""What values match that have an equal, of the parameters where some have none, and why those have none."""
+"""The pattern of the values of a parameter that have an equal here, and why the others have none."""
 
 
 class Name(NamedTuple):

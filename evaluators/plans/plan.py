@@ -137,12 +137,12 @@ Software: TypeAlias = Annotated[
     Annotated[Interpreter, Tag("<interpreter>")] | Annotated[ContainerSoftware, Tag("<container>")],
     Discriminator(_kind),
 ]
-"""What a cell runs in. The tags are in no name that a plan can have, so that messages leave them out."""
+"""The software that a cell runs in. No name in a plan has the tags, so that messages can leave them out."""
 
 
 Scalar: TypeAlias = bool | int | float | str | None
 Value: TypeAlias = Scalar | list[Scalar]
-"""What a parameter may be; a list gives an option several values."""
+"""The value of a parameter; a list gives an option several values."""
 
 
 def items_of(value: Any) -> list[Any]:
@@ -152,7 +152,7 @@ def items_of(value: Any) -> list[Any]:
 
 _KINDS = {"Parameter", "bool", "int", "float", "str", "none"}
 PLAN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""What the name of a plan fits, and so that of its folder."""
+"""The pattern of the name of a plan, which is also that of its folder."""
 _MOST_BYTES = 16 * 1024 * 1024
 
 
@@ -297,7 +297,7 @@ def read_plan(path: Path) -> Plan:
         if not path.is_file():  # reading a pipe or a device may never end
             raise ConfigurationError(f"{path}: there is no such file")
         if path.stat().st_size > _MOST_BYTES:
-            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, which no plan is")
+            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, the limit of a plan")
         content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error

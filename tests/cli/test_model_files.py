@@ -124,7 +124,7 @@ def test_images_are_preprocessed_where_the_shape_tells_how(predict, files, tmp_p
     flat = save_onnx(tmp_path / "flat.onnx", ("batch", 7))
     wrong = predict(flat, f"--dataset_path={images.parent}")
     assert wrong.code != 0
-    assert "does not tell how an image becomes a tensor; agent manifest init" in wrong.error
+    assert "does not say how an image becomes a tensor; agent manifest init" in wrong.error
     np.savez(tmp_path / "flat.npz", inputs=np.zeros((8, 7), np.float32))
     right = predict(flat, f"--dataset_path={tmp_path / 'flat.npz'}", "--batch_size=4", "--publish=false")
     assert (right.code, right.figure("failures")) == (0, "0")

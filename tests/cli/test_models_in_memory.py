@@ -174,7 +174,7 @@ def without_values() -> object:
 @pytest.mark.parametrize(
     ("make_model", "given", "said"),
     [
-        (TinyNet, {}, "TinyNet does not tell its input; give inputs"),
+        (TinyNet, {}, "TinyNet does not describe its input; give inputs"),
         (
             without_values,
             {"inputs": SAMPLES},

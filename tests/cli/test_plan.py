@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -76,6 +77,20 @@ def test_cells_are_printed_as_they_run(agent, plan):
     )
 
 
+@pytest.mark.parametrize("command", ["expand", "status", "watch"])
+def test_what_only_shows_a_plan_loads_nothing_that_measures(agent, plan, command):
+    code = (
+        "import sys\nfrom inferometer.client.cli.main import run\n"
+        f"run(['plan', '{command}', {str(plan)!r}])\n"
+        "print(*[name for name in ('numpy', 'PIL', 'psutil') if name in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert len(done.stdout.splitlines()) > 1
+    assert done.stdout.splitlines()[-1] == ""
+
+
 def test_an_extension_of_the_command_line_makes_cells(agent, plan):
     extension = "{condition: {batch_size: 4}, cases: [{seed: 1}, {seed: 2}]}"
     answer = agent("plan", "expand", plan, "-E", extension)
@@ -115,9 +130,9 @@ def test_what_cannot_run_is_found_before_anything_starts(agent, plan, words, mes
     [
         ("name: a\n", "command: Field required"),
         ("name: a\ncommand: predict dataset\nvariable: {}\n", "variable: Extra inputs are not permitted"),
-        ("name: a\ncommand: serve\n", 'command "serve" is none for cells; '),
+        ("name: a\ncommand: serve\n", 'command "serve" cannot run in cells; '),
         ("name: a\ncommand: predict\n", "agent predict: no command is named"),
-        (f"{PLAN}constraints: ['${{batch_size}} > 4']\n", "no cell is left by exclude and the constraints"),
+        (f"{PLAN}constraints: ['${{batch_size}} > 4']\n", "exclude and the constraints leave no cell"),
         ("- a\n", "is no mapping with name, command, parameters and variables"),
         ("name: a/b\ncommand: predict dataset\n", "name: String should match"),
         (f"{PLAN}  cell.slurm: [--gres=gpu:1]\n", "cell.slurm: the plan has no section slurm"),

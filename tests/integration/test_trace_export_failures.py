@@ -167,7 +167,7 @@ def test_what_an_http_server_cannot_take_now_is_sent_again(scheme: str) -> None:
             (200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>"),
             "what listens there is no collector",
         ),
-        ((200, {"Content-Type": "application/x-protobuf"}, b"\xff"), "what is no answer of OTLP"),
+        ((200, {"Content-Type": "application/x-protobuf"}, b"\xff"), "an invalid answer of OTLP"),
     ],
     ids=["redirect", "web page", "garbage"],
 )

@@ -31,12 +31,7 @@ class DeepSpeech2(nn.Module):
         # each convolution halves the frequencies, rounding up
         frequencies = -(-_FREQUENCIES // 4)
         self.rnn = nn.RNN(
-            32 * frequencies,
-            _HIDDEN,
-            num_layers=3,
-            nonlinearity="relu",
-            batch_first=True,
-            bidirectional=True,
+            32 * frequencies, _HIDDEN, num_layers=3, nonlinearity="relu", batch_first=True, bidirectional=True
         )
         self.fc = nn.Linear(2 * _HIDDEN, classes)
         initialize(self)

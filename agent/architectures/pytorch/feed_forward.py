@@ -36,7 +36,7 @@ def undefined(build: Callable[[], Any]) -> torch.nn.Module:
 
 
 _CLASSIFIER_DEVIATION = 0.01
-"""That of the fully connected layers of VGG (arXiv 1409.1556), as in torchvision, and of OverFeat."""
+"""The deviation of the fully connected layers of VGG (arXiv 1409.1556), as in torchvision, and OverFeat."""
 
 
 def initialize(network: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Whether a GPU pays off: its rate compared with those of numbers of CPU cores."""
+"""Advice on whether a GPU pays off: its rate compared with those of numbers of CPU cores."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class DeviceGroup:
 
     @property
     def even(self) -> Figure:
-        """How many cores match the GPU's rate, if each works at the highest rate per core that was measured.
+        """The cores that match the GPU's rate, if each works at the highest rate per core that was measured.
 
         As a rule, the rate per core falls as cores are added, so that fewer cores than this do not reach the
         rate.

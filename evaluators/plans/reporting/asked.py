@@ -52,10 +52,10 @@ _FRONT = Column("front", "front", stays=True)
 
 
 class Certainty(str, Enum):
-    """How certain it is that a condition holds, for a figure whose value meets it."""
+    """The certainty that a condition holds, for a figure whose value meets it."""
 
     CERTAIN = "certain"
-    """It holds in the whole interval, or it is on no figure."""
+    """The condition holds in the whole interval, or concerns no figure."""
     UNKNOWN = "unknown"
     """The figure has no interval."""
     UNCERTAIN = "uncertain"

@@ -36,10 +36,10 @@ CASE = (
     *("model_name", "model_version", "framework_name", "batch_size", "using_gpu", "weights", "precision"),
     *("operator", "form", "mode", "inputs", "parameters", "dtype", "api", "cache"),
 )
-"""What tells the rows of one run apart, of those columns that a report has."""
+"""The columns that tell the rows of one run apart, if a report has them."""
 _UNTOLD = {"id", "created_at", "conditions", "verdict", "status"}
 ENDS = ("_low", "_high")
-"""What the columns of the ends of an interval add to the key of their figure."""
+"""The suffixes of the columns of an interval, after the key of their figure."""
 _DESCRIBING = {column.key for column in EVALUATION_COLUMNS}
 _RUN_COLUMNS = (
     Column("run_s", "the whole run (s)", decimals=2),

@@ -127,7 +127,7 @@ def _listed(value: Value) -> float | None:
 
 
 class Scaling(str, Enum):
-    """What stays constant as the number of workers grows.
+    """The amount of work that stays constant as the number of workers grows.
 
     ``WEAK``: the work of each worker, so that efficiency is t1 / tN. ``STRONG``: the work of all, so that
     efficiency is t1 / (N · tN). A rate counts the work of all, so that efficiency is rN / (N · r1) in both.

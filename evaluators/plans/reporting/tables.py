@@ -204,7 +204,7 @@ def _groups(points: Sequence[Point]) -> Mapping[str, Sequence[Point]]:
 
 
 DOUBTS = Column("doubts", "doubts", detail=1)
-"""Why the figures of a row may not hold."""
+"""The reasons why the figures of a row may not hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Plan, Rerun
 from inferometer.evaluators.plans.running.folder import (
+    AGENTS_PLACE,
     Ended,
     Journal,
     PlanFolder,
@@ -22,7 +23,7 @@ from inferometer.evaluators.plans.running.folder import (
     RunSpec,
     read_result,
 )
-from inferometer.evaluators.plans.running.places import AGENTS, Claim, LocalPlace, Place
+from inferometer.evaluators.plans.running.places import Claim, LocalPlace, Place
 from inferometer.manifests.errors import ConfigurationError, InferometerError
 
 MOST_LOSSES = 3
@@ -123,7 +124,7 @@ class Driver:
 
     def _check_places(self, jobs: Iterable[str]) -> None:
         """Raises an error if jobs of another place may still run; local jobs have ended with their driver."""
-        here = (self.place.name, LocalPlace.name, AGENTS)
+        here = (self.place.name, LocalPlace.name, AGENTS_PLACE)
         elsewhere = [job for job in jobs if job.partition("/")[0] not in here]
         if elsewhere:
             raise ConfigurationError(

@@ -27,6 +27,8 @@ from inferometer.manifests.errors import ConfigurationError, OutputError
 
 PLANS = "plans"
 """The folder of all plans in a data directory."""
+AGENTS_PLACE, SLURM_PLACE = "agents", "slurm"
+"""The names of two places, with which the ids of their jobs begin."""
 IN_WORK, WAITING = "in work", "waiting"
 """The states of runs without a result: with a job, and without."""
 _TAIL = 64
@@ -389,7 +391,7 @@ class KeptPlan:
 
     @property
     def is_typed(self) -> bool:
-        """Whether each part has the right type; a file may have any."""
+        """Whether each part has the right type, which a file does not ensure."""
         texts = (self.name, self.description, *(cell.id for cell in self.cells))
         values = (each for cell in self.cells for each in (cell.options, cell.parameters))
         typed = ((texts, str), ((self.repeat,), int), (values, dict))

@@ -16,11 +16,17 @@ from typing import Protocol
 from inferometer.evaluators.plans.cell_command import python_of
 from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.plan import Interpreter, SlurmOptions
-from inferometer.evaluators.plans.running.folder import Result, RunFolder, end_orphan, read_result
+from inferometer.evaluators.plans.running.folder import (
+    AGENTS_PLACE,
+    SLURM_PLACE,
+    Result,
+    RunFolder,
+    end_orphan,
+    read_result,
+)
 from inferometer.manifests.errors import AgentError, ConfigurationError, OutputError, one_line
 
 PROCESS = "inferometer.evaluators.plans.running.run_process"
-AGENTS = "agents"
 _ENDED = {
     "BOOT_FAIL",
     "CANCELLED",
@@ -88,7 +94,7 @@ class Place(Protocol):
 
     @property
     def capacity(self) -> int:
-        """How many jobs the place accepts at once."""
+        """The number of jobs that the place accepts at once."""
         ...
 
     def start(self, folder: Path) -> str:
@@ -171,7 +177,7 @@ class AgentsPlace:
     hosts: Mapping[str, str]
     unreachable: Callable[[Result], bool]
     local: Place = field(default_factory=LocalPlace)
-    name: str = AGENTS
+    name: str = AGENTS_PLACE
     survives: bool = False
     poll_s: float = 0.05
     _claimed: dict[str, str] = field(default_factory=dict)
@@ -250,7 +256,7 @@ class SlurmPlace:
     """
 
     options: SlurmOptions = field(default_factory=SlurmOptions)
-    name: str = "slurm"
+    name: str = SLURM_PLACE
     survives: bool = True
     poll_s: float = 1.0
     _unanswered: int = 0
@@ -259,7 +265,7 @@ class SlurmPlace:
 
     @property
     def capacity(self) -> int:
-        """How many jobs may be queued at once."""
+        """The number of jobs that may be queued at once."""
         return self.options.capacity
 
     def start(self, folder: Path) -> str:

@@ -103,6 +103,15 @@ def test_the_gpu_is_counted_as_frameworks_see_it(
     assert driver["handles"] == ["GPU-abc", 3]
 
 
+def test_a_gpu_whose_name_is_no_text_is_not_known(
+    driver: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "\udcff")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", str.encode)
+
+    assert read(Device(DeviceKind.GPU, 0)) is None
+
+
 def test_without_a_driver_or_on_the_cpu_nothing_is_known(driver: dict[str, Any]) -> None:
     assert read(CPU) is None
     driver["Init"] = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)

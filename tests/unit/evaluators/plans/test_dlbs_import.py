@@ -467,7 +467,7 @@ def _check_cells(found: Imported) -> None:
         ('{"extensions": [{"cases": {}}]}', "DLBS's configuration: extensions.0.cases: is not a list"),
         (
             '{"extensions": [{"cases": [1]}]}',
-            "DLBS's configuration: extensions.0.cases: has what is not an object",
+            "DLBS's configuration: extensions.0.cases: has an item that is not an object",
         ),
         (
             '{"parameters": {"exp.model": {"type": "str"}}}',
