@@ -1,1 +1,1 @@
-"""One module per framework; each alone imports its framework."""
+"""One package per framework; no other module imports the framework."""

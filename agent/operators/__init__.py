@@ -1,1 +1,1 @@
-"""Single operators: their definitions, the values of their inputs, and how a framework runs them."""
+"""Single operators: their definitions, and the interface of a framework that runs them."""

@@ -34,6 +34,13 @@ Arrays: TypeAlias = Sequence[NDArray[Any]]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+def parameter_text(value: ParameterValue) -> str:
+    """Returns a parameter as an option has it, such as ``3,3`` or ``true``."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 class Category(str, Enum):
     """The groups of operators, by the names of the command line."""
 
@@ -403,8 +410,8 @@ class OperatorRunner(Closeable):
         DeviceError: The device is not available.
     """
 
-    framework: ClassVar[str] = ""
-    package: ClassVar[str | None] = None
+    framework: ClassVar[str]
+    package: ClassVar[str | None]
 
     def __init__(self, options: RunnerOptions) -> None:
         self.options = options
@@ -444,7 +451,7 @@ class OperatorRunner(Closeable):
         """Returns how the framework runs operators, by their names."""
         return _joined(cls.package, "FORMS")
 
-    def found(self, name: str) -> Any:
+    def form_of(self, name: str) -> Any:
         """Returns how the framework runs the named operator; raises NotSupportedHereError if it lacks it."""
         if name not in self.table():
             raise NotSupportedHereError(self.missing(name))

@@ -1,1 +1,1 @@
-"""MXNet: its predictor, its trainer and its profiler; nothing else imports it."""
+"""MXNet: its predictor, trainer, profilers and operators; no other module imports it."""

@@ -92,8 +92,8 @@ class MXNetProfiler(Profiler):
             return
         # MXNet uses the system's clock, which may have been set since the recorder was created
         offset_ns = time.time_ns() - recorder.clock()
-        by_window = during(self._windows, self._stop(), offset_ns)
-        note_what_is_missing(recorder, self._level)
+        by_window = operators_by_window(self._windows, self._stop(), offset_ns)
+        note_unrecorded(recorder, self._level)
         self.note_missing_device_calls(recorder, "MXNet")
         matched = True
         for window, executor, inside in zip(self._windows, self._ran, by_window, strict=True):
@@ -245,7 +245,7 @@ class Node:
         )
 
 
-def during(
+def operators_by_window(
     windows: Sequence[PredictWindow], operators: Sequence[Operator], offset_ns: int
 ) -> Sequence[Sequence[Operator]]:
     """Returns the operators of each window, in the order of their starts.
@@ -266,7 +266,7 @@ def during(
     return found
 
 
-def note_what_is_missing(recorder: SpanRecorder, level: TraceLevel) -> None:
+def note_unrecorded(recorder: SpanRecorder, level: TraceLevel) -> None:
     """Notes what MXNet's profiler does not record."""
     recorder.note("no memory of layers: MXNet reserves it for the whole graph")
     if level >= TraceLevel.ML_LIBRARY_TRACE:

@@ -81,10 +81,10 @@ class MXNetRecordReader(RecordReader):
 
 
 def _preprocessing(parameters: InputParameters) -> dict[str, Any]:
-    """What the iterator is told of the model's input.
+    """Returns the iterator's arguments for the model's input.
 
     Raises:
-        ConfigurationError: It cannot do so.
+        ConfigurationError: The iterator cannot preprocess like this.
     """
     if not isinstance(parameters, ImageParameters):
         raise ConfigurationError("MXNet's iterator reads images, and the model takes tensors; use reader own")

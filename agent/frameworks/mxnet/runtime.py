@@ -1,6 +1,6 @@
-"""MXNet as all of this folder uses it: its import, its lock, its CPU workers and its build.
+"""MXNet as this folder uses it: its import, its lock, its CPU workers and its build.
 
-Also what a process settles once, cuDNN's autotuning, and lower precision.
+Also lower precision, and cuDNN's autotuning, which a process sets once.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def _libraries() -> Mapping[str, str]:
 
 
 def _settings() -> Mapping[str, str]:
-    """What changes the speed or the precision of operators; of CUDA's only in a build that has CUDA."""
+    """Returns the settings that affect speed or precision; CUDA's only in a build that has CUDA."""
     settings = {
         "inter-op threads": str(worker_count()),
         "oneDNN": on_or_off(os.environ.get("MXNET_MKLDNN_ENABLED", "1") != "0"),

@@ -15,8 +15,8 @@ from inferometer.agent.frameworks.mxnet.profiler import (
     Node,
     Operator,
     OperatorRecording,
-    during,
-    note_what_is_missing,
+    note_unrecorded,
+    operators_by_window,
     read_graph,
 )
 from inferometer.agent.frameworks.mxnet.runtime import FAILURES, ONE_AT_A_TIME, mxnet, reason
@@ -33,7 +33,7 @@ from inferometer.manifests.errors import PredictionError
 
 _BACKWARD = "backward"
 _OUTPUT = re.compile(r"_[a-z]*\d*\Z")
-"""What an output's name adds to that of its operator."""
+"""The suffix that an output's name adds to that of its operator."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class _Output:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What is known of an operator that ran; the shapes and the name only if it is one of the graph."""
+    """An operator that ran; its shapes and its name are known only if the graph has it."""
 
     name: str
     phase: str
@@ -111,9 +111,9 @@ class MXNetStepProfiler(Profiler):
         with ONE_AT_A_TIME:
             operators = self._recording.stop()
             graph = _Graph(self._network)
-        note_what_is_missing(recorder, self._level)
+        note_unrecorded(recorder, self._level)
         self.note_missing_device_calls(recorder, "MXNet")
-        by_window = during(self._windows, operators, offset_ns)
+        by_window = operators_by_window(self._windows, operators, offset_ns)
         for window, (outputs, shapes), inside in zip(self._windows, self._steps, by_window, strict=True):
             writer = LayerWriter(recorder, window)
             layers = list(graph.layers(inside, outputs, shapes))

@@ -218,7 +218,7 @@ class MXNetTrainer(Trainer):
         """Writes the parameters as gluon does, beside the path first; see ``Trainer``."""
         training = self._loaded()
         try:
-            # the file is open, because MXNet's own message is of C++ where it cannot be
+            # opened here, because MXNet reports a file that it cannot open by a message of its C++ code
             with ONE_AT_A_TIME, replacing(path, alone=True) as file:
                 training.network.update_block()
                 training.net.save_parameters(str(file.name))

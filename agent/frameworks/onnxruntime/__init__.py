@@ -1,1 +1,1 @@
-"""ONNX Runtime: its predictor and its profiler; nothing else imports it."""
+"""ONNX Runtime: its predictor, profiler and operators; no other module imports it."""

@@ -218,7 +218,7 @@ class ONNXRuntimePredictor(Predictor):
         self._session = self._profiled = None
 
     def _other_batch(self, size: int) -> str:
-        """What to do where the graph fixes another batch size; empty where it does not."""
+        """Returns the advice where the graph fixes another batch size; otherwise an empty text."""
         shapes = [node.shape for node in self._session.get_inputs() if node.shape]
         fixed = next((shape[0] for shape in shapes if isinstance(shape[0], int) and shape[0] != size), None)
         return "" if fixed is None else f"; the graph takes batches of {fixed}, use batch_size {fixed}"

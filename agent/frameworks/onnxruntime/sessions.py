@@ -27,7 +27,7 @@ FAILURES: tuple[type[Exception], ...] = (
     ValueError,
 )
 NO_MODEL: tuple[type[Exception], ...] = (native.InvalidArgument, native.InvalidGraph, native.InvalidProtobuf)
-"""Those of a file that is no model; others say that it cannot be run here."""
+"""The failures of a file that is no model; others mean that it cannot run here."""
 _FATAL = 4  # the logger's severity that leaves errors to the exceptions
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -97,7 +97,7 @@ def details_of(session: Any | None) -> FrameworkDetails:
 
 
 def _settings_of(session: Any) -> dict[str, str]:
-    """What changes the speed or the precision of a session."""
+    """Returns the settings that affect the speed or the precision of a session."""
     options = session.get_session_options()
     settings = {
         "inter-op threads": str(options.inter_op_num_threads),

@@ -1,1 +1,1 @@
-"""PyTorch: its predictor, its trainer and its profiler; nothing else imports it."""
+"""PyTorch: its predictor, trainer, profilers and operators; no other module imports it."""

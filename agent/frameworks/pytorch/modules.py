@@ -1,4 +1,4 @@
-"""What PyTorch's predictor, trainer and operators share: devices, modules, weights and PyTorch's details.
+"""Devices, modules, weights and PyTorch's details, for its predictor, trainer and operators.
 
 Also how a module is called with several inputs, by the names of its arguments or by their places, and
 cuDNN's benchmark mode, which is one setting of the whole process.
@@ -31,13 +31,13 @@ from inferometer.manifests.errors import ArtifactError, ConfigurationError, Devi
 from inferometer.manifests.inputs import TensorSpec
 
 FAILURES = (*CODE_FAILURES, pickle.UnpicklingError, torch.jit.Error)
-"""What PyTorch raises for files that do not fit it."""
+"""The exceptions that PyTorch raises for files that it cannot use."""
 _LIBRARIES = {
     "oneDNN": re.compile(r"MKL-DNN v(\S+)|oneDNN v(\S+)"),
     "BLAS": re.compile(r"(Math Kernel Library) Version (\S+)-|BLAS_INFO=(\w+)"),
 }
 _FLAGS = {"oneDNN": "USE_MKLDNN", "MKL": "USE_MKL", "OpenMP": "USE_OPENMP"}
-"""How PyTorch's description of its build names the libraries and what is on."""
+"""The names of libraries and features in PyTorch's description of its build."""
 
 
 def use_threads(number: int) -> None:
@@ -137,7 +137,7 @@ def _build_features(build: str) -> str:
 
 
 def _settings() -> Mapping[str, str]:
-    """What changes the speed or the precision of kernels; of CUDA's only in a build that has CUDA."""
+    """Returns the settings that affect speed or precision; CUDA's only in a build that has CUDA."""
     settings = {
         "inter-op threads": str(torch.get_num_interop_threads()),
         "float32 matrix products": _told(torch.get_float32_matmul_precision),

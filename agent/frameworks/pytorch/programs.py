@@ -288,7 +288,7 @@ def build_program(path: Path, device: torch.device) -> ProgramModule:
 
 
 class _Program:
-    """What an archive says of its program; raises ValueError, LookupError or TypeError where it is wrong."""
+    """The program of an archive; raises ValueError, LookupError or TypeError where it is invalid."""
 
     def __init__(self, archive: TorchArchive) -> None:
         self._archive = archive
@@ -360,7 +360,7 @@ class _Builder:
         self._program = program
         self._device = device
         self._values: dict[str, object] = {}
-        """What stands in arguments for a name."""
+        """The value that an argument's name stands for."""
         self._steps: list[Step] = []
 
     def build(self) -> ProgramModule:

@@ -21,13 +21,13 @@ from inferometer.manifests.errors import ConfigurationError, RankLostError, Trai
 COMMUNICATIONS = ("gloo", "nccl")
 """The libraries that add up gradients."""
 _BUCKET_BYTES = 25 * 2**20
-"""How much is added up at once where the parts of a step are timed; the same as DistributedDataParallel's."""
+"""The bytes added up at once where the parts of a step are timed; the same as DistributedDataParallel's."""
 _LOST = re.compile(
     r"gloo|NCCL|TCPStore|connection (?:was )?(?:closed|reset|refused)|broken pipe|timed out|timeout",
     re.IGNORECASE,
 )
 _AROUND = re.compile(r"^\[\S+:\d+\] | This is typically caused by .*")
-"""Where Gloo's source raises an error, and what it advises."""
+"""The place in Gloo's source that raises an error, and the advice that follows."""
 
 
 def communication_of(name: str, device: torch.device) -> str:

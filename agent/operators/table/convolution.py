@@ -1,7 +1,7 @@
 """Convolutions of one to three spatial axes and transposed ones, channels first, by cross-correlation.
 
-Owns the windows that convolutions and poolings slide over an image, and what each of their elements is
-over.
+Owns the windows that convolutions and poolings slide over an image, and the data below each of their
+elements.
 
 A convolution's floating-point operations are a product and a sum for each output, element of the kernel
 and input channel of the group; a transposed one's for each input, element of the kernel and output

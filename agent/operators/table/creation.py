@@ -1,9 +1,9 @@
 """Operators that create tensors: constants, ranges, random numbers; and a custom operator in Python.
 
-None of them has floating-point operations by convention, but the custom one's one for each element. The
+By convention they count no floating-point operations; the custom one counts one for each element. The
 parameter ``shape`` has the size of an output that no input determines.
 
-Whether numbers can be drawn from a distribution is judged by their range, their mean and their variance.
+Random numbers are checked by their range, their mean and their variance.
 The moments are those of Johnson, Kotz and Balakrishnan, "Continuous Univariate Distributions" (1994), and
 of Johnson, Kemp and Kotz, "Univariate Discrete Distributions" (2005).
 """
@@ -35,7 +35,7 @@ from inferometer.agent.operators.operator import (
 from inferometer.agent.operators.table.arithmetic import element_wise, presets_of
 
 _DEVIATIONS = 6.0
-"""How many standard errors a moment may be away; chance exceeds them about twice in 10⁹ normal samples."""
+"""The standard errors by which a moment may be off; chance exceeds them twice in 10⁹ normal samples."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,10 @@ from inferometer.agent.operators.table.layers import ROWS, dense_flops, dense_te
 _Array: TypeAlias = NDArray[Any]
 
 EPSILON = 1e-5
-"""What batch and layer normalisation add to the variance."""
+"""The number that batch and layer normalisation add to the variance."""
 
 _FAR = 12.0
-"""The size of what comes before a relu, whose other summands have standard deviations of 1 to 2.
+"""The size of a summand before a relu, whose other summands have standard deviations of 1 to 2.
 
 Central differences say nothing of a gradient where a relu's data passes 0.
 """

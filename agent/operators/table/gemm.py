@@ -32,7 +32,7 @@ from inferometer.agent.operators.operator import (
 )
 
 _UNIT_DETERMINANT = 0.56
-"""What keeps the determinant of a large matrix of ``Values.POSITIVE_DEFINITE`` within float32."""
+"""The scale that keeps the determinant of a large ``Values.POSITIVE_DEFINITE`` within float32."""
 
 
 def _swapped(array: NDArray[Any], transpose: object = True) -> NDArray[Any]:

@@ -1,9 +1,8 @@
 """Poolings of windows, whole images and regions of interest, and the resizing of images; channels first.
 
 An average counts the padding. Windows are whole: what is left at an edge is dropped. The floating-point
-operations of a pooling are one for each element that a window is over, of a bilinear value four (fvcore's
-convention), of a nearest one and of regions whose
-values are only compared none.
+operations of a pooling are one for each element below a window, of a bilinear value four (fvcore's
+convention), and none of a nearest value or of regions whose values are only compared.
 """
 
 from __future__ import annotations

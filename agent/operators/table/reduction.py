@@ -1,4 +1,4 @@
-"""Reductions, cumulative sums, and what sorts or searches.
+"""Reductions, cumulative sums, sorting and searching.
 
 A reduction counts one floating-point operation for each element that it reads, comparisons included, and as
 many more as it computes of an element before (a square, an absolute value, an exponential). Sorting and
@@ -30,7 +30,7 @@ from inferometer.agent.operators.operator import (
 )
 
 _APART = 65536.0
-"""What spreads ``Values.DISTINCT`` within float16, so that finite differences change no order."""
+"""The scale that spreads ``Values.DISTINCT`` within float16: finite differences then change no order."""
 
 
 _PRESETS: Presets = {

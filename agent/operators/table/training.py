@@ -180,7 +180,7 @@ _LOSSES = (
 
 EPSILON = 1e-8
 TENSORS = 4
-"""How many weights an update of several has; each has a gradient of its own."""
+"""The number of weights of an update of several; each has a gradient of its own."""
 
 _WEIGHTS = by_preset(
     ({"weight": (32, 32)}, {}),

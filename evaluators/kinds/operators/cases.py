@@ -121,7 +121,7 @@ def _cases(name: str, size: str) -> tuple[Case, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What one framework has of the table.
+    """The operators of the table that one framework runs.
 
     Attributes:
         framework: Its name.

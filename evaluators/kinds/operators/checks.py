@@ -28,14 +28,14 @@ _LATER_ELEMENTS = 4096
 _MOST_CHECK_S = 0.5
 _FLOPS_PER_S = 4e9
 _ELEMENTS_PER_S = 2e7
-"""What NumPy does at least in float64 on one core: a matrix product, and an element-wise function."""
+"""The least rates of NumPy in float64 on one core: of a matrix product, and of an element-wise function."""
 _NO_ROWS = (ValueError, LookupError, TypeError, ArithmeticError)
 """The exceptions that references raise for rows, or parameters, that they do not accept."""
 _STEP = 1e-4
 _GRADIENT_TOLERANCE = 20.0
-"""How many times as much a gradient may differ: finite differences have an error of their own."""
+"""The factor on a gradient's tolerance: finite differences have an error of their own."""
 _PRECISION = {"float64": 1e-2, "float32": 1.0, "float16": 2.0**13, "bfloat16": 2.0**16}
-"""How the tolerances of other element types compare with those of float32.
+"""The tolerances of element types relative to those of float32.
 
 That of float64 allows for parameters, such as a slope, that MXNet keeps in float32.
 """

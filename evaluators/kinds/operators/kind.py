@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from inferometer.agent.hardware.environment import DeviceKind
-from inferometer.agent.operators.operator import ParameterValue, Preset, Shape, operators
+from inferometer.agent.operators.operator import ParameterValue, Preset, Shape, operators, parameter_text
 from inferometer.evaluators.documents import (
     Document,
     Part,
@@ -57,7 +57,7 @@ from inferometer.evaluators.kinds.operators.measurement import (
     Stop,
 )
 from inferometer.evaluators.kinds.operators.options import Cache, Mode, OperatorOptions
-from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines, parameter_text
+from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines
 from inferometer.evaluators.reports.base import Row
 
 if TYPE_CHECKING:
@@ -66,10 +66,7 @@ if TYPE_CHECKING:
 
 _OWN = "own"
 _APART = {"shapes", "parameters", "times_ns", "correctness"}
-_KNOWN = (
-    *("dtype", "cache", "seed", "values"),
-    *("target_percent", "budget_s", "runs", "warmup", "processes"),
-)
+_KNOWN = ("dtype", "cache", "seed", "values", "target_percent", "budget_s", "runs", "warmup", "processes")
 """The options that the conditions of a comparison have in words, or that may differ in it."""
 _PLAIN_FIELDS = tuple(field.name for field in fields(OperatorRow) if field.name not in _APART)
 

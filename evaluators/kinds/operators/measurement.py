@@ -1,4 +1,4 @@
-"""The measurement of single operators: rows of raw times, what was checked, and the figures made of them."""
+"""The measurement of single operators: rows of raw times with their checks, and the machine's peak."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MachinePeak:
 
 @dataclass(frozen=True, slots=True)
 class Correctness:
-    """What the outputs, or the gradients, were compared with.
+    """The comparison of the outputs, or of the gradients.
 
     Attributes:
         against: ``reference`` for the table's own computation in float64, ``finite differences`` of it for

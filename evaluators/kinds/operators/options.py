@@ -1,4 +1,4 @@
-"""How single operators are measured: the options of ``agent op run`` that evaluations keep.
+"""The options of ``agent op run`` that evaluations keep, which tell how single operators are measured.
 
 A new option is a field of ``OperatorOptions``. Help shows the options, so that the module imports little.
 """
@@ -26,7 +26,7 @@ from inferometer.manifests.errors import ConfigurationError, suggestion
 
 
 class Mode(str, Enum):
-    """What a time includes."""
+    """The work that a time includes."""
 
     FORWARD = "forward"
     """The operator as an inference runs it."""
@@ -37,7 +37,7 @@ class Mode(str, Enum):
 
 
 class Cache(str, Enum):
-    """What the caches hold when a run begins."""
+    """The content of the caches when a run begins."""
 
     HOT = "hot"
     """The inputs of the run before, as far as they fit."""

@@ -13,7 +13,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.operators.operator import ParameterValue, Shape
+from inferometer.agent.operators.operator import ParameterValue, Shape, parameter_text
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.intervals import (
     Interval,
@@ -209,13 +209,6 @@ def shapes_text(shapes: Mapping[str, Shape]) -> str:
 def parameters_text(parameters: Mapping[str, ParameterValue]) -> str:
     """Returns parameters by name as ``kernel=3,3 stride=1``."""
     return " ".join(f"{name}={parameter_text(value)}" for name, value in parameters.items())
-
-
-def parameter_text(value: ParameterValue) -> str:
-    """Returns a parameter as an option has it, such as ``3,3`` or ``true``."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _columns(*keys: str) -> Iterator[Column]:

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
-from inferometer.agent.operators.operator import Operator, ParameterValue, Preset, Shape, chosen_operators
+from inferometer.agent.operators.operator import (
+    Operator,
+    ParameterValue,
+    Preset,
+    Shape,
+    chosen_operators,
+    parameter_text,
+)
 from inferometer.evaluators.kinds.operators.cases import OperatorRequest, OwnCase
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.manifests.errors import ConfigurationError, suggestion
@@ -248,6 +255,7 @@ def parse_shape(text: str, where: str) -> Shape:
 
 
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def _text_parameter(operator: Operator, name: str, text: str) -> ParameterValue:
@@ -266,19 +274,7 @@ def _text_parameter(operator: Operator, name: str, text: str) -> ParameterValue:
             return tuple(int(part) for part in text.replace("x", ",").split(","))
     except (ValueError, KeyError) as error:
         raise ConfigurationError(
-            f"{where}: operator {operator.name} has {kind_of(default)} there, such as {written(default)}"
+            f"{where}: operator {operator.name} has {_KINDS.get(type(default), 'whole numbers')} there, "
+            f"such as {parameter_text(default)}"
         ) from error
     return text
-
-
-def kind_of(value: ParameterValue) -> str:
-    """Returns what a parameter's value is, in words."""
-    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-    return kinds.get(type(value), "whole numbers")
-
-
-def written(value: ParameterValue) -> str:
-    """Returns a parameter's value as an option has it."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -65,7 +65,7 @@ class StopRules:
 
     @property
     def first_look(self) -> int:
-        """How many times to measure before the first look."""
+        """The number of times to measure before the first look."""
         if self._wanted is not None:
             return self._wanted
         return MOST_TIMES if self._target is None else _PILOT_MARGIN * AUTOCORRELATION_TIMES
@@ -124,7 +124,7 @@ class StopRules:
 Clock: TypeAlias = Callable[[], int]
 Run: TypeAlias = Callable[[], object]
 _RESOLUTIONS = 50
-"""How many times the clock's resolution a time lasts at least: rounding is then at most 2 % of one time."""
+"""The least multiple of the clock's resolution that a time lasts: rounding is then at most 2 % of it."""
 _READINGS = 100_000
 _STEPS = 20
 _LEAST_SETTLING = 8

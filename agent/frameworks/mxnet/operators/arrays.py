@@ -1,4 +1,4 @@
-"""What makes, indexes, moves, joins and splits arrays in MXNet, and a custom operator.
+"""Operators that create, index, move, join and split arrays in MXNet, and a custom operator.
 
 The custom operator is a ``mx.operator.CustomOp``.
 """

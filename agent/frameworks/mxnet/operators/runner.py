@@ -269,9 +269,8 @@ class _BlockCall(_Call):
         arrays = [array for name, array in given.arrays.items() if name not in block.parameters]
         super().__init__(given, block.api, made)
         self._arrays = arrays
-        with (
-            mxnet.autograd.record()
-        ):  # an inference would leave weights in oneDNN's layout, which refuses values
+        # an inference would leave weights in oneDNN's layout, which refuses values
+        with mxnet.autograd.record():
             made(*arrays)  # which gives deferred parameters their shapes
         self._parameters = {
             name: getattr(made, attribute)
@@ -393,7 +392,7 @@ class MXNetOperators(OperatorRunner):
         form: str = "",
     ) -> _Call:
         """Copies the arrays and makes the function, the executor or the block; see ``OperatorRunner``."""
-        found: Form = self.found(operator.name)
+        found: Form = self.form_of(operator.name)
         form = form or (SYM if operator.parts else ND)
         if form not in self.forms(operator.name):
             raise NotSupportedHereError(f"MXNet has no {form} of it")

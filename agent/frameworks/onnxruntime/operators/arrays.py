@@ -1,6 +1,6 @@
-"""What makes, indexes, moves, joins and splits tensors in ONNX.
+"""Operators that create, index, move, join and split tensors in ONNX.
 
-Sizes and bounds of what is created are fed, because ONNX Runtime folds nodes of constants.
+Sizes and bounds of created tensors are inputs, because ONNX Runtime folds nodes of constants.
 """
 
 from __future__ import annotations

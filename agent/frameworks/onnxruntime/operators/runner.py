@@ -213,7 +213,7 @@ class ONNXRuntimeOperators(OperatorRunner):
             raise NotSupportedHereError(_NO_GRADIENTS)
         if operator.in_place is not None:
             raise NotSupportedHereError(IN_PLACE)
-        found: Form = self.found(operator.name)
+        found: Form = self.form_of(operator.name)
         dtype = element_type(self.options.dtype)
         where = f"{operator.name} in ONNX Runtime"
         try:

@@ -1,7 +1,7 @@
-"""What makes, indexes, moves, joins and splits tensors in PyTorch, and a custom operator of autograd.
+"""Operators that create, index, move, join and split tensors in PyTorch, and a custom operator of autograd.
 
-Where PyTorch would return a view, the function that copies stands: ``torch.permute_copy`` for
-``torch.permute``. Their outputs are contiguous.
+Where PyTorch would return a view, the function that copies is used: ``torch.permute_copy`` for
+``torch.permute``. Its output is contiguous.
 """
 
 from __future__ import annotations

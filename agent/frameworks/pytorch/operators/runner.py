@@ -94,17 +94,17 @@ def function(name: str, *covers: str, **renamed: str) -> Form:
 
 
 _MOST_COMPILED = 10_000
-"""How many cases one process may compile; dynamo's own limit is for what compiles again by mistake."""
+"""The number of cases that a process may compile; dynamo's own limit is for accidental recompilation."""
 _CALL = re.compile(
     r"\b(?:torch\.ops\.(?P<library>\w+\.\w+)(?:\.\w+)?\((?P<arguments>.*)"
     r"|extern_kernels\.(?P<external>\w+)\("
     r"|(?P<kernel>(?:cpp|triton\w*?)_fused\w*?)_\d+(?:\.run)?\()"
 )
 _POST_OPERATION = re.compile(r"'(\w+)', \[")
-"""What oneDNN's convolution or product applies to each output, before the list of its parameters."""
+"""The operations that oneDNN applies to each output, each before the list of its parameters."""
 _JOINED_CALLS = re.compile(r"attention")
 _NAMES = {"conv2d": "convolution", "dense": "addmm"}
-"""How inductor names the parts that it does not name as the table does."""
+"""Inductor's names of the parts whose names in the table differ."""
 
 
 class _Frozen(torch.nn.Module):
@@ -230,7 +230,7 @@ class PyTorchOperators(OperatorRunner):
         form: str = "",
     ) -> _Call:
         """Makes the tensors and the function; see ``OperatorRunner``."""
-        found: Form = self.found(operator.name)
+        found: Form = self.form_of(operator.name)
         if gradient and element_type(self.options.dtype).kind != "f":
             raise NotSupportedHereError("PyTorch has no gradients of integers")
         where = f"{operator.name} in PyTorch"
