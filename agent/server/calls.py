@@ -130,16 +130,16 @@ def _run(work: Callable[..., _Result], *arguments: Any) -> _Result:
 
 
 Codec: TypeAlias = "tuple[Callable[[bytes], Any], Callable[[Any], bytes]]"
-"""What reads a method's request, and what writes its response."""
+"""The functions that read a method's request and write its response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method that the agent offers, at a path ``package.Service/Method``.
 
-    ``behaviour`` is what it does; see the module. ``decode`` raises DecodeError for what is no request. The
-    thread of a method ``aside`` is apart from those that predict: it answers however busy they are, and while
-    the agent stops.
+    ``behaviour`` is what it does; see the module. ``decode`` raises DecodeError if its argument is not a
+    request. A method ``aside`` has a thread apart from those that predict: it answers however busy they are,
+    and while the agent stops.
     """
 
     path: str
