@@ -1,10 +1,10 @@
 """The codec of the Open Inference Protocol, which both ends of it share.
 
-Its datatypes, the signatures of a model's inputs and outputs, how versions are spelled for clients that
-expect whole numbers, and the names of Triton's system shared-memory extension. ``ModelInferRequest`` and
-the responses to it, which carry tensors, to and from bytes; see ``agent.protocol.tensors`` for the reason
-why the library does not encode them alone. The input tensors of a request, checked against the inputs of
-the model.
+This module has its datatypes, the signatures of a model's inputs and outputs, the spelling of versions for
+clients that expect whole numbers, and the names of Triton's system shared-memory extension. It converts
+``ModelInferRequest`` and its responses, which carry tensors, to and from bytes; ``agent.protocol.tensors``
+explains why the library does not do so alone. It checks the input tensors of a request against the inputs
+of the model.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _VERSION_PARTS, _VERSION_PART_DIGITS = 3, 3  # the numbers of these have ten dig
 
 
 def canonical_version(version: str) -> str:
-    """Returns a text that equal versions under PEP 440 have in common; text that is none is its own."""
+    """Returns one text for all versions that PEP 440 regards as equal; other text is unchanged."""
     try:
         return canonicalize_version(version)
     except ValueError:  # a number too long for int
@@ -233,7 +233,7 @@ class InferAnswer:
 
 
 def decode_request(content: bytes) -> InferCall:
-    """Reads a ``ModelInferRequest``; raises DecodeError if this is none."""
+    """Reads a ``ModelInferRequest``; raises DecodeError if it is malformed."""
     if len(content) < _SMALL_REQUEST_BYTES:
         message = pb.ModelInferRequest.FromString(content)
         raw = [memoryview(each) for each in message.raw_input_contents]
@@ -345,7 +345,7 @@ def whole_number(parameters: Mapping[str, pb.InferParameter], name: str, default
 
 
 def titled(kind: str, name: str) -> str:
-    """Returns how messages call what a client has named, such as ``input "data"``."""
+    """Returns a client's name for something, for a message, such as ``input "data"``."""
     return f'{kind} "{one_line(name, 80)}"'
 
 

@@ -294,7 +294,7 @@ def read_raw_request(
         raise InputError(f"{titled('model', model)} takes {STRINGS.name}; send them in JSON, or after it")
     if (dynamic := dimensions.count(DYNAMIC_AXIS)) > 1:
         raise InputError(
-            f"{titled('model', model)} takes {list(signature.shape)}, whose sizes no body tells; "
+            f"{titled('model', model)} takes {list(signature.shape)}, whose sizes do not follow from a body; "
             "send its elements in JSON, or after it"
         )
     size = signature.datatype.dtype.itemsize * math.prod(side for side in dimensions if side != DYNAMIC_AXIS)

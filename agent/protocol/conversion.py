@@ -142,7 +142,7 @@ _NESTED_COUNTERS = ("processors", "gpu", "heat_throttles")
 
 
 def conditions_response(counters: ConditionCounters) -> predict_pb2.ConditionsResponse:
-    """Returns the message of counters; what is None is not set."""
+    """Returns the message of counters; those that are None are not set."""
     message = predict_pb2.ConditionsResponse(heat_throttles=counters.heat_throttles)
     _write_counters(message, counters)
     for name in ("processors", "gpu"):

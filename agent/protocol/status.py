@@ -113,7 +113,7 @@ class NotOfferedError(Exception):
 
 
 def status_code(error: BaseException) -> grpc.StatusCode:
-    """Returns the gRPC status of an error; that of what is no ``Exception`` is CANCELLED."""
+    """Returns the gRPC status of an error; CANCELLED if it is not an ``Exception``."""
     if isinstance(error, NotOfferedError):
         return _Code.UNIMPLEMENTED
     unknown = _Code.INTERNAL if isinstance(error, Exception) else _Code.CANCELLED

@@ -130,16 +130,16 @@ def _run(work: Callable[..., _Result], *arguments: Any) -> _Result:
 
 
 Codec: TypeAlias = "tuple[Callable[[bytes], Any], Callable[[Any], bytes]]"
-"""What reads a method's request, and what writes its response."""
+"""The functions that read a method's request and write its response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method that the agent offers, at a path ``package.Service/Method``.
 
-    ``behaviour`` is what it does; see the module. ``decode`` raises DecodeError for what is no request. The
-    thread of a method ``aside`` is apart from those that predict: it answers however busy they are, and while
-    the agent stops.
+    ``behaviour`` is what it does; see the module. ``decode`` raises DecodeError if its argument is not a
+    request. A method ``aside`` has a thread apart from those that predict: it answers however busy they are,
+    and while the agent stops.
     """
 
     path: str
@@ -372,7 +372,7 @@ _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 class HttpCall(CallContext):
     """A call of an HTTP client, in the task that answers it. For use on the event loop."""
 
-    __slots__ = ("_deadline_s", "_loop", "_task", "_timer", "error", "path", "port", "scheme", "why")
+    __slots__ = ("_deadline_s", "_loop", "_task", "_timer", "error", "path", "port", "reason", "scheme")
 
     def __init__(self, record: Call, metadata: Metadata, threads: Executor) -> None:
         super().__init__(record, metadata, threads)
@@ -380,7 +380,7 @@ class HttpCall(CallContext):
         self._task = asyncio.current_task()
         self._deadline_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.why: Exception | None = None
+        self.reason: Exception | None = None
         """The error with which the call was cancelled."""
         self.error: Exception | None = None
         """The error that the call failed with."""
@@ -397,8 +397,8 @@ class HttpCall(CallContext):
 
         Returns None if the client receives no response.
         """
-        if isinstance(error, asyncio.CancelledError) and self.why is not None:
-            error = self.why
+        if isinstance(error, asyncio.CancelledError) and self.reason is not None:
+            error = self.reason
         return http_status(error) if isinstance(error, Exception) else None
 
     def limit_time(self, header: str) -> None:
@@ -424,7 +424,7 @@ class HttpCall(CallContext):
         """Cancels the call's task with an error; has no effect after the call has ended."""
         if self._active and self._task is not None:
             self._active = False
-            self.why = why
+            self.reason = why
             self._task.cancel()
 
     def fail(self, status: Status, error: Exception | None = None) -> None:

@@ -280,7 +280,7 @@ class Metrics:
             _QUEUE_S,
         )
         self._answered: dict[tuple[str, str], tuple[Tally, Tally, Distribution]] = {}
-        """What counts the calls of a method and a model that were answered with OK."""
+        """The counters of the calls, by method and model, that were answered with OK."""
         for metric in (
             self._requests,
             self._request_seconds,
@@ -355,7 +355,7 @@ def failure_kind(error: BaseException) -> str:
 
 
 class _LoadCollector(Collector):
-    """What the agent holds at a scrape."""
+    """The metrics of what the agent holds, read at each scrape."""
 
     def __init__(self, load: Callable[[], AgentLoad]) -> None:
         self._load = load
@@ -404,7 +404,7 @@ class _LoadCollector(Collector):
 _TIMEOUT_S = 10.0
 
 _POLL_S = 0.05
-"""How often it looks whether it is to stop."""
+"""The interval at which it checks whether to stop."""
 
 
 class MetricsServer:
@@ -435,7 +435,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """What to scrape."""
+        """The URL to scrape."""
         return f"http://{self._host}:{self.port}/metrics"
 
     def start(self) -> None:

@@ -28,14 +28,14 @@ EXTRAS = ("code", "duration_s", "model", "peer")
 
 
 class LogFormat(str, Enum):
-    """How log lines look."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
     @property
     def formatter(self) -> logging.Formatter:
-        """What makes the lines."""
+        """The formatter of the lines."""
         return JsonFormatter() if self is LogFormat.JSON else TextFormatter()
 
 

@@ -102,7 +102,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         self._unknown_refusal = self._refusal(UNKNOWN)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> _Handler | None:
-        """Returns what answers a call; None where there is no such method. gRPC calls it."""
+        """Returns the handler of a call; None if there is no such method. gRPC calls it."""
         path: str = handler_call_details.method
         if self._secret is not None and not self._secret.admits(
             path, handler_call_details.invocation_metadata

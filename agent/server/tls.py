@@ -25,7 +25,7 @@ from inferometer.agent.protocol.pem_files import (
 from inferometer.manifests.errors import ConfigurationError
 
 _FAULTS = {9: "is not valid yet", 10: "has expired"}
-"""What OpenSSL's ``X509_V_ERR_`` numbers mean that are about the dates."""
+"""The meanings of OpenSSL's ``X509_V_ERR_`` numbers for dates."""
 
 
 def date_fault(certificate: Path, key: Path) -> str | None:
@@ -76,7 +76,7 @@ class ServerTls:
 
     @classmethod
     def of(cls, certificate: Path | None, key: Path | None, clients_ca: Path | None) -> ServerTls | None:
-        """Returns what the options name, None for nothing; raises ConfigurationError if some are missing."""
+        """Returns the files that the options name, or None; raises ConfigurationError if one is missing."""
         if certificate is None and key is None:
             if clients_ca is not None:
                 raise ConfigurationError(
@@ -92,7 +92,7 @@ class ServerTls:
         return cls(certificate, key, clients_ca)
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Returns what gRPC listens with. When a file changes, connections from then on get the new one.
+        """Returns gRPC's credentials. When a file changes, connections from then on get the new one.
 
         Raises ConfigurationError if a file is missing or cannot be read, is no PEM, or does not fit.
         """
@@ -112,7 +112,7 @@ class ServerTls:
         return grpc.ssl_server_certificate_configuration([(identity.key, identity.chain)], roots)
 
     def version(self) -> _Version | None:
-        """Returns what changes with the files; None where one of them is not there now."""
+        """Returns a value that changes with the files; None if one of them is missing now."""
         try:
             found = [path.stat() for path in (self.certificate, self.key, self.clients_ca) if path]
         except OSError:
@@ -123,8 +123,8 @@ class ServerTls:
 class _Renewal:
     """Reads the files again when they have changed; gRPC calls it at each connection, in its own threads.
 
-    Certificate and key are two files and do not change at one moment: what does not fit is left alone, and
-    looked at again at the next connection.
+    Certificate and key are two files, which do not change at the same moment: files that do not fit are
+    ignored, and read again at the next connection.
     """
 
     def __init__(self, tls: ServerTls) -> None:
@@ -135,7 +135,7 @@ class _Renewal:
         self.first = tls.read()
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Returns the new certificate; None where it is the old one, or none that can be used."""
+        """Returns the new certificate; None if it is unchanged or cannot be used."""
         with self._lock:
             version = self._tls.version()
             if version == self._version:

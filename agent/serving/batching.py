@@ -1,8 +1,8 @@
 """Dynamic batching: which waiting requests are predicted together, and when their batch begins.
 
-The options of it; the queue policies, which say what becomes of requests that wait too long or are too
-many; and the queue of a model whose requests have priorities, as in Triton's dynamic batcher. The names
-of the policies and their meaning are those of ``ModelQueuePolicy`` in Triton's model configuration:
+This module has its options; the queue policies, for requests that wait too long or are too many; and the
+queue of a model whose requests have priorities, as in Triton's dynamic batcher. The policies have the
+names and the meaning of ``ModelQueuePolicy`` in Triton's model configuration:
 https://github.com/triton-inference-server/common/blob/main/protobuf/model_config.proto
 """
 
@@ -35,7 +35,7 @@ _TRUTHS = {"true": True, "false": False}
 
 
 class TimeoutAction(str, Enum):
-    """What is done with a request that has waited for its timeout."""
+    """The action on a request that has waited for its timeout."""
 
     REJECT = "REJECT"
     DELAY = "DELAY"

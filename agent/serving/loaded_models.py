@@ -18,9 +18,9 @@ from inferometer.manifests.errors import InferometerError, MemoryLimitError, Ses
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """What loads a model: ``load``, whose argument is called when the model is closed again.
+    """How to load a model: with ``load``, whose argument is called when the model is closed again.
 
-    It takes ``expected_bytes`` of memory at the least, as far as that is known before.
+    It takes at least ``expected_bytes`` of memory, as far as is known in advance.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Loading:
 
 
 class Borrowers(Protocol):
-    """Those who keep models lent while they do not use them, and give them up for others."""
+    """Holders of models that they do not use at the moment, and give up for others."""
 
     def least_recently_used(self, models: Mapping[ServedModel, int]) -> ServedModel | None:
         """Returns which of some models to give up first, if any; each has a number of users."""

@@ -144,9 +144,9 @@ class _Sums:
 
 
 class ModelStatistics:
-    """Counts what a model does. Thread-safe.
+    """Counts the batches and requests of a model. Thread-safe.
 
-    It adds up plain numbers, once for each batch; ``totals`` makes the rest of them, which few ask for.
+    It adds up plain numbers, once for each batch; ``totals``, which is rarely read, derives the rest.
     """
 
     def __init__(self, unix_ns: Callable[[], int]) -> None:
@@ -163,7 +163,7 @@ class ModelStatistics:
 
     @property
     def totals(self) -> Totals:
-        """What it has done until now."""
+        """The totals until now."""
         with self._lock:
             requests, batches = self._requests, sum(each.batches for each in self._by_size.values())
             assemble, predict, split = self._assemble_ns, self._predict_ns, self._split_ns

@@ -55,7 +55,7 @@ class PredictedBatch:
 
 
 class QueuedRequest(Protocol):
-    """What a queue and its worker need of a request.
+    """A request as a queue and its worker use it.
 
     Either its ``BatchPredictor`` answers it or ``fail`` is called, once. Times are on the queue's clock; the
     caller stops waiting at ``deadline_ns``, None for never. ``nbytes`` is the memory that it holds while it
@@ -188,7 +188,7 @@ _Request = TypeVar("_Request", bound=QueuedRequest)
 
 
 class Waiting(Protocol[_Request]):
-    """What holds the requests, as ``queue.SimpleQueue`` does."""
+    """A container of requests, such as ``queue.SimpleQueue``."""
 
     def put(self, request: _Request | None) -> None:
         """Adds a request, or an end mark."""
@@ -221,7 +221,7 @@ class RequestQueue(Generic[_Request]):
         self._use(SimpleQueue())
 
     def _use(self, requests: Waiting[_Request]) -> None:
-        """Sets what holds the requests."""
+        """Sets the container of the requests."""
         self._requests = requests
         self._put = requests.put
         self.get = requests.get
@@ -249,8 +249,8 @@ class RequestQueue(Generic[_Request]):
                 )
             if waiting_bytes > self._max_bytes and waiting:
                 raise QueueFullError(
-                    f"model {self._model}: as much waits as may, {self._max_bytes // _BYTES_PER_MIB} MiB of "
-                    "requests; try again later"
+                    f"model {self._model}: the waiting requests take up their limit "
+                    f"of {self._max_bytes // _BYTES_PER_MIB} MiB; try again later"
                 )
             self._waiting = waiting + 1
             self._waiting_bytes = waiting_bytes

@@ -73,7 +73,7 @@ def _settle(future: asyncio.Future[bool], answered: bool) -> None:
 
 
 def _shapes_of(request: Request) -> object:
-    """What requests of one batch have in common: the shapes of their tensors without the batch."""
+    """The shapes of the tensors without the batch, which all requests of one batch share."""
     return {name: array.shape[1:] for name, array in request.batch.items()}
 
 
@@ -183,7 +183,7 @@ class ServedModel:
         is_active: Callable[[], bool] = always,
         trace: TraceScope | None = None,
     ) -> Inferred:
-        """Does the same for a batch that is what ``Session.checked`` returns; see ``infer``.
+        """Does the same for a batch that ``Session.checked`` has returned; see ``infer``.
 
         ``trace``, the request's own span on the clock, receives the spans of its wait and its batch.
         """

@@ -1,7 +1,7 @@
 """The models that an agent serves, each loaded once for all clients with the same options.
 
-Which of their versions clients of the Open Inference Protocol see, as Triton's ``version_policy``; and
-the memory of the process: what it takes on a device, and what it gives back to the system.
+Also the versions that clients of the Open Inference Protocol see, by Triton's ``version_policy``; and the
+memory of the process: its use on a device, and the return of unused memory to the system.
 """
 
 from __future__ import annotations
@@ -256,9 +256,9 @@ class ModelState(str, Enum):
 
 
 class ModelKey:
-    """What two have in common that share a loaded model: the model, and its options. Hashable.
+    """The key of a loaded model, which its clients share: the model and its options. Hashable.
 
-    It is hashed once: the options have many parts.
+    The hash is computed once, because the options have many parts.
     """
 
     __slots__ = ("_hash", "_parts")

@@ -115,7 +115,7 @@ class CallTarget(Closeable):
         """The span of a query's call."""
 
     def stamp(self, sample: QuerySample | None) -> None:
-        """Sends the trace with these queries from now on; see ``query_tracing.StampingTarget``."""
+        """Sends the trace with these queries from now on; see ``load_session.StampingTarget``."""
         self.sample = sample
 
     def traced_metadata(self, query: int) -> tuple[tuple[str, str], ...]:

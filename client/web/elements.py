@@ -16,7 +16,7 @@ from inferometer.evaluators.reports.writer import finite
 
 
 def text_of(value: Value, column: Column) -> str | None:
-    """Returns the text of a cell; None where the value itself is the text, and for none."""
+    """Returns the text of a cell; None if the value is its own text, or missing."""
     return cell_text(value, column) if isinstance(value, bool | float) else None
 
 

@@ -1,6 +1,6 @@
-"""The page: its static files, as a server gives them out, and ``agent report``: all in one file.
+"""The page: its static files, as a server sends them, and the one file that ``agent report`` writes.
 
-The one file holds the evaluations that are asked for.
+That file holds the evaluations that are asked for.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MODULES = (
 STYLES = ("uPlot.min.css", "page.css")
 _PLOT_LIBRARY = "uPlot.iife.min.js"
 SERVED = (*MODULES, *STYLES, _PLOT_LIBRARY, "icon.svg", "uPlot.LICENSE.txt")
-"""The files that a server gives out; there is no way to any other."""
+"""The files that a server sends; it sends no others."""
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"\./[\w.]+\";\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function |const |class |let )", re.MULTILINE)
 

@@ -220,7 +220,7 @@ def _run(run: Run, history: RunHistory, varying: Sequence[str]) -> dict[str, Any
 
 
 def _varying(runs: Iterable[Run]) -> tuple[str, ...]:
-    """Returns the options, and what says how a cell runs, in which cells differ."""
+    """Returns the options, and the settings of how a cell runs, in which cells differ."""
     values: dict[str, set[str]] = {}
     cells = {run.cell.id: run.cell for run in runs}
     for cell in cells.values():
@@ -326,7 +326,7 @@ class _Followed:
         self._tables: dict[Asked, dict[str, Any]] = {}
 
     def look(self) -> None:
-        """Reads what has changed."""
+        """Reads the changes."""
         changed = self._journal.look()
         try:
             status = self._folder.cells.stat()

@@ -114,7 +114,7 @@ def _number(name: str, text: str, least: int, most: int = 2**31 - 1) -> int:
 
 
 def _choice(name: str, text: str | None, known: Mapping[str, _T]) -> _T | None:
-    """Returns what a text names; None for none."""
+    """Returns the value that a text names; None without a text."""
     if not text:
         return None
     if text not in known:

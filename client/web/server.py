@@ -61,7 +61,7 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""What the page may load: its own files. No script and no style stands in its text."""
+"""The page may load its own files only. Its text has no inline scripts or styles."""
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",

@@ -210,7 +210,7 @@ class BatchStream:
     async def run(
         self, call: CallContext, respond: Callable[[], Generator[_Response, None, None]]
     ) -> AsyncGenerator[_Response, None]:
-        """Yields what ``respond`` yields in a thread, and finally waits for that thread."""
+        """Yields the responses that ``respond`` yields in a thread, and finally waits for that thread."""
         responses: asyncio.Queue[_Response | None] = asyncio.Queue()
 
         def work() -> None:

@@ -53,7 +53,7 @@ class QueuedSession(Session):
     def infer_for(
         self, call: CallContext, clock: Callable[[], int], trace: TraceScope | None = None
     ) -> Infer:
-        """Returns what runs the model from a thread, on a batch that waits no longer than its call.
+        """Returns a function for threads that runs the model on a batch, which waits no longer than its call.
 
         ``clock`` is that of the model's deadlines, in nanoseconds. ``trace``, the call's own span, receives
         the spans of the wait and the batch.

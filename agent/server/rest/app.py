@@ -170,7 +170,7 @@ def deflated(parts: Sequence[bytes | memoryview], encoding: str) -> bytes | None
 
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 """ASGI's send callable."""
-JOINED_BYTES = 64 * 1024
+JOINED_BYTES = 64 * 1024  # parts up to this size are joined into one write
 _SMALL_BYTES = 1024
 """A smaller compressed body inflates to at most a thousand times its size, and is inflated at once."""
 _CHALLENGE = ("www-authenticate", "Bearer")
@@ -234,7 +234,7 @@ class RestApp:
                 await self._calls.turn()
                 reply = await self._answer(found, dict(headers), client, receive, call)
             except asyncio.CancelledError as error:
-                raise call.why or AgentError("the agent has stopped") from error
+                raise call.reason or AgentError("the agent has stopped") from error
             finally:
                 client.call = None
         if reply is None:
@@ -242,7 +242,7 @@ class RestApp:
         try:
             await _send(send, reply, call.trailing)
         except asyncio.CancelledError:
-            if call.why is None:  # otherwise the response comes too late
+            if call.reason is None:  # otherwise the response comes too late
                 raise
 
     async def _answer(

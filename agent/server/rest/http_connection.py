@@ -190,7 +190,7 @@ class HttpConnection(HttpToolsProtocol):
         raise _RefusedError(message)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuses what is no HTTP, or exceeds a bound, and closes; requests before it are answered."""
+        """Rejects bytes that are not HTTP or exceed a limit, and closes; earlier requests are answered."""
         if self.is_answering and (self._is_received or not self._has_head):
             self._is_over = True
             self.cycle.keep_alive = False

@@ -105,7 +105,7 @@ def _read_infer(received: Received) -> InferRequest:
     return read_infer_request(model, version, body, head_bytes)
 
 
-def _of(kind: Callable[..., Any], **fields: str) -> Callable[[Received], Any]:
+def _from_path(kind: Callable[..., Any], **fields: str) -> Callable[[Received], Any]:
     """Reads a request without a body; its ``fields`` have the values of names in the path."""
     return lambda received: kind(**{field: received.name(key) for field, key in fields.items()})
 
@@ -118,7 +118,7 @@ def _read_index(received: Received) -> pb.RepositoryIndexRequest:
 
 def _changing(kind: Callable[..., Any]) -> Callable[[Received], Any]:
     """Reads a request that loads or unloads a model, with parameters in its body."""
-    read_names = _of(kind, repository_name="repository", model_name="model")
+    read_names = _from_path(kind, repository_name="repository", model_name="model")
 
     def read(received: Received) -> Any:
         message = read_names(received)
@@ -161,7 +161,7 @@ def _regions(message: Any, _: object) -> Reply:
 
 
 def _named(kind: Callable[..., Any]) -> Callable[[Received], Any]:
-    return _of(kind, name="model", version="version")
+    return _from_path(kind, name="model", version="version")
 
 
 def _config(message: pb.ModelConfigResponse, _: object) -> Reply:
@@ -186,14 +186,14 @@ def _written(message: Any, _: object) -> Reply:
 
 
 def _open(path: str, field: str, method: str, kind: Callable[..., Any]) -> Route:
-    return Route("GET", path, method, _of(kind), _said(field), is_open=True)
+    return Route("GET", path, method, _from_path(kind), _said(field), is_open=True)
 
 
 def _shared_memory(
     root: str, name: str, register: Callable[[Received], Any], *kinds: Callable[..., Any]
 ) -> tuple[Route, ...]:
     """Returns the routes of one kind of shared memory; ``kinds`` read the status and the release."""
-    status, unregister = (_of(kind, name="region") for kind in kinds)
+    status, unregister = (_from_path(kind, name="region") for kind in kinds)
     return (
         Route("GET", f"{root}/status", f"{name}Status", status, _regions),
         Route("POST", f"{root}{_REGION}/register", f"{name}Register", register, _nothing),
@@ -205,9 +205,9 @@ ROUTES: Sequence[Route] = (
     Route("POST", f"{_MODEL}/infer", INFER, _read_infer, infer_reply),
     _open("/v2/health/live", "live", "ServerLive", pb.ServerLiveRequest),
     _open("/v2/health/ready", "ready", "ServerReady", pb.ServerReadyRequest),
-    Route("GET", "/v2", "ServerMetadata", _of(pb.ServerMetadataRequest), _written),
+    Route("GET", "/v2", "ServerMetadata", _from_path(pb.ServerMetadataRequest), _written),
     Route("GET", "/v2/openapi.json", OPEN_API, lambda _: None, lambda found, _: json_reply(found)),
-    Route("GET", "/v2/models/stats", "ModelStatistics", _of(pb.ModelStatisticsRequest), _written),
+    Route("GET", "/v2/models/stats", "ModelStatistics", _from_path(pb.ModelStatisticsRequest), _written),
     Route("GET", f"{_MODEL}/stats", "ModelStatistics", _named(pb.ModelStatisticsRequest), _written),
     Route("GET", f"{_MODEL}/ready", "ModelReady", _named(pb.ModelReadyRequest), _said("ready")),
     Route("GET", f"{_MODEL}/config", "ModelConfig", _named(pb.ModelConfigRequest), _config),
@@ -233,7 +233,7 @@ ROUTES: Sequence[Route] = (
     *_shared_memory(
         _CUDA_MEMORY,
         "CudaSharedMemory",
-        _of(pb.CudaSharedMemoryRegisterRequest, name="region"),
+        _from_path(pb.CudaSharedMemoryRegisterRequest, name="region"),
         pb.CudaSharedMemoryStatusRequest,
         pb.CudaSharedMemoryUnregisterRequest,
     ),

@@ -78,7 +78,7 @@ class Connection(HttpConnection):
         return client_named(_names(secured) if secured else (), self.peer)
 
     def check(self, now_s: float) -> None:
-        """Ends what takes too long: a request that does not arrive, a response that is not read."""
+        """Closes the connection if a request does not arrive, or a response is not read, in time."""
         if self.flow.read_paused or self.call is None or not self.cycle.more_body:
             self._heard_s = now_s  # the client waits for the agent
         elif now_s - self._heard_s > SILENCE_S or now_s - self._receiving_since_s > self.longest_s:

@@ -40,7 +40,7 @@ _CLASSIFICATION = "classification"
 _TIMEOUT = "timeout"
 _PRIORITY = "priority"
 _MAX_TIMEOUT_US = 10 * 365 * 24 * 3600 * 1_000_000
-"""Ten years: what is longer would not fit into a clock."""
+"""Ten years: longer times would not fit into a clock."""
 
 
 @dataclass(slots=True)  # to make a frozen one takes three times as long
@@ -161,7 +161,7 @@ class Inference:
 
 
 class _Queueing(TypedDict, total=False):
-    """What ``ServedModel.infer_async`` takes for a queue with policies."""
+    """The arguments of ``ServedModel.infer_async`` for a queue with policies."""
 
     priority: int
     timeout_ns: int

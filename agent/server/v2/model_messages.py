@@ -1,6 +1,6 @@
-"""Messages about a model: its metadata, its configuration, its statistics, and what a client loads it with.
+"""Messages about a model: its metadata, its configuration, its statistics, and how a client loads it.
 
-The last are the parameters of ``RepositoryModelLoad``.
+A client loads it with the parameters of ``RepositoryModelLoad``.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _tensor_metadata(tensor: TensorSignature) -> pb.ModelMetadataResponse.Tensor
 
 
 def _parameters(description: SystemDescription) -> dict[str, str]:
-    """What Triton has no field for."""
+    """The properties that Triton has no field for."""
     found = {
         "framework": description.manifest.framework.name,
         "framework_version": description.framework_version,

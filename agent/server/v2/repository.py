@@ -47,22 +47,22 @@ from inferometer.manifests.versions import exactly
 FRAMEWORK_MARK = "@"
 """Between the name of a model and that of the framework that is to run it."""
 NOT_HERE = (NotFoundError, FrameworkUnavailableError, ArtifactError)
-"""Why a model that there is cannot be run."""
+"""Why an existing model cannot be run."""
 _MAX_REMEMBERED = 4096
 """Names and versions that are not looked for again."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """What a name and a version stand for.
+    """The model that a name and a version stand for.
 
     Attributes:
         manifest: The model.
-        options: What it is loaded with.
-        key: What it is found by where it is loaded.
+        options: The options that it is loaded with.
+        key: Its key among the loaded models.
         inputs: Its inputs by their names.
         version: Its version as the protocol spells it.
-        title: What names it in errors.
+        title: Its name in errors.
     """
 
     manifest: ModelManifest

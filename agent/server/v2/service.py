@@ -290,7 +290,7 @@ class InferenceService:
 
 
 def _failed(request: InferCall, message: str) -> pb.ModelStreamInferResponse:
-    """The answer that says why there is none; the id says to what."""
+    """The response to a request that failed, with the id of the request."""
     return pb.ModelStreamInferResponse(
         error_message=message,
         infer_response=pb.ModelInferResponse(
@@ -303,7 +303,7 @@ def _failed(request: InferCall, message: str) -> pb.ModelStreamInferResponse:
 
 
 def _check_final(request: InferCall) -> None:
-    """Raises InputError if a request wants final responses by what is neither true nor false."""
+    """Raises InputError if the parameter for final responses is neither true nor false."""
     parameters = request.message.parameters
     if _WANTS_FINAL in parameters and not parameters[_WANTS_FINAL].HasField("bool_param"):
         raise InputError(f"parameter {_WANTS_FINAL} is true or false, in bool_param")

@@ -121,7 +121,7 @@ class LocalPeers(Closeable):
             raise InputError("shared memory is for clients of the user who runs the agent")
 
     def close(self) -> None:
-        """Closes what asks the kernel; calling it again does nothing."""
+        """Closes the socket to the kernel; calling it again does nothing."""
         self._socket.close()
 
     def _connections(self, peer: tuple[_Address, int]) -> Iterator[_Connection]:
@@ -334,7 +334,7 @@ class SharedMemory:
         if not SEGMENTS.is_dir():
             raise ConfigurationError(f"shared memory needs Linux, and {SEGMENTS}, which is not there")
         self.peers = peers or LocalPeers()
-        """Checks who calls; needs to know where the agent listens."""
+        """Checks the callers; must be given the address that the agent listens on."""
         self._idle_s = idle_s
         self._max_regions = max_regions
         self._max_bytes = max_bytes
@@ -373,7 +373,7 @@ class SharedMemory:
             self._regions[name] = region
 
     def unregister(self, name: str, peer: str) -> None:
-        """Releases a region, or all of them without a name; one that is not there is none, as in Triton."""
+        """Releases a region, or all of them without a name; as in Triton, an unknown name does nothing."""
         self.peers.check(peer)
         with self._lock:
             if name:

@@ -105,7 +105,7 @@ class KServeServer(ABC):
 
     address: KServeAddress
     extensions: tuple[str, ...] = ()
-    """Those that the server has named in ``identity``."""
+    """The extensions that ``identity`` has returned."""
 
     def require_ready(self) -> None:
         """Connects to the server, and checks that it is ready.
@@ -207,15 +207,15 @@ class KServeServer(ABC):
 
     @abstractmethod
     def _server_ready(self) -> bool:
-        """Returns whether the server is ready; raises grpc.RpcError, as all that follow."""
+        """Returns whether the server is ready; raises grpc.RpcError, as do the other calls below."""
 
     @abstractmethod
     def _server_metadata(self) -> pb.ServerMetadataResponse | None:
-        """Asks for the server's metadata; None where it has none."""
+        """Requests the server's metadata; returns None if it has none."""
 
     @abstractmethod
     def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
-        """Asks for a model's metadata, for as long as loading it may take."""
+        """Requests a model's metadata, and waits as long as loading it may take."""
 
     @abstractmethod
     def _model_ready(self, name: str, version: str) -> bool:
@@ -223,7 +223,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def _config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
-        """Asks for a model's configuration; None where there is none."""
+        """Requests a model's configuration; returns None if it has none."""
 
     @abstractmethod
     def _register(self, name: str, key: str, byte_size: int) -> None: ...

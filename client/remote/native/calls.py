@@ -141,7 +141,7 @@ def retried(
             first = first or error
         wait(pause_s)
         pause_s *= _PAUSE_GROWTH
-    raise ValueError(f"{tries} tries are none")
+    raise ValueError(f"tries is {tries}; at least 1")
 
 
 def _connection_lost(error: grpc.RpcError) -> bool:

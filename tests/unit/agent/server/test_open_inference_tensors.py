@@ -16,6 +16,7 @@ from inferometer.agent.open_inference.codec import (
     read_inputs,
 )
 from inferometer.agent.server.v2.inference import RequestedOutput, add_outputs
+from inferometer.client.remote.kserve.messages import decode_reply
 from inferometer.manifests.errors import InputError, PredictionError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
@@ -43,6 +44,14 @@ def read(call, datatype):
     return read_inputs(call, {"x": TensorSignature("x", datatype, (2,))}, 10, "model m")["x"]
 
 
+def read_reply(datatype, shape, elements):
+    contents = pb.InferTensorContents(**{datatype.contents: elements})
+    output = pb.ModelInferResponse.InferOutputTensor(
+        name="y", datatype=datatype.name, shape=shape, contents=contents
+    )
+    return decode_reply(pb.ModelInferResponse(outputs=[output]).SerializeToString()).outputs["y"]
+
+
 @pytest.mark.parametrize("datatype", DATATYPES.values(), ids=DATATYPES.keys())
 def test_raw_elements_of_every_datatype_are_read_and_written(datatype):
     values = values_of(datatype)
@@ -58,9 +67,11 @@ def test_raw_elements_of_every_datatype_are_read_and_written(datatype):
 @pytest.mark.parametrize("datatype", TYPED, ids=lambda datatype: datatype.name)
 def test_typed_elements_of_every_datatype_are_read(datatype):
     values = values_of(datatype)
-    got = read(call_of(datatype, **{datatype.contents: values.reshape(-1).tolist()}), datatype)
-    assert got.dtype == datatype.dtype
-    np.testing.assert_array_equal(got, values)
+    elements = values.reshape(-1).tolist()
+    request = read(call_of(datatype, **{datatype.contents: elements}), datatype)
+    for got in (request, read_reply(datatype, (3, 2), elements)):
+        assert got.dtype == datatype.dtype
+        np.testing.assert_array_equal(got, values)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +82,10 @@ def test_typed_element_that_the_datatype_cannot_hold_is_refused(datatype):
     call = call_of(datatype, (1, 2), **{datatype.contents: [0, too_large]})
     with pytest.raises(InputError, match=f"has an element outside .* of {datatype.name}"):
         read(call, datatype)
+    with pytest.raises(
+        PredictionError, match=f'answer: output "y": has an element outside .* of {datatype.name}'
+    ):
+        read_reply(datatype, (1, 2), [0, too_large])
 
 
 def test_half_floats_have_no_typed_contents():

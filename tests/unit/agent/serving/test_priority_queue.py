@@ -135,7 +135,7 @@ def test_the_limit_of_memory_is_that_of_all_levels_and_refuses_without_taking_a_
     queue = Queue(options(policy=QueuePolicy(max_queue_size=2)), max_bytes=8)
     queue.add(0, 1)
     for _ in range(3):
-        with pytest.raises(QueueFullError, match="as much waits as may"):
+        with pytest.raises(QueueFullError, match="take up their limit"):
             queue.add(1, 2)
     assert queue.taken() == [0]
     queue.add(2, 2)

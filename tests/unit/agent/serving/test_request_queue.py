@@ -33,7 +33,9 @@ def test_as_much_waits_as_may_until_a_batch_begins_or_a_caller_leaves() -> None:
     first, second = request(3), request(1)
     queue.put(first)
     queue.put(second)
-    with pytest.raises(QueueFullError, match=r"^model Large 1\.0: as much waits as may, 4 MiB of requests"):
+    with pytest.raises(
+        QueueFullError, match=r"^model Large 1\.0: the waiting requests take up their limit of 4 MiB"
+    ):
         queue.put(request(1))
 
     assert queue.leave(second)
@@ -56,5 +58,5 @@ def test_strings_take_the_memory_of_their_text() -> None:
     words = np.array([["x" * 3 * MIB, ""]], object)
     queue.put(Request({"x": words}, 0, None, lambda: True))
     queue.put(Request({"x": words[:, 1:]}, 0, None, lambda: True))
-    with pytest.raises(QueueFullError, match="as much waits as may"):
+    with pytest.raises(QueueFullError, match="take up their limit"):
         queue.put(Request({"x": words}, 0, None, lambda: True))
