@@ -219,11 +219,7 @@ class Option:
         Raises:
             ConfigurationError: There is no such choice.
         """
-        if (
-            self.kind in ("int", "float")
-            and type(value) not in (int, float, bool)
-            and isinstance(value, Real)
-        ):
+        if type(value) not in (int, float, bool) and isinstance(value, Real) and self.kind in _NUMBERS:
             return int(value) if isinstance(value, Integral) else float(value)  # NumPy's cannot be stored
         if self.declared.made is not None and isinstance(value, str):
             return self.declared.made(value)
@@ -326,7 +322,7 @@ def check_value(name: str, value: Any, kind: str, within: Range | None = None) -
     """
     known = _TYPES.get(kind, object)
     number = isinstance(value, int | float) and not isinstance(value, Enum)
-    wrong = isinstance(value, bool) if kind in ("int", "float") else number and kind not in _TYPES
+    wrong = isinstance(value, bool) if kind in _NUMBERS else number and kind not in _TYPES
     if wrong or not isinstance(value, known):
         article = _ARTICLES.get(kind, "a list" if kind.startswith("tuple") else "text")
         raise ConfigurationError(f"{spoken(name)} is {value!r}; it must be {article}")
@@ -354,6 +350,7 @@ def spoken(name: str) -> str:
     return name.removesuffix("_s")
 
 
+_NUMBERS = ("int", "float")
 _TYPES: Mapping[str, Any] = {
     "int": Integral,
     "float": Real,
