@@ -132,7 +132,7 @@ def train(
         EvaluationInterrupted: Ctrl-C before a step was measured.
         StoreError: The database lost the evaluation; the message names the file that keeps it.
     """
-    _refuse_unknown("train", more, TrainingArguments, TrainingData, TrainingOptions, TrainingRequest)
+    _refuse_unknown("train", more, TrainingArguments, TrainingData, TrainingOptions)
     check_value("ranks", ranks, "int", COUNT)
     together = RankRequest(num_ranks=ranks if ranks > 1 else None)
     _refuse_launcher(together)

@@ -248,7 +248,7 @@ def _model_of_path(
     )
     given = model_of_file(path, invocation.registry, wanted)
     own = given.manifest.framework.name
-    if framework and "framework_name" in named and framework.casefold() != own.casefold():
+    if framework is not None and "framework_name" in named and framework.casefold() != own.casefold():
         raise ConfigurationError(f"{path}: is for {own}; found framework_name {framework}")
     found, *rest = given.notes
     assumed = given.manifest.inputs[0].type == "image"
@@ -315,6 +315,8 @@ class EvaluationChoice:
         self.batches = values_of(BatchOptions, given, arguments=arguments)
         self.inputs = inputs_of(given, arguments=arguments)
         urls = values_of(UrlsOptions, given, arguments=arguments)
+        if urls and "urls_file_path" not in urls:
+            raise ConfigurationError("duplicate_input repeats the list of urls_file_path; give both")
         self.urls = UrlsOptions(**urls).choice() if urls else {}
         self._fields = values_of(EvaluationRequest, given, arguments=arguments)
 
@@ -410,6 +412,8 @@ def dataset_choice(
         ConfigurationError: ``inputs`` is not an array of samples, or is combined with a dataset or
             ``sample_ids``.
     """
+    if dataset is not None and "urls_path" in more:
+        raise ConfigurationError("urls_file_path and dataset both name inputs; give one of them")
     if inputs is not None:
         if dataset is not None:
             raise ConfigurationError("inputs and dataset both name inputs; give one of them")

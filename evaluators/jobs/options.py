@@ -219,6 +219,8 @@ class Option:
         Raises:
             ConfigurationError: There is no such choice.
         """
+        if type(value) not in (int, float, bool) and isinstance(value, Real) and self.kind in _NUMBERS:
+            return int(value) if isinstance(value, Integral) else float(value)  # NumPy's cannot be stored
         if self.declared.made is not None and isinstance(value, str):
             return self.declared.made(value)
         if self.declared.ignores_case and isinstance(value, str):
@@ -319,8 +321,11 @@ def check_value(name: str, value: Any, kind: str, within: Range | None = None) -
         ConfigurationError: It has another type, or is out of its range.
     """
     known = _TYPES.get(kind, object)
-    if not isinstance(value, known) or (kind in ("int", "float") and isinstance(value, bool)):
-        raise ConfigurationError(f"{spoken(name)} is {value!r}; it must be {_ARTICLES[kind]}")
+    number = isinstance(value, int | float) and not isinstance(value, Enum)
+    wrong = isinstance(value, bool) if kind in _NUMBERS else number and kind not in _TYPES
+    if wrong or not isinstance(value, known):
+        article = _ARTICLES.get(kind, "a list" if kind.startswith("tuple") else "text")
+        raise ConfigurationError(f"{spoken(name)} is {value!r}; it must be {article}")
     if within is not None:
         check_number(name, value, within)
 
@@ -345,6 +350,7 @@ def spoken(name: str) -> str:
     return name.removesuffix("_s")
 
 
+_NUMBERS = ("int", "float")
 _TYPES: Mapping[str, Any] = {
     "int": Integral,
     "float": Real,

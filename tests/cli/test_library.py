@@ -196,6 +196,11 @@ def test_the_library_has_the_options_of_the_command(agent: Agent, tmp_path: Path
         ({"batch_size": "8"}, "batch_size is '8'; it must be a whole number"),
         ({"overlap": 1}, "overlap is 1; it must be True or False"),
         ({"num_file_parts": 0}, "num_file_parts is 0; it must be at least 1, or -1 for all"),
+        ({"batch_size": np.int64(2**31)}, "batch_size is 2147483648; it must be at most 2147483647"),
+        *(({name: 3}, f"{name} is 3; it must be text") for name in ("weights", "precision", "trace_level")),
+        ({"sample_ids": 3}, "sample_ids is 3; it must be a list"),
+        ({"duplicate_input": 2}, "duplicate_input repeats the list of urls_file_path; give both"),
+        ({"urls_file_path": "list", "dataset": "digits_validation"}, "both name inputs; give one of them"),
     ):
         with pytest.raises(im.ConfigurationError, match=kind):
             im.evaluate(**wrong)  # type: ignore[arg-type]

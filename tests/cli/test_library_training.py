@@ -155,6 +155,7 @@ def test_a_wrong_value_of_a_training_is_one_line(agent: Agent, wrong: dict[str, 
         ({"reader": "mine"}, "reader is mine"),
         ({"reader": "framework", "loader": "processes"}, "a framework's reader has threads"),
         ({"prefetch": -1}, "prefetch is -1"),
+        ({"loader": 3}, 'unknown loader "3"'),
     ],
 )
 def test_a_wrong_value_of_a_loader_is_one_line(agent: Agent, wrong: dict[str, Any], said: str) -> None:
@@ -168,6 +169,14 @@ def test_a_wrong_value_of_a_loader_is_one_line(agent: Agent, wrong: dict[str, An
 def test_an_unknown_argument_is_a_type_error(function: Any) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
         function("deep_mnist", data=DIGITS, batchsize=4)
+    for name in ("save_path", "tracer_address"):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            im.train("deep_mnist", num_batches=1, **{name: "x"})
+
+
+def test_numbers_of_numpy_are_stored(agent: Agent) -> None:
+    im.train("deep_mnist", batch_size=np.int64(4), num_batches=np.int64(2))  # type: ignore[arg-type]
+    assert len(im.evaluations()) == 1
 
 
 def test_ctrl_c_keeps_the_steps(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

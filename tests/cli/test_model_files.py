@@ -235,6 +235,7 @@ def test_a_wrong_file_is_one_clear_line(predict, tmp_path, name) -> None:
         (("--model_version=1",), "model_version chooses a manifest"),
         (("--agent=localhost:1",), "model_path is for this process, and an agent is named"),
         (("--framework_name=PyTorch",), "is for ONNXRuntime; found framework_name PyTorch"),
+        (("--framework_name=",), "is for ONNXRuntime; found framework_name"),
         (("--weights=random",), "only a model that is built in code (architecture) can have random weights"),
         (("--synthetic", "--dataset_name=digits_validation"), "synthetic needs no dataset"),
     ],

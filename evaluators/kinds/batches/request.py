@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields, replace
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ class BatchOptions:
             )
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(value, int) and value > _LARGEST:
+            if isinstance(value, Integral) and int(value) > _LARGEST:
                 raise ConfigurationError(f"{each.name} is {value}; it must be at most {_LARGEST}")
 
     @property

@@ -132,7 +132,7 @@ class TrainingData:
         """
         from inferometer.evaluators.datasets.opening import BACKENDS
 
-        backend, loader = values.get("data_backend") or None, values.get("loader") or LOADERS[0]
+        backend, loader = values.get("data_backend") or None, str(values.get("loader") or LOADERS[0])
         if backend is not None and backend not in BACKENDS:
             raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
         if loader.lower() not in LOADERS:
