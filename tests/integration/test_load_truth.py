@@ -13,8 +13,8 @@ from inferometer.agent.inference.session import SessionOptions, open_session, se
 from inferometer.agent.protocol.messages import decode_response, encode_response
 from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
 from inferometer.evaluators.evaluation import measures
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions, Prober
-from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
+from inferometer.evaluators.kinds.load.search import MaxQpsOptions, Prober, search_max_qps
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, Schedule

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import BatchResult, StageTimes
-from inferometer.evaluators.kinds.load.measurement import Prober
-from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
+from inferometer.evaluators.kinds.load.search import MaxQpsOptions, Prober, search_max_qps
 from inferometer.evaluators.kinds.load.single_server import served_queries
 from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import LoadSession
@@ -37,7 +36,8 @@ SEARCHES = 10
 BUDGET_S = 30
 BOUND_MS = 100
 _AGENT = (sys.executable, "-c", "from inferometer.client.cli.main import main; main()")
-_SIMULATED = 800_000
+_SIMULATED = 4_000_000
+"""With a fifth of it, the truth itself had a standard error of 0.4 %."""
 _INPUTS = PreparedInputs.of_batch({"data": np.zeros((1, 1, 16, 16), np.float32)}, "zeros")
 _MLSERVER_MODEL = """
 import time

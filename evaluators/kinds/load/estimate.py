@@ -287,6 +287,8 @@ class Estimate:
         low_qps: The lower end of its 95 % interval.
         high_qps: The upper end.
         method: Its basis.
+        between_qps: Half of the 95 % interval of the rate of one more probe, by how much the probes differ
+            beyond their queries; 0 where the interval already spans whole probes.
         slope: By how much the log of the late fraction grows with the log of the rate; 0 if not needed.
         reason: Why it has this basis, in one line.
     """
@@ -295,6 +297,7 @@ class Estimate:
     low_qps: float
     high_qps: float
     method: Method
+    between_qps: float = 0.0
     slope: float = 0.0
     reason: str = ""
 
@@ -336,26 +339,8 @@ class Estimator:
             found = self._by_late_fraction(seen, reason)
             if below_kept or found:
                 return found
-        return Estimate(solved.rate_qps, solved.low_qps, solved.high_qps, Method.SINGLE_SERVER)
-
-    def disagreement_qps(self, seen: Sequence[Evidence], found: Estimate, simulated: int) -> float:
-        """Returns half of the difference between the rates by the earlier and by the later probes near it.
-
-        Both are by the method of the estimate; 0 if one of them does not determine a rate.
-        """
-        near = [e for e in seen if e.near(found.rate_qps) and e.queries]
-        middle = len(near) // 2
-        halves = [self._rate_of(half, found, simulated) for half in (near[:middle], near[middle:])]
-        rates = [rate for rate in halves if rate is not None]
-        return abs(rates[0] - rates[1]) / 2 if len(rates) == 2 else 0.0
-
-    def _rate_of(self, seen: Sequence[Evidence], found: Estimate, simulated: int) -> float | None:
-        solved = (
-            self._single_server(seen, found.rate_qps, simulated)
-            if found.method is Method.SINGLE_SERVER
-            else late_fraction_root(Counts.joined([e.counts for e in seen]), self._late_fraction)
-        )
-        return solved.rate_qps if solved else None
+        ends = solved.low_qps, solved.high_qps
+        return Estimate(solved.rate_qps, *ends, Method.SINGLE_SERVER, between_qps=solved.between_qps)
 
     def _single_server(
         self, seen: Sequence[Evidence], near_qps: float | None, simulated: int

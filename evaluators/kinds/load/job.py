@@ -24,13 +24,12 @@ from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     Probe,
-    Prober,
     RateAnswer,
     RateSearchMeasurement,
 )
 from inferometer.evaluators.kinds.load.mlperf import MlperfWork
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
+from inferometer.evaluators.kinds.load.search import MaxQpsOptions, Prober, search_max_qps
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.issuer import IssuerProgress, RunLimits, Stop
 from inferometer.evaluators.load.load_session import (

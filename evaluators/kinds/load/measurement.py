@@ -17,12 +17,8 @@ from typing import ClassVar
 import numpy as np
 
 from inferometer.evaluators.intervals import PercentileInterval, percentile_intervals
-from inferometer.evaluators.load.arrivals import Schedule
-from inferometer.evaluators.load.issuer import Stop
-from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, bound_ns_of
 from inferometer.evaluators.load.validity import lag_text
-from inferometer.manifests.errors import EvaluationInterrupted
 
 
 class Scenario(str, Enum):
@@ -255,40 +251,6 @@ class Probe:
         if not as_sent <= late_fraction < as_due:
             return ""
         return lag_text(f"{100 * as_sent:.3g} % of the queries would be late and not {100 * as_due:.3g} %")
-
-
-class Prober:
-    """The prober, which runs the probes of a search in a load session, one after the other."""
-
-    def __init__(self, session: LoadSession) -> None:
-        self._session = session
-
-    @property
-    def elapsed_s(self) -> float:
-        """The duration of the search so far, in seconds."""
-        return self._session.elapsed_s
-
-    def reconnect(self) -> None:
-        """Reconnects for the next probes."""
-        self._session.reconnect()
-
-    def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
-        """Runs a schedule, and returns once its queries have their outcomes or it was stopped.
-
-        Args:
-            schedule: When queries are due.
-            max_late: The run stops once more queries than this are later than the bound.
-            bound_ns: The latency bound. A query without an answer is late once the bound has passed.
-
-        Raises:
-            EvaluationInterrupted: A stop was requested.
-        """
-        issued = self._session.run(schedule, bound_ns, max_late)
-        if issued.stop is Stop.INTERRUPTED:
-            raise EvaluationInterrupted("stopped in the search; nothing was published")
-        stopped = issued.stop is not Stop.COMPLETE
-        seed = schedule.seed if schedule.seed is not None else 0
-        return Probe(schedule.rate_qps, seed, issued.queries, stopped)
 
 
 @dataclass(frozen=True, slots=True)

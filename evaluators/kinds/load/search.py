@@ -20,7 +20,7 @@ from inferometer.evaluators.kinds.load.estimate import (
     Evidence,
     unqueued_late,
 )
-from inferometer.evaluators.kinds.load.measurement import NEAR, MaxQps, Method, Probe, Prober
+from inferometer.evaluators.kinds.load.measurement import NEAR, MaxQps, Method, Probe
 from inferometer.evaluators.kinds.load.single_server import SIMULATED_QUERIES
 from inferometer.evaluators.load.arrivals import (
     ArrivalProcess,
@@ -30,8 +30,10 @@ from inferometer.evaluators.load.arrivals import (
     RampArrivals,
     Schedule,
 )
+from inferometer.evaluators.load.issuer import Stop
+from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.queries import bound_ns_of
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
 
 _LEAST_PROBES = 4
 _ROUNDING = 1 + 1e-9  # 4 × 0.3 is more than 1.2
@@ -104,6 +106,40 @@ class MaxQpsOptions:
     def late_fraction(self) -> float:
         """The share of queries that may be later than the bound."""
         return 1 - self.percentile / 100
+
+
+class Prober:
+    """The prober, which runs the probes of a search in a load session, one after the other."""
+
+    def __init__(self, session: LoadSession) -> None:
+        self._session = session
+
+    @property
+    def elapsed_s(self) -> float:
+        """The duration of the search so far, in seconds."""
+        return self._session.elapsed_s
+
+    def reconnect(self) -> None:
+        """Reconnects for the next probes."""
+        self._session.reconnect()
+
+    def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
+        """Runs a schedule, and returns once its queries have their outcomes or it was stopped.
+
+        Args:
+            schedule: When queries are due.
+            max_late: The run stops once more queries than this are later than the bound.
+            bound_ns: The latency bound. A query without an answer is late once the bound has passed.
+
+        Raises:
+            EvaluationInterrupted: A stop was requested.
+        """
+        issued = self._session.run(schedule, bound_ns, max_late)
+        if issued.stop is Stop.INTERRUPTED:
+            raise EvaluationInterrupted("stopped in the search; nothing was published")
+        stopped = issued.stop is not Stop.COMPLETE
+        seed = schedule.seed if schedule.seed is not None else 0
+        return Probe(schedule.rate_qps, seed, issued.queries, stopped)
 
 
 _SIMULATED_MEANWHILE = 40_000
@@ -340,10 +376,10 @@ class _Search:
     def _final(self, estimate: Estimate | None, reason: str) -> MaxQps:
         """Returns the answer once no more is probed."""
         if estimate:
-            # what the machine or a connection changes between probes is no error of the queries of one
-            between_qps = self._estimator.disagreement_qps(self._seen, estimate, _SIMULATED_MEANWHILE)
-            rate_qps, high_qps = estimate.rate_qps, estimate.high_qps + between_qps
-            low_qps = max(estimate.low_qps - between_qps, 0.0)
+            # the next search finds the machine as different as the probes of this one did, however many
+            rate_qps, between_qps = estimate.rate_qps, estimate.between_qps
+            high_qps = rate_qps + math.hypot(estimate.high_qps - rate_qps, between_qps)
+            low_qps = max(rate_qps - math.hypot(rate_qps - estimate.low_qps, between_qps), 0.0)
             if rate_qps < self._limit_qps:
                 wide = reason if estimate.tolerance > self._options.tolerance else ""
                 reason = "; ".join(filter(None, [estimate.reason, wide]))

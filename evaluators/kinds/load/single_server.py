@@ -103,6 +103,42 @@ def _units(process: ArrivalProcess, count: int, seed: int) -> NDArray[np.float64
     return units
 
 
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How the mean service time varies from run to run, as fractions of the mean.
+
+    Runs that follow each other differ by more than their queries explain where the speed of the machine
+    changes. That part of the variance is estimated by the method of moments (DerSimonian and Laird,
+    "Meta-analysis in clinical trials", Controlled Clinical Trials 7, 1986).
+
+    Attributes:
+        half: Half of the 95 % interval of the mean over all runs; 0 if they do not differ.
+        between_half: Half of the 95 % interval of the mean of one more run, apart from its own queries' error.
+    """
+
+    half: float = 0.0
+    between_half: float = 0.0
+
+    @classmethod
+    def of(cls, runs: Sequence[NDArray[np.float64]]) -> Speed:
+        """Compares the service times of runs; of fewer than three, they do not differ."""
+        long = [run for run in runs if len(run) >= _BATCHES]
+        if len(long) < _LEAST_RUNS:
+            return cls()
+        means = np.asarray([run.mean() for run in long])
+        batches = ([part.mean() for part in np.array_split(run, _BATCHES)] for run in long)
+        within = np.asarray([np.var(each, ddof=1) / _BATCHES for each in batches])
+        weights = 1 / np.maximum(within, (_CLOSE_SHARE * means) ** 2)
+        total = weights.sum()
+        excess = float((weights * (means - np.average(means, weights=weights)) ** 2).sum()) - (len(means) - 1)
+        between = max(0.0, excess / (total - (weights**2).sum() / total))
+        if not between:
+            return cls()
+        both = 1 / (1 / weights + between)
+        quantile = t_quantile_95(len(long) - 1) / float(np.average(means, weights=both))
+        return cls(quantile / math.sqrt(both.sum()), quantile * math.sqrt(between))
+
+
 class SingleServer:
     """A server that is simulated with known service times.
 
@@ -111,8 +147,7 @@ class SingleServer:
         process: The arrival process.
         seed: The seed of the simulation.
         simulated: How many queries are simulated.
-        speed_half: Half of the 95 % interval of the mean service time due to differences between runs, as a
-            fraction of the mean.
+        speed: How the mean service time varies from run to run.
         delay_s: What each query takes beside its service, in which the server is free for others.
     """
 
@@ -122,12 +157,12 @@ class SingleServer:
         process: ArrivalProcess,
         seed: int,
         simulated: int = SIMULATED_QUERIES,
-        speed_half: float = 0.0,
+        speed: Speed | None = None,
         delay_s: float = 0.0,
     ) -> None:
         self._service_s = service_s
         self._delay_s = delay_s
-        self._speed_half = speed_half
+        self._speed = speed or Speed()
         self._process = process
         each = simulated // GROUPS
         self._units = _units(process, each * GROUPS, seed).reshape(GROUPS, each)
@@ -164,7 +199,7 @@ class SingleServer:
         pairs = ((waited, idle), (long, waited & ~long), (waited, ~waited & ~idle))
         if not all(_alike(service_s, some, others) for some, others in pairs):
             return None
-        return cls(service_s, process, seed, simulated, _speed_half(services_s), delay_s)
+        return cls(service_s, process, seed, simulated, Speed.of(services_s), delay_s)
 
     @property
     def capacity_qps(self) -> float:
@@ -265,8 +300,8 @@ class SingleServer:
         spread = share_error * np.sqrt(self._simulated_s.size)
         quantile = t_quantile_95(GROUPS - 1)
         # a server that is slower by a part keeps the bound up to a rate that is lower by as much
-        error = max(share_error / slope, self._speed_half / quantile, _CLOSE_SHARE)
-        half, speed_qps = quantile * rate * error, rate * self._speed_half
+        error = max(share_error / slope, self._speed.half / quantile, _CLOSE_SHARE)
+        half, speed_qps = quantile * rate * error, rate * self._speed.half
         return SolvedRate(
             rate_qps=rate,
             error_qps=float(rate * error),
@@ -277,6 +312,7 @@ class SingleServer:
             high_qps=max(self._end_qps(rate, rate + half, bound_s, late_fraction), rate + speed_qps),
             slope=float(slope),
             spread=float(spread),
+            between_qps=rate * self._speed.between_half,
         )
 
 
@@ -292,6 +328,7 @@ class SolvedRate:
         slope: By how much the logarithm of the share grows with that of the rate.
         spread: The standard error of the share that n queries show at that rate, as a part of it, is this
             over the root of n. Late queries are bursty, so it is more than 1 / root of the share.
+        between_qps: Half of the 95 % interval of the rate of one more run, by how much the runs differ.
     """
 
     rate_qps: float
@@ -300,28 +337,7 @@ class SolvedRate:
     high_qps: float
     slope: float
     spread: float
-
-
-def _speed_half(runs: Sequence[NDArray[np.float64]]) -> float:
-    """Returns half of the relative 95 % interval of the mean service time; 0 of fewer than three runs.
-
-    Runs that follow each other differ by more than their queries explain where the speed of the machine
-    changes. That part of the variance is estimated by the method of moments (DerSimonian and Laird,
-    "Meta-analysis in clinical trials", Controlled Clinical Trials 7, 1986).
-    """
-    long = [run for run in runs if len(run) >= _BATCHES]
-    if len(long) < _LEAST_RUNS:
-        return 0.0
-    means = np.asarray([run.mean() for run in long])
-    batches = ([part.mean() for part in np.array_split(run, _BATCHES)] for run in long)
-    within = np.asarray([np.var(each, ddof=1) / _BATCHES for each in batches])
-    weights = 1 / np.maximum(within, (_CLOSE_SHARE * means) ** 2)
-    total = weights.sum()
-    excess = float((weights * (means - np.average(means, weights=weights)) ** 2).sum()) - (len(means) - 1)
-    between = max(0.0, excess / (total - (weights**2).sum() / total))
-    both = 1 / (1 / weights + between)
-    error = 1 / np.sqrt(both.sum()) / np.average(means, weights=both)
-    return float(t_quantile_95(len(long) - 1) * error) if between else 0.0
+    between_qps: float = 0.0
 
 
 def _delay_s(service_s: NDArray[np.float64], backlog_s: NDArray[np.float64]) -> float:

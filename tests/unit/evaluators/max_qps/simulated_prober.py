@@ -104,6 +104,7 @@ class SimulatedProber:
         lag_s: By how much it then sends each query too late.
         lost: What becomes of queries that are never answered.
         connections: By how much the speed of the system differs between connections (standard deviation).
+        machine: By how much it is faster than usual all along.
     """
 
     system: System
@@ -112,6 +113,7 @@ class SimulatedProber:
     lag_s: float = 0.2
     lost: Outcome = Outcome.TIMED_OUT
     connections: float = 0.0
+    machine: float = 0.0
 
     def __post_init__(self) -> None:
         self.elapsed_s = 0.0
@@ -121,7 +123,7 @@ class SimulatedProber:
         self.reconnect()
 
     def reconnect(self) -> None:
-        self._speed = 1 + self.connections * self._speeds.standard_normal()
+        self._speed = 1 + self.machine + self.connections * self._speeds.standard_normal()
 
     def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
         self.schedules.append(schedule)

@@ -209,6 +209,21 @@ def test_searches_over_connections_of_different_speeds_do_not_exclude_each_other
     assert max(low for low, _ in ends) <= min(high for _, high in ends)
 
 
+def test_searches_on_a_machine_that_changes_as_much_from_hour_to_hour_do_not_exclude_each_other() -> None:
+    hours = 0.02 * np.random.RandomState(3).standard_normal(10)
+    found = [
+        search_max_qps(
+            MaxQpsOptions(BOUND_MS, seed=seed, time_budget_s=40),
+            SimulatedProber(deterministic(0.01), seed, connections=0.02, machine=faster),
+        )
+        for seed, faster in enumerate(hours)
+    ]
+
+    ends = [(answer.low_qps or 0.0, answer.high_qps or 0.0) for answer in found]
+    assert sum(low <= DETERMINISTIC_QPS <= high for low, high in ends) >= 9
+    assert max(low for low, _ in ends) <= min(high for _, high in ends)
+
+
 def test_searches_by_late_queries_that_come_in_bursts_do_not_exclude_each_other() -> None:
     system = batching(0.004, 0.001, 8)  # near its capacity a queue lasts for seconds
 
