@@ -1,4 +1,4 @@
-"""The base class of objects that hold a resource for the length of a ``with`` block."""
+"""The base class of objects that hold a resource for the duration of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Closeable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Frees the resource; calling it again does nothing."""
+        """Releases the resource; calling it again does nothing."""
 
     def __enter__(self) -> Self:
         return self

@@ -21,7 +21,7 @@ _HELD = (BlockingIOError, PermissionError)
 def replacing(
     path: Path, *, synced: bool = False, mode: int = 0o666, new: bool = False, alone: bool = False
 ) -> Iterator[IO[bytes]]:
-    """Opens a file beside a path, which takes its place at the end; after an error it is removed.
+    """Opens a file beside a path and moves it to the path at the end; after an error it is removed.
 
     Args:
         path: The path.
@@ -52,7 +52,7 @@ def replacing(
 
 
 def _publish(beside: Path, path: Path) -> None:
-    """Gives a file its name, which no other file has."""
+    """Gives a file its name, which no other file may have."""
     try:
         os.link(beside, path)  # unlike a rename, never replaces another file
     except FileExistsError:
@@ -112,14 +112,14 @@ def is_locked(file: IO[bytes]) -> bool:
 
 
 class LineJournal:
-    """A file of JSON lines, to which one process at a time adds.
+    """A file of JSON lines that one process at a time appends to.
 
-    Its readers ignore a line that was cut off when a program ended; the next one begins after it.
+    Readers ignore a line that was cut off when a program ended; the next one starts on a new line.
 
     Args:
         path: The file.
         synced: Whether each line is flushed to the disk.
-        anew: Whether to remove the lines that it has.
+        anew: Whether to remove the existing lines.
 
     Raises:
         OutputError: The file cannot be written.
@@ -136,7 +136,7 @@ class LineJournal:
                         file.write(b"\n")
 
     def add(self, content: Mapping[str, Any]) -> None:
-        """Adds a line.
+        """Appends a line.
 
         Raises:
             OutputError: The file cannot be written.

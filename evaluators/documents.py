@@ -1,7 +1,7 @@
 """Parts of a measurement in a database: the interface of a kind's documents, and the form of their values.
 
-A measurement is kept as a part of the evaluation's own document, for what is small, and as documents in
-collections, for raw values.
+The small values of a measurement are a part of the evaluation's own document; its raw values are documents in
+collections.
 
 Values are converted to a form that every database stores unchanged, and back. Arbitrary values, such as a
 manifest's attributes, may hold what a database changes or refuses:
@@ -11,7 +11,7 @@ manifest's attributes, may hold what a database changes or refuses:
 - an integer beyond 64 bits becomes ``{"%int": "…"}``, because BSON has no such integers;
 - NaN and infinities become ``{"%float": "…"}``, because JSON has no such numbers;
 - a lone surrogate, as in a file name that is not UTF-8, becomes the escape that ``ascii``
-  writes, and stays so;
+  writes, and is not converted back;
 - any other value, such as a date in a manifest's attributes, becomes its text.
 """
 

@@ -72,7 +72,7 @@ class Status(str, Enum):
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
-    """Every input failed: no figure is of the model."""
+    """Every input failed: no figure describes the model."""
 
     @classmethod
     def of(cls, *, whole: bool, usable: bool) -> Status:
@@ -133,10 +133,10 @@ class TraceSummary:
 
     Attributes:
         trace_id: 32 hexadecimal digits.
-        span_count: The spans that were kept.
-        dropped: Spans that were recorded, and left out because there were too many.
-        notes: What the trace cannot give and why, one line each.
-        url: Where a person finds it in Jaeger; None where it was not exported.
+        span_count: The number of spans that were kept.
+        dropped: The number of recorded spans that were left out because there were too many.
+        notes: What the trace lacks and why, one line each.
+        url: Its URL in Jaeger for users; None if it was not exported.
     """
 
     trace_id: str
@@ -155,13 +155,13 @@ class Evaluation(Generic[M_co]):
         created_at: When it began, in UTC, to the millisecond.
         status: How it ended.
         system: The model, its framework and its machine.
-        dataset: What it ran over.
-        measurement: What it measured, with the options that shaped that.
-        trace_level: How deep it was traced.
+        dataset: The dataset that it ran over.
+        measurement: The measurement, with the options that shaped it.
+        trace_level: How deeply it was traced.
         trace: The trace; None for a run at NO_TRACE.
         spans: The trace's spans; empty in an evaluation that the store returns.
         group_id: The same for evaluations that belong together, such as a run at each trace level.
-        conditions: What disturbed it, and the verdict; None in evaluations of earlier versions.
+        conditions: The disturbances and the verdict; None in evaluations of earlier versions.
         process: The number of the fresh process of the group that it ran in, from 1; None for an evaluation
             that ran in the process it was requested in.
     """

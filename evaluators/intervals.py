@@ -29,7 +29,7 @@ _T_95 = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 Z_95 = 1.959964
-"""The same of the normal distribution, rounded as they are."""
+"""The same for the normal distribution, rounded in the same way."""
 
 
 def t_quantile_95(degrees: int) -> float:
@@ -62,7 +62,7 @@ def mean_reach(values: Sequence[float] | NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PercentileInterval:
-    """A percentile of latencies, in nanoseconds, and the 95 % interval of it.
+    """A percentile of latencies, in nanoseconds, and its 95 % interval.
 
     Attributes:
         percent: 0…100.
@@ -84,10 +84,10 @@ def percentile_interval(latency_ns: NDArray[np.int64], percent: float) -> Percen
     The percentile is type 7 of Hyndman and Fan (1996). The interval is Woodruff's ("Confidence intervals for
     medians and other position measures", JASA 47, 1952): the error of the share of queries that are later
     than the percentile is found, and the percentiles that lie by that share above and below are the ends.
-    The error of the share is that of batch means: the queries are cut into 10 equal batches in the order in
-    which they were due, which are long compared to bursts of late queries, and the shares of the batches
-    differ as the error makes them, by Student's t distribution (Schmeiser, "Batch size effects in the
-    analysis of simulation output", Operations Research 30, 1982, for the number).
+    The error of the share is that of batch means: the queries, in the order in which they were due, are cut
+    into 10 equal batches, which are long compared to bursts of late queries, and the spread of the batches'
+    shares gives the error, by Student's t distribution (Schmeiser, "Batch size effects in the analysis of
+    simulation output", Operations Research 30, 1982, for the number).
 
     The percentiles of the batches themselves (sectioning) would be too alike, as a batch has few late
     queries: on simulated M/D/1 queues at 70 % load and 6,000 queries such intervals of p99 held the truth in
@@ -181,9 +181,9 @@ class Interval(NamedTuple):
 def autocorrelation_time(times: NDArray[np.int64]) -> float:
     """Returns how many consecutive times carry the information of one independent time; at least 1.
 
-    The integrated autocorrelation time, 1 plus twice the sum of the autocorrelations, up to the first window
-    of 5 such times (Sokal, "Monte Carlo Methods in Statistical Mechanics", 1997, section 3). A straight line
-    through the times is taken off first: drift would look like a correlation as long as the run.
+    It is the integrated autocorrelation time, 1 plus twice the sum of autocorrelations, up to the first
+    window of 5 such times (Sokal, "Monte Carlo Methods in Statistical Mechanics", 1997, section 3). A
+    straight line through the times is subtracted: drift would look like a correlation as long as the run.
 
     Args:
         times: int64, in the order in which they were taken.
@@ -204,7 +204,7 @@ def autocorrelation_time(times: NDArray[np.int64]) -> float:
 
 
 def batches_for_interval(full_ns: NDArray[np.int64]) -> int:
-    """Returns how many full batches an interval needs, by the correlation of those that there are.
+    """Returns how many full batches an interval needs, given the correlation of those measured.
 
     With fewer than 50 autocorrelation times, the autocorrelation time itself is not known (Foreman-Mackey et
     al., "emcee: The MCMC Hammer", 2013, after Sokal), and an interval would be too narrow. With as many, each
@@ -227,8 +227,8 @@ def _widened(count: int, correlated_over: float) -> float:
 def mean_interval(full_ns: NDArray[np.int64]) -> Interval:
     """Returns the 95 % interval of the mean, by batch means, adjusted for skewed times.
 
-    The means of 10 equal stretches vary as the error of the mean makes them; Student's t distribution has
-    9 degrees of freedom (Schmeiser, "Batch size effects in the analysis of simulation output", Operations
+    The spread of the means of 10 equal stretches gives the error of the mean; Student's t distribution has 9
+    degrees of freedom (Schmeiser, "Batch size effects in the analysis of simulation output", Operations
     Research 30, 1982). Rare long times make the error itself skewed: the interval reaches further up, by
     Willink, "A Confidence Interval and Test for the Mean of an Asymmetric Distribution", Communications in
     Statistics 34, 2005. ``batches_for_interval`` says whether there are enough batches.
@@ -250,7 +250,7 @@ def _less_skewed(quantile: float, sixth: float) -> float:
 
 
 def _skewness(full_ns: NDArray[np.int64]) -> float:
-    """Returns the third moment of the times over the 1.5th power of their second; 0 of equal times."""
+    """Returns the third moment of the times over the 1.5th power of their second; 0 for equal times."""
     from_mean = full_ns - full_ns.mean()
     variance = float((from_mean**2).mean())
     return float((from_mean**3).mean()) / variance**1.5 if variance > 0 else 0.0
@@ -275,7 +275,7 @@ def serial_percentile_interval(full_ns: NDArray[np.int64], percent: float) -> In
 def figures_of(full_ns: NDArray[np.int64]) -> dict[str, Any]:
     """Returns the mean, the percentiles and the intervals of full batches, by their names in summaries.
 
-    What too few times do not give is None; see ``batches_for_interval``.
+    Figures that need more times are None; see ``batches_for_interval``.
     """
     enough = len(full_ns) >= (batches_for_interval(full_ns) if len(full_ns) else 1)
     return {
@@ -315,14 +315,14 @@ def wilson_interval(hits: int, count: int) -> ScoreInterval | None:
 
 RESAMPLES = 1000
 LEAST_SAMPLES = 200
-"""With fewer, intervals of 95 % cover less than 92 % where errors have a long tail, as simulations show."""
+"""With fewer, 95 % intervals cover less than 92 % if errors have a long tail, as simulations show."""
 _SEED = 0
 _PERCENTILES = (2.5, 97.5)
 _PERCENTILES_OF_BIASED = (1.5, 98.5)
 _LEAST_SHARE = 0.99
 """The share of the draws in which the figure must vary."""
 _BLOCK_ELEMENTS = 2**15
-"""The most numbers in memory at once: 256 KiB of float64, which stay in the cache."""
+"""The maximum number of values in memory at once: 256 KiB of float64, which stay in the cache."""
 _EXACT_Z_95 = 1.959963984540054  # stored scores were computed with more digits than ``Z_95``
 _Numbers = NDArray[np.float64]
 
@@ -332,8 +332,8 @@ def bootstrap_interval(
 ) -> ScoreInterval | None:
     """Returns the 95 % percentile interval of a statistic over samples drawn with replacement.
 
-    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13. The seed is fixed, so
-    that the same predictions have the same interval. It takes any statistic; for means and their ratios,
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13. The seed is fixed: the
+    same predictions have the same interval. It accepts any statistic; for means and their ratios,
     ``ratio_interval`` covers more.
 
     Args:
@@ -343,8 +343,8 @@ def bootstrap_interval(
         resamples: How often to draw.
 
     Returns:
-        The interval; None for fewer than ``LEAST_SAMPLES``, or where the statistic is rarely defined, or is
-        the same in all draws.
+        The interval; None for fewer than ``LEAST_SAMPLES``, or if the statistic is rarely defined, or is the
+        same in all draws.
     """
     drawn = bootstrap_intervals(lambda indices: (statistic(indices),), samples, 1, resamples)
     return drawn[0]
@@ -392,9 +392,9 @@ def _percentiles(drawn: _Numbers, percentiles: tuple[float, float]) -> ScoreInte
 def ratio_interval(parts: _Numbers, wholes: _Numbers, power: float = 1.0) -> ScoreInterval | None:
     """Returns the 95 % interval of the mean over columns of ``(Σ parts / Σ wholes) ** power`` over samples.
 
-    It is the studentised bootstrap: what is drawn is the distance from the figure in units of its standard
-    error, which follows from the influence of each sample. Source: Efron and Tibshirani, 1993, chapter 12.5;
-    Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 2.4.
+    It is the studentised bootstrap: it draws the distance from the figure in units of its standard error,
+    which follows from the influence of each sample. Source: Efron and Tibshirani, 1993, chapter 12.5; Davison
+    and Hinkley, "Bootstrap Methods and their Application", 1997, section 2.4.
 
     Args:
         parts: float64, samples × columns.
@@ -402,7 +402,7 @@ def ratio_interval(parts: _Numbers, wholes: _Numbers, power: float = 1.0) -> Sco
         power: 0.5 for roots of mean squares.
 
     Returns:
-        The interval; None for fewer than ``LEAST_SAMPLES``, or where too many draws have no spread.
+        The interval; None for fewer than ``LEAST_SAMPLES``, or if too many draws have no spread.
     """
     samples = len(parts)
     defined = wholes.sum(axis=0) > 0

@@ -22,13 +22,13 @@ def trimmed_mean(values: Values, share: float = 0.2) -> float:
     """Returns the mean without the lowest and the highest values, by MLModelScope's rule.
 
     Of n values, sorted and counted from 0, those from floor(share · n) up to but not including
-    min(n - 1, n - floor(share · n)) are averaged: so where floor(share · n) is 0, the highest still goes.
+    min(n - 1, n - floor(share · n)) are averaged: so if floor(share · n) is 0, the highest is still dropped.
     Fewer than three values give their mean, three their median. (``trimmedMean`` in ``num.go`` of
     rai-project/evaluation.)
 
     Args:
         values: At least one, in any order.
-        share: What is dropped at each end, above 0 and below 0.5.
+        share: The share dropped at each end, above 0 and below 0.5.
 
     Raises:
         ValueError: There are no values, or ``share`` is out of range.
@@ -67,7 +67,7 @@ _LEAST_BEYOND = 5
 def values_for_percentile(percent: float) -> int:
     """Returns how many values a percentile needs: on average, 5 lie beyond it on the side with fewer.
 
-    The classical condition for the normal approximation of a binomial count (Conover, "Practical
+    This is the classical condition for the normal approximation of a binomial count (Conover, "Practical
     Nonparametric Statistics", 3rd edition, 1999, section 3.2): 10 values for p50, 50 for p90, 500 for p99.
 
     Raises:
@@ -79,7 +79,7 @@ def values_for_percentile(percent: float) -> int:
 
 
 def carried_percentile(values: Values, percent: float) -> float | None:
-    """Returns a percentile; None of fewer values than it needs (``values_for_percentile``)."""
+    """Returns a percentile; None for fewer values than it needs (``values_for_percentile``)."""
     return percentile(values, percent) if len(values) >= values_for_percentile(percent) else None
 
 
@@ -99,7 +99,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)  # type: ignore[no-untype
 
 
 def student_tail(t: float, degrees: float) -> float:
-    """Returns how probable it is that Student's t exceeds a value.
+    """Returns the probability that Student's t exceeds a value.
 
     With t = √degrees · tan θ, the density is proportional to cos(θ)^(degrees - 1), which is integrated by
     Gauss and Legendre with 64 nodes.

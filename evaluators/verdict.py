@@ -222,7 +222,7 @@ class PooledRuns:
         self._slices_ns = np.where(ordered_ns == NEVER_NS, np.inf, ordered_ns.astype(np.float64))
 
     def figures(self) -> NDArray[np.float64]:
-        """Returns float64, one value a figure: percentiles in nanoseconds, throughput in inputs a second."""
+        """Returns float64, one value per figure: percentiles in nanoseconds, throughput in inputs/s."""
         with np.errstate(divide="ignore", invalid="ignore"):
             throughput = float(self._inputs.sum() / self._elapsed_s.sum())
         known = (None if p is None else percentile_interval(self._latency_ns, p) for p in self._percents)

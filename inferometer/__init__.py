@@ -1,8 +1,8 @@
 """Measures how fast and how well machine-learning models run, and where the time goes.
 
-The names of ``__all__`` are what plug-ins and scripts import. They stay stable while the modules behind
-them move. Each name is imported when it is first used: ``import inferometer`` loads no framework, no NumPy,
-no gRPC and no database. docs/plugins.md describes them.
+Plug-ins and scripts import the names in ``__all__``, which stay stable while the modules behind them move.
+Each name is imported on first use: ``import inferometer`` loads no framework, no NumPy, no gRPC and no
+database. docs/plugins.md describes the names.
 """
 
 from __future__ import annotations
@@ -461,7 +461,7 @@ _OWNERS = {
 if not TYPE_CHECKING:  # a type checker reads the imports above, and reports a name that is not there
 
     def __getattr__(name: str) -> object:
-        """Imports a public name when it is first used."""
+        """Imports a public name on first use."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         owner = next((module for module, names in _OWNERS.items() if name in names), "manifests.errors")

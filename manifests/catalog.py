@@ -35,7 +35,7 @@ class Catalog:
 
     Args:
         directories: The user's directories.
-        dataset_paths: Where datasets lie that users obtain themselves, by name.
+        dataset_paths: The locations of datasets that users obtain themselves, by name.
 
     Raises:
         ConfigurationError: A directory does not exist, or is not a directory.
@@ -111,7 +111,7 @@ class Catalog:
         )
 
     def find_models(self, name: str, version: str | None = None) -> tuple[ModelManifest, ...]:
-        """Returns every manifest of a model, also hidden ones, for any framework; the highest version first.
+        """Returns every manifest of a model, hidden ones too, for any framework; the highest version first.
 
         Raises UnknownModelError if no manifest has this name or version.
         """
@@ -174,7 +174,7 @@ def _key(manifest: Manifest) -> tuple[str, ...]:
             return ("dataset", manifest.name.casefold(), canonicalize_version(manifest.version))
         case FrameworkManifest():
             return ("framework", manifest.name.casefold())
-    raise TypeError(f"{type(manifest).__name__} is no kind of manifest")
+    raise TypeError(f"{type(manifest).__name__} is not a kind of manifest")
 
 
 def _in_order(found: Mapping[tuple[str, ...], Manifest]) -> tuple[Manifest, ...]:

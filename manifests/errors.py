@@ -63,8 +63,8 @@ _MOST_CHARACTERS = 2000
 class InferometerError(Exception):
     """The base class of the program's errors.
 
-    The message is one printable line, whatever names, answers and messages of others are in it: line ends
-    become spaces, and a long one is cut in the middle.
+    The message is one printable line, whatever names, responses and messages it quotes: line breaks become
+    spaces, and a long message is cut in the middle.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -127,7 +127,7 @@ class ArtifactError(InferometerError):
 
 
 class ArtifactUnavailableError(ArtifactError):
-    """A file is not there, and cannot be downloaded."""
+    """A file is missing, and cannot be downloaded."""
 
 
 class DeviceError(InferometerError):
@@ -243,10 +243,10 @@ def shown_value(value: object, most: int = 60) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns "did you mean …?" with the nearest of ``known``, or the list of all when none is near.
+    """Returns "did you mean …?" with the nearest of ``known``, or the list of all if none is near.
 
-    Near are names that share most letters in their order; of those that share only half, and of more distant
-    ones, a name with a whole word of ``name`` comes first.
+    Names are near if they share most letters in order. If none do, names with a whole word of ``name``
+    precede those that share only half.
     """
     known = list(known)
     if not known:

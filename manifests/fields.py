@@ -22,14 +22,14 @@ OUTPUT_TYPES = {
     "semanticsegment": "semantic_segmentation",
     "image": "image_enhancement",
 }
-"""The original names of output types, and the names here."""
+"""The original names of output types, and those of this program."""
 MISSPELT = {"probailities_layer": "probabilities_layer"}
-"""Fields of outputs as some of its manifests misspell them, and as they are meant."""
+"""Output fields that some of its manifests misspell, and the intended names."""
 _OF_ANY_SIZE = tuple(task for task in OUTPUT_TYPES.values() if task != "classification")
 
 
 def with_fields_spelt(content: object) -> object:
-    """Gives the fields of ``MISSPELT`` their right names, unless these are there too."""
+    """Corrects the names of the fields in ``MISSPELT``, unless the correct ones are present too."""
     if not isinstance(content, Mapping):
         return content
     return {new if (new := MISSPELT.get(key, key)) not in content else key: content[key] for key in content}
@@ -39,7 +39,7 @@ def full_dimensions(content: object) -> object:
     """Returns an image's parameters with three ``dimensions`` in the order of its layout.
 
     A single number n, with or without brackets, means three channels of n × n. MLModelScope reads dimensions
-    as CHW whatever the layout is, so that those that begin with the channels under ``layout: HWC`` are CHW.
+    as CHW regardless of the layout, so those that begin with the channels are CHW even with ``layout: HWC``.
     """
     if not isinstance(content, Mapping):
         return content
@@ -76,7 +76,7 @@ def any_size_where_none_is_given(content: object) -> object:
 
 
 def task_name(value: object) -> object:
-    """Returns the name here of an output type."""
+    """Returns this program's name of an output type."""
     return OUTPUT_TYPES.get(value.strip(), value.strip()) if isinstance(value, str) else value
 
 
@@ -95,7 +95,7 @@ def _version_text(value: object) -> object:
 
 
 def check_version(value: str) -> str:
-    """Returns the version; raises ValueError if it is none."""
+    """Returns the version; raises ValueError if it is not one."""
     try:
         Version(value)
     except ValueError:  # InvalidVersion, or a number too long for int
@@ -104,7 +104,7 @@ def check_version(value: str) -> str:
 
 
 def check_constraint(value: str) -> str:
-    """Returns the version constraint; raises ValueError if it is none."""
+    """Returns the version constraint; raises ValueError if it is not one."""
     try:
         Constraint(value)
     except InvalidConstraintError as error:

@@ -34,7 +34,7 @@ def is_numbered_layer(name: str) -> bool:
 
 
 MAX_TENSOR_ELEMENTS = 2**28
-"""The most elements of one input: 1 GiB of float32, far more than any model requires."""
+"""The maximum number of elements of an input: 1 GiB of float32, far more than any model requires."""
 
 DYNAMIC_AXIS = -1
 """The number that stands for a dynamic axis in the dimensions of a tensor."""
@@ -81,17 +81,17 @@ class TensorElementType(str, Enum):
 
 
 DYNAMIC_SIZE = 128
-"""The size that a dynamic axis has where nothing tells one, as in synthetic inputs."""
+"""The size of a dynamic axis if nothing else determines it, as in synthetic inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class AxisSizes:
-    """The sizes that a dynamic axis may have, as far as the model's file states them.
+    """The sizes that a dynamic axis may have, as far as the model's file declares them.
 
     Attributes:
         least: The smallest.
         most: The largest; None sets no limit.
-        example: A size that the axis may have, where its others are not known, as of multiples of 8.
+        example: A size that the axis may have, if the others are unknown, as for multiples of 8.
     """
 
     least: int = 1
@@ -102,13 +102,13 @@ class AxisSizes:
         return self.least <= size and (self.most is None or size <= self.most)
 
     def nearest(self, size: int) -> int:
-        """Returns the size that the axis may have and that is nearest to a wanted one."""
+        """Returns the ``example``, or else the allowed size nearest to ``size``."""
         if self.example is not None:
             return self.example
         return max(self.least, size if self.most is None else min(size, self.most))
 
     def other(self, size: int) -> int:
-        """Returns another size than one that the axis may have: half of it, or else twice."""
+        """Returns a size other than one that the axis may have: half of it, or else twice."""
         half = size // 2
         return half if half and half in self and self.example is None else 2 * size
 
@@ -121,13 +121,13 @@ class TensorSpec:
     """One of the tensors that a model takes.
 
     Attributes:
-        name: What the framework knows it by: the ``input_layer``.
+        name: Its name in the framework: the ``input_layer``.
         element_type: Its dtype.
         dimensions: Its shape without the batch; None is a dynamic axis, whose size may differ by batch.
-        padding: What shorter inputs of a batch are padded with.
+        padding: The value that shorter inputs of a batch are padded with.
         same_size: Whether nothing is padded: all inputs of a batch have one size, as images do.
         dynamic_size: The size of dynamic axes in synthetic inputs, or the nearest that they may have.
-        sizes: The sizes that each axis may have, as far as that is known; empty where it is not.
+        sizes: The sizes that each axis may have, as far as known; empty if unknown.
     """
 
     name: str
@@ -163,7 +163,7 @@ class TensorSpec:
         )
 
     def sized_otherwise(self) -> tuple[int, ...]:
-        """Returns the same with another size for each dynamic axis."""
+        """Returns a copy with another size for each dynamic axis."""
         return tuple(
             axis.other(axis.nearest(self.dynamic_size)) if each is None else each
             for each, axis in zip(self.dimensions, self.axes, strict=True)
@@ -177,12 +177,12 @@ class TensorSpec:
 
     @property
     def written(self) -> tuple[int, ...]:
-        """The dimensions as manifests and messages have them, with -1 for a dynamic axis."""
+        """The dimensions as in manifests and messages, with -1 for a dynamic axis."""
         return self.sized(DYNAMIC_AXIS)
 
 
 MAX_TOKENS = 1_000_000
-"""The most tokens of a text."""
+"""The maximum number of tokens of a text."""
 
 
 class TextElementType(str, Enum):
@@ -213,7 +213,7 @@ class TextLayers(Part):
 
     Attributes:
         ids: The numbers of the tokens.
-        mask: 1 for each token, and 0 where the text is padded; None if the model takes none.
+        mask: 1 for each token, and 0 for padding; None if the model takes none.
         types: 0 for the tokens of the first text, 1 for those of the second; None if the model takes none.
     """
 
@@ -237,10 +237,10 @@ class TextLayers(Part):
 class TextParameters(Part):
     """How a text, or a pair of texts, becomes the tensors of a model.
 
-    ``tokenizer`` is a path or a URL, as ``features_url`` is: a file of the library tokenizers (JSON), or
-    the vocabulary of BERT's word pieces, one token in a line (``vocab.txt``). Of the latter, ``lower_case``
-    says whether texts are brought to lower case and lose their accents; true is the default. A JSON file
-    says that itself. ``padding_id`` is the number of the token that texts are padded with; left out, it is
+    ``tokenizer`` is a path or a URL, like ``features_url``: a file of the library tokenizers (JSON), or
+    the vocabulary of BERT's word pieces, one token per line (``vocab.txt``). For the latter, ``lower_case``
+    says whether texts are converted to lower case and lose their accents; true is the default. A JSON file
+    says that itself. ``padding_id`` is the number of the token that texts are padded with; if omitted, it is
     that of the file's padding, or of a token ``[PAD]`` or ``<pad>``, or 0.
     """
 
@@ -384,12 +384,12 @@ class ImageParameters(Part):
 
     @property
     def height(self) -> int:
-        """The height in pixels; of images of any size, that of synthetic ones."""
+        """The height in pixels; for images of any size, that of synthetic ones."""
         return self._side(1 if self.layout is Layout.CHW else 0)
 
     @property
     def width(self) -> int:
-        """The width in pixels; of images of any size, that of synthetic ones."""
+        """The width in pixels; for images of any size, that of synthetic ones."""
         return self._side(2 if self.layout is Layout.CHW else 1)
 
     def _side(self, axis: int) -> int:
@@ -414,7 +414,7 @@ class ImageParameters(Part):
             if len(getattr(self, field)) not in {1, wanted}:
                 raise ValueError(f"{field} has {len(getattr(self, field))} values; allowed: 1 or {wanted}")
         if any(value == 0 for value in self.scale):
-            raise ValueError(f"scale is {list(self.scale)}; it divides, so that it may not hold 0")
+            raise ValueError(f"scale is {list(self.scale)}; it is a divisor, so it must not contain 0")
         if self.element_type is ElementType.UINT8 and (any(self.mean) or set(self.scale) != {1.0}):
             raise ValueError(
                 f"element_type uint8 takes the pixels as they are; mean is {list(self.mean)} and scale "
@@ -442,7 +442,7 @@ class TensorParameters(Part):
         return (TensorSpec(self.input_layer, self.element_type, dimensions, sizes=self._sizes),)
 
     def with_sizes(self, sizes: tuple[AxisSizes | None, ...]) -> TensorParameters:
-        """Returns the same with the sizes that each axis may have, which the model's file states."""
+        """Returns a copy with the sizes that each axis may have, which the model's file declares."""
         changed = self.model_copy()
         changed._sizes = sizes
         return changed

@@ -156,7 +156,7 @@ def load_manifest(path: Path) -> Manifest:
         if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
             raise ManifestError(f"{path}: is no file")
         if status.st_size > _MAX_BYTES:
-            raise ManifestError(f"{path}: larger than {_MAX_BYTES} bytes, which no manifest is")
+            raise ManifestError(f"{path}: larger than {_MAX_BYTES} bytes, the limit for a manifest")
         content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -325,7 +325,7 @@ def manifest_text(
 
 
 def _preprocessing(parameters: InputParameters) -> Iterator[str]:
-    """Yields the preprocessing of images, which is assumed, since a model's file does not state it."""
+    """Yields the preprocessing of images, which is assumed, since a model's file does not declare it."""
     if not isinstance(parameters, ImageParameters):
         yield "# type image, with its parameters, takes pictures: see docs/manifests.md"
         return

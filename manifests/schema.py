@@ -1,6 +1,6 @@
 """The schema of model, framework and dataset manifests, and of a model's outputs.
 
-All are frozen pydantic models that reject unknown fields: a misspelt field is an error, and not a setting
+All are frozen pydantic models that reject unknown fields: a misspelt field is an error, not a setting
 without effect.
 """
 
@@ -66,7 +66,7 @@ class BoxUnits(str, Enum):
     PIXELS = "pixels"
     """Pixels of the model's input."""
     RELATIVE = "relative"
-    """Shares of the input's width and height, 0…1."""
+    """Fractions of the input's width and height, 0…1."""
 
 
 class MaskFrame(str, Enum):
@@ -109,7 +109,7 @@ Backend = Literal[
     "csv",
     "squad",
 ]
-"""The format of a dataset; empty where its files show it."""
+"""The format of a dataset; empty if its files show it."""
 
 
 class Manifest(Part):
@@ -139,7 +139,7 @@ class OutputParameters(Part):
     of the model's scores. The file at ``features_url``, a path or a URL, with one label per line, takes
     precedence. The fields after ``element_type`` belong to other tasks than classification.
 
-    ``positive_label`` is the class whose F1 a text classification reports, of two. ``start_layer`` and
+    ``positive_label`` is the one of two classes whose F1 a text classification reports. ``start_layer`` and
     ``end_layer`` are the outputs with the scores of each token as the first and the last of an answer, which
     has at most ``max_answer_length`` tokens; see ``agent.tasks.vectors`` for
     ``no_answer_threshold``. ``embedding_layer`` is the output with the embedding.
@@ -200,7 +200,7 @@ class OutputParameters(Part):
 
     @property
     def scores_per_class(self) -> bool:
-        """Whether a model gives a score for each class, and no class of each box."""
+        """Whether a model returns a score for each class instead of the class of each box."""
         return self.classes_layer is None or self.classes_layer == self.probabilities_layer
 
 
@@ -209,13 +209,13 @@ _CORNERS = {BoxFormat.XYXY: (0, 1, 2, 3), BoxFormat.YXYX: (1, 0, 3, 2)}
 
 @dataclass(frozen=True, slots=True)
 class BoxNotation:
-    """How a model writes boxes.
+    """The notation of a model's boxes.
 
     Attributes:
         format: The order of the four numbers.
         corners: For boxes of two corners, the places of left, top, right and bottom.
         units: The units of the coordinates.
-        stated: Whether the manifest says so; if not, boxes that contradict it are refused.
+        stated: Whether the manifest states the units; if not, boxes that contradict them are rejected.
         frame: The width and height that pixels refer to; None means those of the model's input.
     """
 
@@ -229,10 +229,10 @@ class BoxNotation:
     def of(cls, parameters: OutputParameters) -> BoxNotation:
         """Returns the notation that a manifest describes.
 
-        What a manifest omits follows from MLModelScope's notation. Its ``xmin_index`` to ``ymax_index`` give
+        Omitted fields follow MLModelScope's notation. Its ``xmin_index`` to ``ymax_index`` give
         the order, and ``scale_width`` and ``scale_height`` the size that pixels refer to; with an order but
         no size, boxes are relative. TensorFlow's ``detection_boxes`` are relative and begin with y. Otherwise
-        boxes are xyxy: in pixels beside a ``classes_layer`` of their own, as in GluonCV's models, and else
+        boxes are xyxy: in pixels beside a separate ``classes_layer``, as in GluonCV's models, and else
         relative, as in its SSD models for PyTorch and ONNX Runtime.
         """
         places = [
@@ -273,7 +273,7 @@ class ModelFiles(Part):
 
     They may be URLs, or relative to the URL or path ``base_url``. With ``is_archive``, ``base_url`` is an
     archive, and paths and checksums refer to its content. ``architecture`` names a model in code, which
-    requires weights only; beside a graph, it is what is trained, and predictions use the graph.
+    requires only weights; alongside a graph, it is used for training, and predictions use the graph.
     """
 
     architecture: Name | None = None
@@ -292,7 +292,7 @@ class ModelFiles(Part):
 
 
 class ModelTraining(Part):
-    """How a model is trained; one whose output is a classification needs none."""
+    """The training of a model; one whose output is a classification needs none."""
 
     loss: Loss = Loss.CROSS_ENTROPY
 
@@ -311,7 +311,7 @@ HOOKS = (
 class ModelManifest(Manifest):
     """A model: its framework, files, inputs and output.
 
-    A ``hidden`` model is found by its name only. The fields from ``before_preprocess`` on hold code, which is
+    A ``hidden`` model is found only by its name. The fields from ``before_preprocess`` on hold code, which is
     never run: a model with any of them can be listed, but not opened.
     """
 
@@ -346,7 +346,7 @@ class ModelManifest(Manifest):
         return tuple(tensor for each in self.inputs for tensor in each.parameters.tensors)
 
     def with_sizes(self, sizes: Mapping[str, tuple[AxisSizes | None, ...]]) -> ModelManifest:
-        """Returns the same with the sizes that the axes of its tensors may have, by the tensors' names."""
+        """Returns a copy with the sizes that the axes of its tensors may have, by the tensors' names."""
         if not sizes:
             return self
         inputs = tuple(
@@ -386,8 +386,8 @@ class FrameworkManifest(Manifest):
 class DatasetManifest(Manifest):
     """A labelled dataset: a folder or a file, also at a URL, in a format that ``docs/datasets.md`` describes.
 
-    Its path may be missing where nobody may distribute it: ``obtain`` then says how a user gets it, and the
-    configuration or an option says where it lies.
+    Its path may be missing if nobody may distribute it: ``obtain`` then says how a user gets it, and the
+    configuration or an option says where it is.
     """
 
     kind: Literal["dataset"]
@@ -405,7 +405,7 @@ class DatasetManifest(Manifest):
     _version = field_validator("version")(check_version)
 
     def at(self, path: Path) -> DatasetManifest:
-        """Returns the manifest with the place where a user has put the dataset."""
+        """Returns the manifest with the path where a user has put the dataset."""
         return self.model_copy(update={"path": str(path.absolute()), "checksum": ""})
 
     @model_validator(mode="after")

@@ -33,8 +33,8 @@ class InvalidConstraintError(ValueError):
 class Constraint:
     """A set of versions, such as ``>=1.1.0, <2`` or ``^1.4 || 2.x``; empty text and ``*`` mean any.
 
-    The local part of a version (``+cpu``) is ignored in comparisons. A text that is no constraint, or of more
-    than 1,000 characters, raises InvalidConstraintError.
+    The local part of a version (``+cpu``) is ignored in comparisons. A text that is not a constraint, or has
+    more than 1,000 characters, raises InvalidConstraintError.
     """
 
     def __init__(self, text: str) -> None:
@@ -85,11 +85,11 @@ def _specifiers(text: str) -> SpecifierSet:
             terms += _translate(_ALIASES.get(match["operator"], match["operator"] or "=="), match["version"])
             position = match.end()
         if position != len(comparisons):
-            raise InvalidConstraintError(f"{comparisons[position:]} is no comparison")
+            raise InvalidConstraintError(f"{comparisons[position:]} is not a comparison")
         return SpecifierSet(",".join(terms))
     except ValueError as error:  # also InvalidVersion, InvalidSpecifier, and a number too long for int
         raise InvalidConstraintError(
-            f'"{one_line(text, 60)}" is no version constraint (examples: 1.4.0, >=1.1.0, ^1.2, 1.x)'
+            f'"{one_line(text, 60)}" is not a version constraint (examples: 1.4.0, >=1.1.0, ^1.2, 1.x)'
         ) from error
 
 

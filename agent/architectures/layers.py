@@ -20,7 +20,7 @@ Size: TypeAlias = int | tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution and the layers that follow it in its network; all but ``channels`` is in pixels."""
+    """A convolution and the layers that follow it in its network; all but ``channels`` are in pixels."""
 
     channels: int
     kernel: Size
@@ -59,7 +59,7 @@ class Normalization(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """Branches whose mixture by a 1 × 1 convolution, of ``channels``, is scaled and added to their input.
+    """Branches mixed to ``channels`` by a 1 × 1 convolution, then scaled and added to their input.
 
     ReLU follows if ``activated``.
     """
@@ -226,6 +226,6 @@ BVLC_ALEXNET = (
 )
 """The five convolutions and three fully connected layers of Caffe's ``bvlc_alexnet/train_val.prototxt``.
 
-It has the biases of Krizhevsky et al. (2012) in the same layers, with 0.1 in place of 1, and DLBS has it for
-both AlexNets. The loss begins at the logarithm of the number of classes, and stays there at first.
+The same layers have biases as in Krizhevsky et al. (2012), with 0.1 in place of 1; DLBS uses it for both
+AlexNets. The loss starts at the logarithm of the number of classes and stays there at first.
 """

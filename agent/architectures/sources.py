@@ -1,8 +1,8 @@
 """Architectures, which are models built in code: those of the program, of packages, and of a user's files.
 
-Nothing here imports a framework. The builders of the program's own are classes in
-``agent/architectures/FRAMEWORK/``, which are imported when a model is built. A user's file is hashed,
-executed as a module of its own, and instantiated.
+Nothing here imports a framework. The builders of the program's own architectures are classes in
+``agent/architectures/FRAMEWORK/``, which are imported when a model is built. A user's file is hashed and
+executed as a module of its own, and its class is instantiated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Builder(Protocol):
     def __call__(self, *, initialize: bool) -> Any:
         """Builds the model.
 
-        Without ``initialize`` the weights of a file replace all of its own, which it may leave undefined.
+        Without ``initialize``, the weights of a file replace all of the model's, which may be undefined.
 
         Raises:
             ArtifactError: The model cannot be built; the message names what is missing, or where the code
@@ -43,7 +43,7 @@ class Architecture:
     """A model in code, found by its name; none of its code has been imported or run yet.
 
     Attributes:
-        name: As the manifest writes it.
+        name: The name as written in the manifest.
         build: Imports what is needed and builds the model.
         checksum: ``sha256:…`` of the user's file that defines it; None for architectures of the program and
             of packages.
@@ -109,7 +109,7 @@ class ArchitectureFile:
         return module
 
     def _implementing(self, module: ModuleType, name: str) -> type:
-        """Returns the one class of the module, not one that it imports, that implements the name."""
+        """Returns the only class that the module itself defines and that implements the name."""
         classes = {
             v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__
         }
@@ -124,7 +124,7 @@ class ArchitectureFile:
         return found[0]
 
     def _place(self, error: BaseException) -> str:
-        """Returns the file, and the last of its lines that an error came through."""
+        """Returns the file and its last line in the traceback of an error."""
         if isinstance(error, SyntaxError) and error.filename == str(self.path):
             line = error.lineno
         else:
@@ -134,7 +134,7 @@ class ArchitectureFile:
 
 
 def _implemented(found: type) -> tuple[str, ...]:
-    """Returns the names that a class itself declares to implement, without inherited ones."""
+    """Returns the names that a class itself declares in ``implements``, without inherited ones."""
     names = vars(found).get("implements", ())
     return tuple(map(str, names)) if isinstance(names, tuple | list) else (str(names),)
 
@@ -150,10 +150,10 @@ class BuiltinArchitecture:
     """A model that the program builds in code.
 
     Attributes:
-        name: As manifests write it.
+        name: The name as written in manifests.
         input_shape: The shape of one input, without the batch: channels × height × width, or features.
-        classes: The number of its classes, or of what else it tells of an input.
-        builder: The class that builds it, as ``"module:Class"`` in a framework's folder, the same in each.
+        classes: The number of its classes, or of its other outputs for an input.
+        builder: The class that builds it, as ``"module:Class"`` in the folder of each framework.
         options: The keyword arguments of the builder.
         frameworks: The frameworks that have the builder.
     """
@@ -166,7 +166,7 @@ class BuiltinArchitecture:
     frameworks: tuple[str, ...] = ("PyTorch", "MXNet")
 
     def build(self, framework: str) -> Any:
-        """Imports what builds the model in a framework, and builds it."""
+        """Imports the builder of a framework, and builds the model."""
         module, _, name = self.builder.partition(":")
         package = importlib.import_module(f"inferometer.agent.architectures.{framework.lower()}.{module}")
         return getattr(package, name)(**self.options)
@@ -232,10 +232,10 @@ ARCHITECTURES: Mapping[str, BuiltinArchitecture] = {
 
 
 def import_package(name: str, architecture: str) -> ModuleType:
-    """Imports a package, whose name is also the one that pip installs, for an architecture.
+    """Imports the package that an architecture needs; pip installs it by the same name.
 
     Raises:
-        ArtifactError: It is not installed, or fails to import, as torchvision does beside a PyTorch that it
+        ArtifactError: It is not installed, or fails to import, for example torchvision with a PyTorch that it
             was not built for.
     """
     if find_spec(name) is None:
@@ -256,7 +256,7 @@ def import_package(name: str, architecture: str) -> ModuleType:
 
 
 def installed_version(name: str) -> dict[str, str]:
-    """Returns the installed version of a package by its name; empty where there is none."""
+    """Returns the installed version of a package by its name; empty if there is none."""
     try:
         return {name: metadata.version(name)}
     except metadata.PackageNotFoundError:
@@ -288,8 +288,8 @@ def missing_package(name: str) -> str | None:
 class Architectures:
     """The architectures that models may name: those of the program, of packages and of a user's files.
 
-    ``DIRECTORY/FRAMEWORK/NAME.py``, with the framework in small letters, makes the architecture NAME; of two
-    such files the one in the earlier directory is used. Only the file of the requested architecture is
+    ``DIRECTORY/FRAMEWORK/NAME.py``, with the framework in lower case, defines the architecture NAME; of two
+    such files, the one in the earlier directory is used. Only the file of the requested architecture is
     executed. Immutable and thread-safe.
 
     Raises:
@@ -304,8 +304,8 @@ class Architectures:
         """Finds an architecture for a framework without importing or running it.
 
         ``name`` is ``NAME``, or ``torchvision:NAME``, ``timm:NAME`` or ``gluon:NAME``; the case of a ``NAME``
-        of the program or of a file does not matter. None means that no file of a plug-in's framework has the
-        name: its predictor interprets the name.
+        of the program or of a file does not matter. None means that the framework is a plug-in's and no file
+        has the name: its predictor interprets the name.
 
         Raises:
             ArtifactError: The framework has no architecture of that name, or the name is ambiguous.
@@ -331,7 +331,7 @@ class Architectures:
         return _built_in(built_in, builder)
 
     def _find_file(self, name: str, framework: str) -> Path | None:
-        """Returns the file of an architecture, from the directory's list, so that no name leads out of it."""
+        """Returns the file of an architecture from the directory's listing, so no name leads out of it."""
         for directory in self._directories:
             found = [path for path in _files(directory, framework) if path.stem.casefold() == name.casefold()]
             if len(found) > 1:
@@ -346,7 +346,7 @@ class Architectures:
         known += [path.stem for directory in self._directories for path in _files(directory, builder)]
         if any(mark in name for mark in "/\\"):
             return (
-                f'architecture "{name}": is a path, and a name is wanted; name the directory of the file in '
+                f'architecture "{name}": is a path, not a name; name the directory of the file in '
                 "the configuration's architectures"
             )
         places = ", ".join(str(directory / builder.casefold()) for directory in self._directories)

@@ -1,4 +1,4 @@
-"""Unpacking of untrusted archives: all of the files land in one folder and within bounds, or none does."""
+"""Unpacking of untrusted archives: all files go into one folder and stay within bounds, or none does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DAMAGED = (
 
 @dataclass(frozen=True, slots=True)
 class UnpackLimits:
-    """The most files and folders that an archive may hold, and the most bytes of all files together."""
+    """The maximum number of files and folders in an archive, and of bytes in all files together."""
 
     max_files: int = 10_000
     max_bytes: int = 32 * 1024**3
@@ -152,7 +152,7 @@ def _of_tar(archive: Path, magic: bytes) -> Iterator[tuple[str, _Readable | None
         try:
             opened = resources.enter_context(tarfile.open(fileobj=metered, mode="r|"))  # type: ignore[call-overload] # it only reads
         except tarfile.ReadError as error:
-            raise ArtifactError(f"{archive}: is no zip and no tar") from error
+            raise ArtifactError(f"{archive}: is neither a zip nor a tar") from error
         while (member := opened.next()) is not None:
             if member.isdir():
                 yield member.name, None
@@ -206,7 +206,7 @@ def write_record(record: Path, archive: Path, sums: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class UnpackedArchive:
-    """The content of an archive, with the SHA-256 of each file when it was unpacked, by its path in it."""
+    """The content of an archive, with the SHA-256 of each file when it was unpacked, by path."""
 
     archive: Path
     folder: Path
@@ -214,14 +214,14 @@ class UnpackedArchive:
 
     @classmethod
     def read(cls, archive: Path, folder: Path, record: Path) -> UnpackedArchive:
-        """Reads the checksums from the record of ``write_record``; raises ArtifactError."""
+        """Reads the checksums that ``write_record`` recorded; raises ArtifactError."""
         try:
             sums = json.loads(record.read_text(encoding="utf-8"))["files"]
             if not isinstance(sums, dict):
                 raise TypeError(f"files is {type(sums).__name__}")
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
             raise ArtifactError(
-                f"{record}: is changed or missing; remove it and {folder}, and {archive} is unpacked again"
+                f"{record}: has changed or is missing; remove it and {folder} to unpack {archive} again"
             ) from error
         return cls(archive, folder, sums)
 

@@ -1,6 +1,6 @@
 """Downloads of files, resumed after an interruption, retried, bounded in size; and checksums of files.
 
-A download is retried only where that can help. Checksums are SHA-256, SHA-1 and MD5, in the notations of
+A download is retried only if that can help. Checksums are SHA-256, SHA-1 and MD5, in the notations of
 manifests and of published weights.
 """
 
@@ -43,7 +43,7 @@ class CheckedFile:
 
     @property
     def checksum(self) -> str:
-        """The SHA-256 as manifests write it."""
+        """The SHA-256 as written in manifests."""
         return f"{SHA256}:{self.sha256}"
 
 
@@ -83,7 +83,7 @@ def check_file(path: Path, checksum: str, source: object) -> CheckedFile:
 
 
 def mismatch(found: Mapping[str, str], checksum: str, source: object) -> str | None:
-    """Describes how the digests of a file differ from a checksum; None where they match."""
+    """Describes how the digests of a file differ from a checksum; None if they match."""
     algorithm, expected = _algorithm(checksum), checksum.rpartition(":")[2].casefold()
     actual = found[algorithm]
     if actual.startswith(expected):  # a whole checksum, the first digits of one, or none
@@ -93,7 +93,7 @@ def mismatch(found: Mapping[str, str], checksum: str, source: object) -> str | N
 
 
 def _algorithm(checksum: str) -> str:
-    """Returns the name of the algorithm; MD5 has none in a checksum, as in MLModelScope's manifests."""
+    """Returns the name of the algorithm; a checksum without one is MD5, as in MLModelScope's manifests."""
     return checksum.rpartition(":")[0].casefold() or ("md5" if checksum else SHA256)
 
 
@@ -120,7 +120,7 @@ class FileVersion:
         return self.etag or self.last_modified
 
     def may_be(self, other: FileVersion) -> bool:
-        """Returns whether the two agree in everything that both state."""
+        """Returns whether the two agree in every field that both have."""
         pairs = zip(astuple(self), astuple(other), strict=True)
         return all(not mine or not its or mine == its for mine, its in pairs)
 
@@ -171,15 +171,15 @@ class PartialFile:
 _OK, _PARTIAL, _RANGE_NOT_SATISFIABLE = 200, 206, 416
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _PROGRESS_BYTES = 1024 * 1024
-"""An attempt that downloads at least so much more resets the count of attempts."""
+"""An attempt that downloads at least this much more resets the count of attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadLimits:
     """The limits of a download.
 
-    Attempts without significant progress are at most ``tries``. The first wait between two is ``backoff_s``,
-    and each further one is twice as long, up to ``max_backoff_s``, even if the server requests more.
+    At most ``tries`` attempts may fail without significant progress. The first wait is ``backoff_s``, each
+    further one twice as long, up to ``max_backoff_s``, even if the server requests more.
     """
 
     max_bytes: int = 32 * 1024**3
@@ -192,7 +192,7 @@ class DownloadLimits:
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """The progress of a download; ``ended`` marks its last report, also of one that failed."""
+    """The progress of a download; ``ended`` marks its last report, including that of a failure."""
 
     url: str
     done_bytes: int
@@ -220,7 +220,7 @@ class Downloader:
     def download(self, url: str, partial: PartialFile) -> bool:
         """Completes a partial file, which is kept if the download fails or is interrupted.
 
-        It is resumed if the server's file is still the same; returns whether it was.
+        The download resumes if the server's file is still the same. Returns whether it did.
 
         Raises:
             ArtifactUnavailableError: The download fails; the message is the reason, without the URL.
@@ -245,7 +245,7 @@ class Downloader:
             self._on_progress(DownloadProgress(url, partial.size, None, ended=True))
 
     def _try(self, url: str, partial: PartialFile) -> bool:
-        """Makes one attempt, which may fail with WebError; see ``download``."""
+        """Makes one attempt; see ``download``. Raises WebError if it fails."""
         known = partial.version(url)
         if known and known.total_bytes == partial.size:
             return True  # the program was stopped between the last byte and the file's new name
@@ -275,7 +275,7 @@ class Downloader:
         version = FileVersion.of(url, response.headers, total_bytes)
         if resumed and known and not (start == offset and version.may_be(known)):
             partial.discard()
-            raise WebError("the server sends another part of the file than was requested", transient=True)
+            raise WebError("the server sends a different part of the file than was requested", transient=True)
         self._check_size(partial, total_bytes, start)
         if not resumed:
             partial.start(version)
@@ -283,7 +283,7 @@ class Downloader:
         return resumed
 
     def _check_size(self, partial: PartialFile, total_bytes: int | None, start: int) -> None:
-        """Rejects a file that is too large, or does not fit on the disk."""
+        """Rejects a file that is too large or does not fit on the disk."""
         if total_bytes is None:
             return
         if total_bytes > self._limits.max_bytes:

@@ -1,8 +1,8 @@
-"""Files of models and datasets: the cache of downloads, and a model's files with the inputs they state.
+"""Files of models and datasets: the cache of downloads, and a model's files with the inputs they declare.
 
 A file is fetched once and verified whenever it is used. A model's files are located or downloaded, and
-verified against the manifest; the signature of a model without a manifest has its inputs, as its file or
-its object states them.
+verified against the manifest; the signature of a model without a manifest has the inputs that its file or
+its object declares.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ArtifactCache:
     """A directory of downloaded files. Safe for any number of processes and threads.
 
     A file is at ``downloads/<host>/<hash of the URL>/<file name>``, and the SHA-256 of a download
-    is in ``<file name>.json`` beside it. A file that a user puts there by hand is used as well. Archives are
+    is in ``<file name>.json`` beside it. A file that a user puts there is used as well. Archives are
     unpacked into ``unpacked/<file name>-<hash of the content>/``.
     The directory is created with the first file.
     """
@@ -61,13 +61,13 @@ class ArtifactCache:
     unpack_limits: UnpackLimits = UnpackLimits()  # noqa: RUF009 - frozen
 
     def fetch(self, url: str, checksum: str, source: object) -> CheckedFile:
-        """Returns the file at an http or https URL that ends with a file's name; a missing one is downloaded.
+        """Returns the file at an http or https URL that ends with a file name; downloads it if it is missing.
 
         Without a checksum, the file must be the one that was downloaded. The error names ``source``, the
         manifest.
 
         Raises:
-            ArtifactUnavailableError: The download fails. The message names the path for a copy by hand.
+            ArtifactUnavailableError: The download fails. The message names the path for a manual copy.
             ArtifactError: The file has another checksum, or the cache cannot be written.
         """
         place = cached_path(self.directory, url)
@@ -129,7 +129,7 @@ class ArtifactCache:
         return CheckedFile(place, found[SHA256], downloaded=True)
 
     def _locked(self, place: Path) -> IO[bytes]:
-        """Creates the folder of a path and keeps other processes and threads from writing to the path."""
+        """Creates the folder of a path and keeps other processes and threads from writing to it."""
         with _writing(place.parent):
             place.parent.mkdir(parents=True, exist_ok=True)
             return lock(
@@ -157,12 +157,12 @@ def _recorded(record: Path) -> str:
             return str(found)
     except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
         raise ArtifactError(f"{record}: is damaged: {type(error).__name__}") from error
-    raise ArtifactError(f"{record}: is damaged: its {SHA256} is none")
+    raise ArtifactError(f"{record}: is damaged: its {SHA256} is invalid")
 
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Turns disk errors into an error that names a remedy."""
+    """Turns disk errors into an error that suggests a remedy."""
     try:
         yield
     except OSError as error:
@@ -178,7 +178,7 @@ class Artifacts:
 
     ``weights`` is None if they are in the graph's file. ``checksums`` are ``sha256:…`` of each, by ``graph``
     and ``weights``, and by ``architecture`` for a user's file. A model ``in_memory`` has no files: it is the
-    object that its owner has built, and keeps.
+    object that its owner has built and keeps.
     """
 
     graph: Path | None = None
@@ -188,7 +188,7 @@ class Artifacts:
     in_memory: object | None = None
 
     def with_architecture(self, architecture: Architecture | None) -> Artifacts:
-        """Returns the same files with the model in code that the weights belong to."""
+        """Returns the same files with the architecture that the weights belong to."""
         checksum = architecture and architecture.checksum
         more = {"architecture": checksum} if checksum else {}
         return replace(self, architecture=architecture, checksums={**self.checksums, **more})
@@ -204,7 +204,7 @@ def resolve_artifacts(
 
     Raises:
         ArtifactUnavailableError: A file is missing, or its download fails; the message names the path for a
-            copy by hand.
+            manual copy.
         ArtifactError: A file has another checksum.
     """
     found = model_files(manifest, weights=weights)
@@ -236,8 +236,8 @@ def resolve_model(
     or if a plug-in's framework builds it.
 
     Raises:
-        ArtifactError: As ``resolve_artifacts`` says; or the architecture is unknown; or a model that is read
-            from a file is to have random weights.
+        ArtifactError: See ``resolve_artifacts``; or the architecture is unknown; or random weights are
+            requested for a model that is read from a file.
     """
     architecture = None
     if (name := manifest.model.architecture) is not None:
@@ -312,9 +312,9 @@ class InputSignature:
 
     Attributes:
         name: Its name.
-        element_type: NumPy's name of its dtype; None if the model does not state it.
-        shape: Its sizes, the batch first, with None for a size that is left open; None if the model does not
-            even state their number.
+        element_type: NumPy's name of its dtype; None if the model does not declare it.
+        shape: Its sizes, batch first, with None for a size that is left open; None if the model does not
+            even declare their number.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Locations of the files that a manifest names: beside it, elsewhere on this machine, or at a URL.
 
-Nothing here reads a file or uses the network, so that listings can locate the files of hundreds of
-models. Also checks whether IP addresses are public, and masks what is secret in URLs for messages.
+Nothing here reads a file or uses the network, so listings can locate the files of hundreds of models.
+Also checks whether IP addresses are public, and masks secrets in URLs for messages.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SECRET_PARAMETER = re.compile(
 
 
 def is_public(address: str) -> bool:
-    """Returns whether an IP address is public; an IPv4 address that IPv6 wraps is checked itself.
+    """Returns whether an IP address is public; an IPv4 address embedded in IPv6 is checked itself.
 
-    IANA has allocated 2000::/3 alone for public IPv6 addresses (registry "Internet Protocol Version 6 Address
-    Space"); within it, and in IPv4, its registries of special-purpose addresses say what is not public, which
-    ``ipaddress`` knows but for the newest.
+    IANA has allocated only 2000::/3 for public IPv6 addresses (registry "Internet Protocol Version 6 Address
+    Space"); within it, and in IPv4, its registries of special-purpose addresses list those that are not
+    public. ``ipaddress`` knows all but the newest.
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
@@ -73,7 +73,7 @@ _HASH_DIGITS = 16
 
 
 class Availability(str, Enum):
-    """The location of a model's files; for several files, the value that comes last in this list."""
+    """The location of a model's files; for several files, the last of their values in this order."""
 
     NONE_NEEDED = "none needed"
     LOCAL = "local"
@@ -89,8 +89,8 @@ class FileReference:
     Attributes:
         manifest: The manifest.
         field: The field that names it, such as ``model.graph_path``.
-        candidates: Its possible paths on this machine, of which the first existing one is used. For a URL,
-            the file name beside the manifest.
+        candidates: Its possible paths on this machine; the first existing one is used. For a URL, the file
+            name beside the manifest.
         url: Its URL; None if the manifest gives a path.
         checksum: Its expected checksum; empty if the manifest has none.
     """
@@ -163,7 +163,7 @@ def labels_file(manifest: ModelManifest) -> FileReference | None:
 
 
 def tokenizer_files(manifest: ModelManifest) -> dict[int, FileReference]:
-    """Returns the locations of the tokenizers of the inputs that are texts, by the number of the input."""
+    """Returns the locations of the tokenizers of text inputs, by the index of the input."""
     found = {}
     for number, each in enumerate(manifest.inputs):
         if each.type == "text":
@@ -174,7 +174,7 @@ def tokenizer_files(manifest: ModelManifest) -> dict[int, FileReference]:
 
 
 def availability(manifest: ModelManifest, cache_directory: Path) -> Availability:
-    """Returns where a model's graph and weights are, by the names of files only.
+    """Returns where a model's graph and weights are, judged by file names only.
 
     Checksums are verified when the model is opened.
     """
@@ -204,7 +204,7 @@ def _first_file(candidates: Sequence[Path]) -> Path | None:
 
 
 def cached_path(cache_directory: Path, url: str) -> Path:
-    """Returns the path in the cache of the file at a URL: ``downloads/<host>/<hash of the URL>/<file name>``.
+    """Returns the cache path for the file at a URL: ``downloads/<host>/<hash of the URL>/<file name>``.
 
     No URL leads out of ``downloads``.
     """

@@ -41,7 +41,7 @@ Shapes = Mapping[str, Sequence[int]]
 def find_symbol(path: Path) -> tuple[Path, Path | None, str | None]:
     """Returns the files of a symbol and its parameters, by the name of either, and a note on the choice.
 
-    Of several files of parameters, it is that of the highest epoch; None if there is none.
+    Of several parameter files, the one of the highest epoch is returned; None if there is none.
 
     Raises:
         ArtifactError: The folder of the parameters has no symbol.
@@ -63,7 +63,7 @@ def find_symbol(path: Path) -> tuple[Path, Path | None, str | None]:
 
 
 def symbol_stem(graph: Path) -> str:
-    """Returns the name that a symbol's file has in common with that of its parameters."""
+    """Returns the stem that a symbol's file name shares with that of its parameters."""
     return _SYMBOL.sub("", graph.name)
 
 
@@ -83,7 +83,7 @@ def symbol_inputs(graph: Path, parameters: Shapes) -> tuple[InputSignature, ...]
 
 
 def symbol_text(graph: Path) -> str:
-    """Returns a symbol as text for MXNet, so that MXNet's parser reads exactly the content that was checked.
+    """Returns a symbol as text, so MXNet's parser reads exactly the content that was checked.
 
     Raises:
         ArtifactError: The file is not a symbol, or has an operator that could run code or read files.
@@ -111,7 +111,7 @@ def _read(graph: Path) -> Mapping[str, Any]:
 
 
 def _operators(document: object) -> Iterator[str]:
-    """Yields the names of the operators, also in graphs within the graph."""
+    """Yields the names of the operators, including those in subgraphs."""
     left = [document]
     while left:
         part = left.pop()
@@ -134,7 +134,7 @@ def _inputs(nodes: Sequence[Mapping[str, Any]], parameters: Shapes) -> Iterator[
 
 
 def _shape(text: str | None) -> tuple[int | None, ...] | None:
-    """Returns the shape of a variable's attribute, in which 0 and -1 are open."""
+    """Returns the shape in a variable's attribute, in which 0 and -1 mean an open size."""
     if text and not _SHAPE.fullmatch(text):
         raise ValueError(f"a variable has the shape {printable(text)}")
     sizes = map(int, _SIZE.findall(text or ""))

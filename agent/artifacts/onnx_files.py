@@ -1,6 +1,6 @@
 """ONNX models as files: their inputs, and the other files that a ``.onnx`` file takes its weights from.
 
-All is read from the file alone: neither a framework nor the weights are loaded.
+Only the file itself is read: neither a framework nor the weights are loaded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 
 
 def check_external_data(graph: Path, weights: Path | None) -> None:
-    """Checks that a graph reads no file but itself and the one that its manifest names for the weights.
+    """Checks that a graph reads only itself and the file that its manifest names for the weights.
 
     Raises:
         ArtifactError: It reads another file, which has no checksum, or it is not an ONNX model.
@@ -57,7 +57,7 @@ def check_external_data(graph: Path, weights: Path | None) -> None:
 
 @contextmanager
 def mapped(graph: Path) -> Iterator[mmap]:
-    """Maps an ``.onnx`` file into memory; errors in its messages within the context raise ArtifactError."""
+    """Maps an ``.onnx`` file into memory; parse errors in the context are raised as ArtifactError."""
     try:
         with graph.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             yield content
@@ -88,9 +88,9 @@ def locations(content: mmap) -> Iterator[str]:
 
 
 def message_fields(content: mmap, position: int, end: int) -> Iterator[tuple[int, int, int, int | None]]:
-    """Yields the fields of a message: the number, where the content begins and ends, and a whole number.
+    """Yields the fields of a message: the number, the start and end of the content, and an integer value.
 
-    The last is None for fields with a length. Fields of 4 and of 8 bytes are left out.
+    The value is None for fields with a length. Fields of 4 and of 8 bytes are left out.
 
     Raises:
         ValueError: The message is damaged.
@@ -99,7 +99,7 @@ def message_fields(content: mmap, position: int, end: int) -> Iterator[tuple[int
     while position < end:
         tag, position = _varint(content, position)
         if tag > _MAX_TAG:  # of which readers of protobuf may take the lower bits only
-            raise ValueError("a field of too high a number")
+            raise ValueError("a field number that is too high")
         number, wire_type = tag >> 3, tag & 7
         if wire_type == _VARINT:
             value, after = _varint(content, position)
@@ -161,7 +161,7 @@ _Place = tuple[int, int]
 
 
 def read_onnx_signature(graph: Path) -> ModelSignature:
-    """Returns the inputs of an ``.onnx`` file, and the file beside it that has its weights, if there is one.
+    """Returns the inputs of an ``.onnx`` file, and the file beside it with its weights, if there is one.
 
     Raises:
         ArtifactError: It is not an ONNX model, or takes its weights from several files, or from elsewhere.

@@ -1,6 +1,6 @@
-"""Archives that PyTorch writes, read as data: which kind they are, traced inputs, and exported programs.
+"""Archives that PyTorch writes, read as data: their kind, traced inputs, and exported programs.
 
-Nothing here imports PyTorch. What ``torch.export.load`` would unpickle or evaluate is not read.
+Nothing here imports PyTorch, or reads anything that ``torch.export.load`` would unpickle or evaluate.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class TorchFile(Enum):
 
 
 class TorchArchive:
-    """The members of a zip archive without its top folder; they are stored, and nothing in it inflates.
+    """The members of a zip archive without its top folder; only uncompressed ones are read.
 
-    Made by ``open_archive``.
+    Created by ``open_archive``.
     """
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
@@ -104,7 +104,7 @@ class TorchArchive:
 
 @contextmanager
 def open_archive(path: Path, what: str) -> Iterator[TorchArchive]:
-    """Opens an archive; an error in the context raises ArtifactError, which says that it is no ``what``."""
+    """Opens an archive; an error in the context becomes an ArtifactError, which names ``what``."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield TorchArchive(path, archive)
@@ -131,7 +131,7 @@ def torch_file(path: Path) -> TorchFile:
 def traced_inputs(path: Path) -> tuple[InputSignature, ...] | None:
     """Returns the inputs that a TorchScript archive was traced with; None if it keeps none.
 
-    They are named ``input0``, ``input1``, …: TorchScript's names are those of the program's variables.
+    They are named ``input0``, ``input1``, …: TorchScript has only the names of the program's variables.
 
     Raises:
         ArtifactError: The file is not an archive.
@@ -150,9 +150,9 @@ def traced_inputs(path: Path) -> tuple[InputSignature, ...] | None:
 
 
 class _ShapeReader(pickle._Unpickler):
-    """Reads the shapes and dtypes of pickled tensors. It finds no class, and so it can call nothing else.
+    """Reads the shapes and dtypes of pickled tensors. It resolves no class, so it cannot call anything else.
 
-    It uses the Python version of the unpickler: the C version allocates as much as the file states.
+    It uses the Python version of the unpickler: the C version allocates as much as the file requests.
     """
 
     def find_class(self, module: str, name: str) -> Any:

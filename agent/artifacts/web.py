@@ -51,7 +51,7 @@ _Resolved: TypeAlias = "tuple[socket.AddressFamily, socket.SocketKind, int, str,
 class WebError(Exception):
     """A request that failed or is refused; the message is a phrase without a subject.
 
-    If it is ``transient``, another attempt may succeed, which the server requests after ``retry_after_s``.
+    If it is ``transient``, a retry may succeed; the server asks to wait ``retry_after_s`` first.
     """
 
     def __init__(self, reason: str, *, transient: bool = False, retry_after_s: float = 0.0) -> None:
@@ -68,11 +68,11 @@ class PrivateAddressError(WebError):
 
 
 class TooLargeError(WebError):
-    """A file of more bytes than are accepted."""
+    """A file that exceeds the size limit."""
 
 
 class Reach(Enum):
-    """The addresses that a request may connect to, at each redirect again.
+    """The addresses that a request may connect to, checked again at each redirect.
 
     Attributes:
         PUBLIC: Public addresses only. No proxy is used: the address that it connects to cannot be checked.
@@ -133,8 +133,8 @@ def open_url(
 ) -> Iterator[Response]:
     """Sends a GET request and yields the response, of which only the headers have been read.
 
-    The address that is checked is the one that is connected to, so that a name whose address changes does
-    not get around the check. At most five redirects are followed.
+    The request connects to the very address that was checked, so a name whose address changes does not
+    get around the check. At most five redirects are followed.
 
     Raises:
         WebError: The request fails or is refused.
@@ -186,7 +186,7 @@ class Response:
         self.length = answer.length_remaining  # None if the server does not state it
 
     def refusal(self) -> WebError:
-        """Returns the error for a status other than the wanted one."""
+        """Returns the error for a status other than the expected one."""
         wait = self.headers.get("Retry-After", "")
         return WebError(
             f"the server answered {self.status} {shown(self._answer.reason or '')}".strip(),
@@ -243,11 +243,11 @@ class _Deadline:
         return left_s
 
     def timeout(self) -> Timeout:
-        """Returns the limits of the next connection, as urllib3 takes them."""
+        """Returns the limits of the next connection for urllib3."""
         return Timeout(connect=self.connect_s(), read=min(self._timeouts.read_s, self.left_s()))
 
     def connect_s(self) -> float:
-        """Returns how long the next connection may take with the lookup of its name, in seconds."""
+        """Returns how long the next connection may take, including its name lookup, in seconds."""
         return min(self._timeouts.connect_s, self.left_s())
 
     def watch(self, connected: socket.socket) -> None:
@@ -335,7 +335,7 @@ def _request(
     *,
     public_only: bool,
 ) -> urllib3.BaseHTTPResponse:
-    """Sends one request, and follows no redirect."""
+    """Sends one request without following redirects."""
     with deadline.translated_errors():
         pool = manager.connection_from_url(address.request_url)
         attributes = {"deadline": deadline, "public_only": public_only}
@@ -362,7 +362,7 @@ class _WatchedConnection(HTTPConnection):
         """Connects to the first of the host's allowed addresses that accepts the connection.
 
         Looking up the name and all attempts share one time limit, in which each address has an equal part of
-        what is left.
+        the remaining time.
         """
         end_s = time.monotonic() + self.deadline.connect_s()
         try:
@@ -397,7 +397,7 @@ class _WatchedConnection(HTTPConnection):
 def _look_up(host: str, port: int, end_s: float) -> Sequence[_Resolved]:
     """Returns the addresses of a host.
 
-    The system's resolver has no time limit, so that it is left alone in its thread when the time has passed.
+    The system's resolver has no time limit, so its thread is abandoned when the time has passed.
 
     Raises:
         TimeoutError: No answer arrived by ``end_s`` of the monotonic clock.
@@ -434,7 +434,7 @@ def _proxy(address: _Address) -> urllib3.ProxyManager | None:
 
 
 def _check_name(address: _Address, deadline: _Deadline) -> None:
-    """Refuses a host whose address is known here and private; only the proxy knows where others lead."""
+    """Refuses a host that resolves to a private address here; only the proxy can resolve other hosts."""
     with deadline.translated_errors():
         end_s = time.monotonic() + deadline.connect_s()
     try:

@@ -10,9 +10,9 @@ from functools import cache
 from inferometer.manifests.errors import ConfigurationError
 
 VARIABLE = "AGENT_ALLOCATOR"
-"""The environment variable that has the policy of this process, and of those that it starts."""
+"""The environment variable with the policy of this process and of those that it starts."""
 SETTING = "memory allocator"
-"""The name under which an environment's settings have the policy."""
+"""The name of the policy in an environment's settings."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """The numbers of glibc's parameters M_TRIM_THRESHOLD and M_MMAP_THRESHOLD (mallopt(3))."""
 _MOST = 2**31 - 1
@@ -29,7 +29,7 @@ class Allocator(str, Enum):
 
 
 def use_allocator(policy: Allocator) -> None:
-    """Sets the policy of this process, and of those that it starts. What is kept once stays so.
+    """Sets the policy of this process and of those that it starts. ``KEEP`` cannot be undone.
 
     Raises:
         ConfigurationError: The C library has no such policy, or the process already keeps its memory.
@@ -71,6 +71,6 @@ def use_allocator_of_environment() -> None:
 
 
 def allocator_in_use() -> Allocator:
-    """Returns the policy of this process, whose commands and functions set that of the environment first."""
+    """Returns the policy of this process; its commands and functions first set that of the environment."""
     kept = os.environ.get(VARIABLE, "").lower() == Allocator.KEEP.value
     return Allocator.KEEP if kept else Allocator.DEFAULT

@@ -37,9 +37,9 @@ class ProcessorTimes:
 
     Attributes:
         count: Their number.
-        busy_s: What programs, the kernel and interrupts took, of all processes.
-        idle_s: Idle, also while waiting for a disk.
-        steal_s: What the host of a virtual machine gave to others while this one wanted it.
+        busy_s: The time of programs, the kernel and interrupts, for all processes.
+        idle_s: The idle time, including waits for a disk.
+        steal_s: The time that the host of a virtual machine gave to others while this one wanted it.
     """
 
     count: int
@@ -49,7 +49,7 @@ class ProcessorTimes:
 
     @property
     def all_s(self) -> float:
-        """The whole time."""
+        """The total time."""
         return self.busy_s + self.idle_s + self.steal_s
 
 
@@ -59,11 +59,11 @@ class GpuCounters:
 
     Attributes:
         clock_mhz: The clock of the multiprocessors now.
-        clock_limit_mhz: The highest that it may have.
+        clock_limit_mhz: The maximum of that clock.
         slowdown: Whether heat or a fault of the power supply slows the clock down now.
         heat_slowed_ns: How long heat has slowed it down.
-        power_slowed_ns: How long the power limit has.
-        other_processes: Other processes that compute on it, or are ready to.
+        power_slowed_ns: How long the power limit has slowed it down.
+        other_processes: The number of other processes that compute on it or are ready to.
     """
 
     clock_mhz: int | None = None
@@ -76,26 +76,26 @@ class GpuCounters:
 
 @dataclass(frozen=True, slots=True)
 class ConditionCounters:
-    """The counters of a machine and of this process at one time; None or empty for what is not told.
+    """The counters of a machine and of this process at one time; None or empty if not reported.
 
     Attributes:
-        machine: The same for processes that share processors, also in different containers.
+        machine: An id that processes share if they share processors, even in different containers.
         hostname: The machine's name.
-        process: The process's number.
+        process: The process's id.
         taken_ns: When they were read, on a monotonic clock of that machine.
         own_cpu_s: The CPU time of this process: its threads, its children that have ended, and those that
             belong to it.
         processors: The time of the processors.
-        involuntary_switches: How often this process lost a processor before it gave it up.
+        involuntary_switches: How often this process was preempted.
         major_faults: Its page faults that read from a disk.
         minor_faults: Its other page faults.
-        waited_s: How long its threads that live were ready to run and waited for a processor.
-        swapped_in_pages: The machine's pages that came back from swap.
-        swapped_out_pages: The machine's pages that went to swap.
+        waited_s: How long its live threads were ready to run and waited for a processor.
+        swapped_in_pages: The machine's pages that were read back from swap.
+        swapped_out_pages: The machine's pages that were written to swap.
         quota_periods: The periods of its group's CPU quota.
-        throttled_periods: Those in which the quota was used up.
+        throttled_periods: The periods in which the quota was used up.
         throttled_s: How long processors were withheld for that, summed over them.
-        heat_throttles: How often heat slowed each processor, or all of its socket, down.
+        heat_throttles: How often heat slowed down each processor or its whole socket.
         gpu: The GPU that the model is on.
     """
 
@@ -124,9 +124,9 @@ def read_counters(
     """Reads the counters of this machine and this process.
 
     Args:
-        gpu: Those of the GPU, read by ``GpuReader``.
-        proc: Where the system shows its processes.
-        sys: Where the system shows its devices.
+        gpu: The counters of the GPU, read by ``GpuReader``.
+        proc: The folder of the ``proc`` file system.
+        sys: The folder of the ``sys`` file system.
         processes: The ids of its children whose CPU time belongs to it.
     """
     memory = _optional(_numbers, proc / "vmstat") or {}
@@ -155,10 +155,10 @@ def read_counters(
 
 
 def own_cpu_s(processes: Iterable[int] = ()) -> float:
-    """The CPU time of this process, in seconds: its threads, its children that have ended, and ``processes``.
+    """Returns the CPU time of this process in seconds: its threads, its ended children, and ``processes``.
 
     Args:
-        processes: The ids of children that belong to it; one that has ended is among those already.
+        processes: The ids of children that belong to it; those that have ended are included anyway.
     """
     times = os.times()
     living_s = 0.0
@@ -170,17 +170,17 @@ def own_cpu_s(processes: Iterable[int] = ()) -> float:
 
 
 def read_processors(proc: Path = PROC, usable: Iterable[int] | None = None) -> ProcessorTimes | None:
-    """Reads the time of the processors that this process may run on; None where the system does not tell.
+    """Reads the time of the processors that this process may run on; None if the system does not report it.
 
     Args:
-        proc: Where the system shows its processes.
+        proc: The folder of the ``proc`` file system.
         usable: The numbers of the processors; None means those of this process.
     """
     return _optional(_processors, proc, set(usable_processors() if usable is None else usable))
 
 
 def read_frequencies_mhz(sys: Path = SYS, most: int = 8) -> list[float]:
-    """The frequencies of the first processors that this process may run on now, in MHz; empty if unknown."""
+    """Returns the current frequencies, in MHz, of the first processors of this process; empty if unknown."""
     found = []
     for number in sorted(usable_processors())[:most]:
         path = sys / f"devices/system/cpu/cpu{number}/cpufreq/scaling_cur_freq"
@@ -210,7 +210,7 @@ def _processors(proc: Path, usable: set[int]) -> ProcessorTimes:
 
 
 def _number(path: Path, place: int = 0) -> int:
-    """One of the numbers in a file."""
+    """Returns one of the numbers in a file."""
     return int(path.read_text(encoding="ascii").split()[place])
 
 
@@ -232,20 +232,20 @@ def _waited_s(proc: Path) -> float:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """A file of lines, each a name and a number."""
+    """Reads a file of lines, each with a name and a number."""
     lines = (line.split() for line in path.read_text(encoding="ascii").splitlines())
     return {fields[0]: int(fields[1]) for fields in lines if len(fields) == 2}
 
 
 def _quota(proc: Path, sys: Path) -> Mapping[str, int]:
-    """``cpu.stat`` of this process's group, or of the group above it whose quota withheld the most."""
+    """Returns ``cpu.stat`` of the group, this process's or one above it, with the most throttled periods."""
     files = (_optional(_numbers, path / "cpu.stat") or {} for path in _groups(proc, sys))
     found = [numbers for numbers in files if "nr_throttled" in numbers]
     return max(found, key=lambda numbers: numbers["nr_throttled"])
 
 
 def _groups(proc: Path, sys: Path) -> Iterator[Path]:
-    """The folders of this process's group and those above it, in version 2 and version 1 of cgroups."""
+    """Yields the folders of this process's group and of those above it, in cgroups version 2 and 1."""
     root = sys / "fs/cgroup"
     for line in (proc / "self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -265,7 +265,7 @@ def _throttled_s(quota: Mapping[str, int]) -> float | None:
 
 
 def _heat_throttles(sys: Path) -> Iterator[int]:
-    """The sum for each processor, in a fixed order."""
+    """Yields the sum for each processor, in a fixed order."""
     for folder in sorted((sys / "devices/system/cpu").glob("cpu[0-9]*/thermal_throttle")):
         counts = (_optional(_number, each) for each in folder.glob("*_throttle_count"))
         yield sum(count or 0 for count in counts)
@@ -273,20 +273,20 @@ def _heat_throttles(sys: Path) -> Iterator[int]:
 
 INTERVAL_S = 0.5
 MOST_SHARE = 0.0025
-"""The share of the process's CPU time that the thread takes; where a look takes more, it looks less often."""
+"""The thread's maximum share of the process's CPU time; if a sample costs more, it samples less often."""
 _LONGEST_PAUSE_S = 3600.0
 _LEAVING_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look.
+    """One sample.
 
     Attributes:
         own_cpu_s: The CPU time of this process so far.
         processors: The time of the processors so far; None if unknown.
         frequencies_mhz: The frequencies of some processors now; empty if unknown.
-        gpu: What the GPU's driver tells now; None without a GPU.
+        gpu: The counters of the GPU now; None without a GPU.
     """
 
     own_cpu_s: float
@@ -304,15 +304,15 @@ class Samples:
 
 
 def look(read_gpu: Callable[[], GpuCounters | None] = lambda: None, processes: Iterable[int] = ()) -> Sample:
-    """Looks once; ``processes`` are children whose CPU time belongs to this process."""
+    """Takes one sample; ``processes`` are children whose CPU time belongs to this process."""
     return Sample(own_cpu_s(processes), read_processors(), tuple(read_frequencies_mhz()), read_gpu())
 
 
 @dataclass(eq=False)
 class ConditionSampler:
-    """Looks every ``interval_s`` from ``start`` to ``stop``, in a thread that measures its own CPU time.
+    """Samples every ``interval_s`` from ``start`` to ``stop``, in a thread that measures its own CPU time.
 
-    A process that hardly runs, because others have the processors or the model is on a GPU, is looked at less
+    A process that hardly runs, because others have the processors or the model is on a GPU, is sampled less
     often.
     """
 
@@ -324,12 +324,12 @@ class ConditionSampler:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begins to look."""
+        """Starts sampling."""
         self._thread = threading.Thread(target=self._run, name="watch-conditions", daemon=True)
         self._thread.start()
 
     def stop(self) -> Samples:
-        """Ends the looking, and returns what was seen; calling it again returns the same."""
+        """Stops sampling and returns the samples; calling it again returns the same."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(_LEAVING_S)
@@ -353,7 +353,7 @@ _SLOWDOWN = (
     | pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
     | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
 )
-"""The limit of power is none of them: under full load it is the usual state."""
+"""The power limit is not included: under full load it is the usual state."""
 _MILLIWATTS = 1000.0
 _FIGURES: Mapping[str, Callable[[Any], float]] = {
     "utilization_percent": lambda gpu: int(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
@@ -367,7 +367,7 @@ _Told = TypeVar("_Told")
 
 
 class _Driver(Closeable):
-    """NVIDIA's driver, and the GPUs that ``find`` gives; without any, ``error`` may say why."""
+    """NVIDIA's driver and the GPUs that ``find`` returns; if there are none, ``error`` may say why."""
 
     def __init__(self, find: Callable[[], list[Any]] | None) -> None:
         self.error: Exception | None = None
@@ -383,7 +383,7 @@ class _Driver(Closeable):
             self.error = error
 
     def close(self) -> None:
-        """Leaves the driver; calling it again does nothing."""
+        """Releases the driver; calling it again does nothing."""
         if self._open:
             self._open, self._gpus = False, []
             with suppress(pynvml.NVMLError):
@@ -421,15 +421,15 @@ class GpuReader(_Driver):
         )
 
     def figures(self) -> dict[str, float]:
-        """Reads use, memory, power, clock and temperature as far as the driver tells them, as ``gpu_…``."""
+        """Reads use, memory, power, clock and temperature, if the driver reports them, as ``gpu_…``."""
         return {f"gpu_{name}": found for gpu in self._gpus for name, found in _figures(gpu, _FIGURES).items()}
 
 
 class GpuUseReader(_Driver):
-    """Reads use, memory and power of every GPU of this machine; without a GPU or a driver, of none.
+    """Reads utilization, memory and power of every GPU of this machine; of none without a GPU or a driver.
 
-    ``CUDA_VISIBLE_DEVICES`` does not matter: the order is that of the driver, and what another process does
-    on a GPU counts too.
+    ``CUDA_VISIBLE_DEVICES`` does not matter: the order is the driver's, and the work of other processes on
+    a GPU counts too.
     """
 
     def __init__(self) -> None:
@@ -438,7 +438,7 @@ class GpuUseReader(_Driver):
         )
 
     def read(self) -> tuple[dict[str, float], ...]:
-        """Reads the figures of each GPU, as far as its driver tells them.
+        """Reads the figures of each GPU, as far as its driver reports them.
 
         They are ``utilization_percent`` (the part of the driver's last period in which a kernel ran),
         ``memory_bytes`` (of all processes) and ``power_watts``.
@@ -457,7 +457,7 @@ def _told_by_driver(read: Callable[[], _Told]) -> _Told | None:
 
 
 def _gpu_of_index(index: int) -> Any:
-    """The GPU with a number as frameworks count them, which see those that ``CUDA_VISIBLE_DEVICES`` names."""
+    """Returns the GPU with this index in a framework, which sees those in ``CUDA_VISIBLE_DEVICES``."""
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     if visible and index >= len(visible):
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
@@ -472,7 +472,7 @@ def _slowed_ns(gpu: Any, policy: int) -> int | None:
 
 
 def _others(gpu: Any) -> int:
-    """The processes that compute on the GPU, without this one, whose number in a container may be another."""
+    """Counts the other processes that compute on the GPU; in a container, this one's id may differ there."""
     processes = {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
     return len(processes - {os.getpid()}) if os.getpid() in processes else max(len(processes) - 1, 0)
 
@@ -483,9 +483,9 @@ def _figures(gpu: Any, names: Iterable[str]) -> dict[str, float]:
 
 
 def process_tree(root: int) -> tuple[int, ...]:
-    """Returns the numbers of a process and of all that it has started, also indirectly, but not this one's.
+    """Returns the ids of a process and of all its descendants, except this process.
 
-    A process that is gone has none.
+    A process that no longer exists has none.
     """
     with suppress(psutil.Error):
         process = psutil.Process(root)

@@ -1,8 +1,8 @@
 """The device that a model runs on, how it runs there, and the hardware and software around it.
 
-Owns the default number of threads of an operator, one rule for all frameworks, so that they compare; the
-shared libraries that this process has loaded, with the versions that CUDA's libraries tell; and this process
-as a resource of OpenTelemetry's.
+Owns the default number of threads of an operator, one rule for all frameworks to make them comparable; the
+shared libraries that this process has loaded, with the versions that CUDA's libraries report; and this
+process as an OpenTelemetry resource.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 
 class DeviceKind(str, Enum):
-    """The kind of a device; ``REMOTE`` is a server's device that is not known."""
+    """The kind of a device; ``REMOTE`` is an unknown device of a server."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -38,7 +38,7 @@ class DeviceKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The CPU, the GPU number ``index`` as the framework counts them, or a server's device."""
+    """The CPU, the GPU with this ``index`` in the framework, or a server's device."""
 
     kind: DeviceKind = DeviceKind.CPU
     index: int = 0
@@ -58,8 +58,8 @@ CPU = Device()
 class Weights(str, Enum):
     """The source of a model's weights.
 
-    ``RANDOM`` weights are drawn from a seed, for models that are built in code. They serve measurements of
-    speed only.
+    ``RANDOM`` weights are drawn from a seed, for models that are built in code. They are for measurements
+    of speed only.
     """
 
     PRETRAINED = "pretrained"
@@ -67,7 +67,7 @@ class Weights(str, Enum):
 
 
 class Precision(str, Enum):
-    """The type of the numbers that a model in code computes with; a model in a file has its own."""
+    """The numeric type that a model in code computes with; a model in a file has its own."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -85,7 +85,7 @@ class PredictorOptions:
         seed: The seed of random weights.
         spare_cores: Cores that the default number of threads leaves free, for instance for the load
             generator: between two operators the threads of a framework spin, and block their cores.
-        precision: The type of the numbers that a model in code computes with; see ``Predictor.casts_to``.
+        precision: The numeric type that a model in code computes with; see ``Predictor.casts_to``.
         cudnn_benchmark: Whether cuDNN times its algorithms for each shape and takes the fastest; None leaves
             the framework's default, and without a GPU it changes nothing.
     """
@@ -115,7 +115,7 @@ _PROCESSORS = Path("/sys/devices/system/cpu")
 def loaded_library(prefix: str, folder: Path | None = None, maps: Path = _MAPS) -> Path | None:
     """Returns the first loaded library whose file name begins with ``prefix``, in ``folder`` if given.
 
-    None if there is none, or the system does not tell.
+    Returns None if there is none, or the system does not list them.
     """
     with suppress(OSError):
         for line in maps.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -127,7 +127,7 @@ def loaded_library(prefix: str, folder: Path | None = None, maps: Path = _MAPS) 
 
 
 def cuda_library_versions() -> Mapping[str, str]:
-    """Returns the versions of the CUDA runtime and of cuDNN in this process; without those not loaded."""
+    """Returns the versions of the CUDA runtime and of cuDNN, as far as this process has loaded them."""
     found = {}
     for name, prefix, version_of in (
         ("CUDA runtime", "libcudart", cuda_runtime_version),
@@ -229,7 +229,7 @@ class FrameworkDetails:
         libraries: The versions of the libraries that compute for it, by name: ``CUDA runtime``, ``cuDNN``,
             ``oneDNN``, ``BLAS``.
         build: The features of its build that matter for speed, in one line.
-        settings: What is set in this process and changes speed or precision, by name: ``TF32 in
+        settings: The settings of this process that change speed or precision, by name: ``TF32 in
             convolutions``, ``cuDNN autotuning``, ``inter-op threads``.
     """
 
@@ -239,7 +239,7 @@ class FrameworkDetails:
 
 
 def on_or_off(setting: bool) -> str:
-    """Returns a setting as ``FrameworkDetails`` has it."""
+    """Returns a setting as text for ``FrameworkDetails``."""
     return "on" if setting else "off"
 
 
@@ -267,7 +267,7 @@ class Environment:
         build: The same.
         settings: The same, and the policy of the memory allocator.
         governor: The frequency governor of the processors that this process may run on, such as
-            ``performance``; several with commas. Empty if the system does not tell.
+            ``performance``; several are separated by commas. Empty if the system does not report it.
     """
 
     hostname: str
@@ -298,7 +298,7 @@ class Environment:
 
 
 def unknown_environment(frameworks: Mapping[str, str], image_libraries: Mapping[str, str]) -> Environment:
-    """Returns the environment of a machine that is not known; the libraries are those of this side."""
+    """Returns the environment of an unknown machine; the libraries are those of this process."""
     return Environment(
         hostname="",
         architecture="",
@@ -355,7 +355,7 @@ def container_architecture(machine: str | None = None) -> str:
     """Returns the name of an architecture in container images.
 
     Args:
-        machine: The system's name of it; None for that of this machine.
+        machine: The system's name for it; None means this machine's.
 
     Returns:
         The name; empty if the system does not report one.
@@ -365,7 +365,7 @@ def container_architecture(machine: str | None = None) -> str:
 
 
 def usable_processors() -> set[int]:
-    """The numbers of the logical processors that this process may run on."""
+    """Returns the numbers of the logical processors that this process may run on."""
     try:
         return os.sched_getaffinity(0)
     except AttributeError:  # not every system has processor affinity
@@ -373,7 +373,7 @@ def usable_processors() -> set[int]:
 
 
 def usable_cores() -> int:
-    """The number of logical processors that this process may run on."""
+    """Returns the number of logical processors that this process may run on."""
     return len(usable_processors())
 
 
@@ -404,7 +404,7 @@ def _operating_system() -> str:
 
 
 def _read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
-    """The NVIDIA GPUs and the version of their driver; empty and None without a driver."""
+    """Returns the NVIDIA GPUs and the version of their driver; empty and None without a driver."""
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         try:
@@ -424,10 +424,10 @@ def _read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
 
 
 def default_threads(spare_cores: int = 0) -> int:
-    """Returns how many threads an operator may use on the CPU if no option says it.
+    """Returns how many threads an operator may use on the CPU if no option specifies it.
 
-    ``OMP_NUM_THREADS`` if it is set, also for frameworks that do not read it; else one thread for each core
-    that this process may use. ``spare_cores`` are left free, and at least one thread remains.
+    This is ``OMP_NUM_THREADS`` if it is set, even for frameworks that do not read it; else one thread per
+    core that this process may use. ``spare_cores`` are left free, and at least one thread remains.
     """
     outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # of nested levels
     threads = (int(outermost) if outermost.isdecimal() else 0) or usable_physical_cores()
@@ -455,9 +455,9 @@ _NAMESPACE = uuid.UUID("4d63009a-8d0f-11ee-aad7-4c796ed8e320")  # OpenTelemetry'
 def process_resource(service: str = CLIENT_SERVICE, instance: str = "") -> tuple[tuple[str, str | int], ...]:
     """Returns the attributes of this process by OpenTelemetry's conventions, sorted by name.
 
-    ``service.instance.id`` is the same at every call; ``instance`` tells several services of one process
-    apart. ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` take precedence. The command line is left
-    out, because it may have a secret.
+    ``service.instance.id`` is the same on every call; ``instance`` distinguishes several services of one
+    process. ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` take precedence. The command line is left
+    out, because it may contain a secret.
     """
     host, process = socket.gethostname(), psutil.Process()
     name = f"{host}/{process.pid}/{process.create_time()}/{service}/{instance}"

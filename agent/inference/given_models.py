@@ -35,9 +35,9 @@ class Wanted:
     Attributes:
         shape: The shape of one input, without the batch; None leaves it to the model.
         element_type: NumPy's name of the dtype of the inputs; None leaves it to the model.
-        images: Whether the inputs are images, so that the manifest needs preprocessing.
+        images: Whether the inputs are images, for which the manifest needs preprocessing.
         tensors: Whether inputs may also be tensors, as in an .npz; without images, they always are.
-        name: The name in the manifest; None means that of the file or the class.
+        name: The name in the manifest; None means the name of the file or the class.
         examples: The tensors of an example batch, for a model with several inputs: by name, or unnamed in
             order.
     """
@@ -96,7 +96,7 @@ def model_of_file(path: Path, registry: Registry, wanted: Wanted = Wanted()) -> 
 def model_of_object(model: object, registry: Registry, wanted: Wanted = Wanted()) -> GivenModel:
     """Infers the manifest of a model in memory.
 
-    The manifest names the class, and no file: the model cannot be built again from it.
+    The manifest names the class but no file: the model cannot be built again from it.
 
     Raises:
         ConfigurationError: No framework accepts such an object, or its input cannot be described.
@@ -170,7 +170,7 @@ def _given(
 def _input(
     where: str, found: InputSignature, wanted: Wanted, example: InputSignature | None
 ) -> tuple[dict[str, Any], str]:
-    """Returns an input as a manifest describes it, and the same in words."""
+    """Returns a manifest's description of an input, and the same in words."""
     if example is not None and example.shape is not None:
         wanted = replace(
             wanted,
@@ -209,7 +209,7 @@ def _example(found: InputSignature, place: int, wanted: Wanted) -> InputSignatur
 
 
 def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
-    """Returns the framework that reads a file, by the end of the file's name."""
+    """Returns the framework that reads a file, by the file's suffix."""
     accepted = "; ".join(f"{' '.join(e.suffixes)} ({e.name})" for e in registry.entries if e.suffixes)
     try:
         if path.is_dir():
@@ -225,11 +225,11 @@ def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
     for entry in registry.entries:
         if entry.suffixes and path.name.casefold().endswith(entry.suffixes):
             return entry
-    raise ArtifactError(f"{path}: no framework reads files of such a name; accepted: {accepted}")
+    raise ArtifactError(f"{path}: no framework reads files with such a name; accepted: {accepted}")
 
 
 def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int, ...]:
-    """Returns the shape of one input, from the model and, where that leaves it open, from the caller."""
+    """Returns the shape of one input, from the model and, if that leaves it open, from the caller."""
     given, shape = wanted.shape, found.shape
     if shape is not None and len(shape) < 2:
         raise ConfigurationError(

@@ -36,14 +36,14 @@ _READERS = (
 )
 _LIBRARIES = ("packaging", "pydantic", "pydantic_core", "yaml")
 _SETTLED_NS = 2_000_000_000
-"""The least age of a change: file systems have a coarse clock, on which two changes can look like one."""
+"""The minimum age of a change: on the coarse clock of a file system, two changes can look like one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """The entry of a model in a list; ``constraint`` is that of the framework's version.
+    """The entry of a model in a list; ``constraint`` applies to the framework's version.
 
-    ``dataset`` is the default one of its evaluations. ``architecture`` is None for a model that is not in
+    ``dataset`` is the default for its evaluations. ``architecture`` is None for a model that is not built in
     code. ``problem`` is the first field that this program or this machine does not support, or empty.
     ``files`` has the possible paths of each of its files, and its URL or None.
     """
@@ -89,7 +89,7 @@ def list_models(
     """Lists every model of the program and of the user's ``directories``, including hidden ones.
 
     A file is unchanged if its size, its times of modification and change, its device and its inode are. A
-    file that changed in the last two seconds, or that cannot be read, does not enter the index. If
+    file that changed in the last two seconds, or that cannot be read, is not added to the index. If
     ``cache_directory``, which holds the index, cannot be used, every file is read each time.
 
     Raises:
@@ -166,7 +166,7 @@ def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
 
 
 def _state(path: Path) -> list[int]:
-    """Returns the state of a file, with its time of change third; empty if the file is not accessible."""
+    """Returns the state of a file, with its change time third; empty if the file is not accessible."""
     try:
         status = path.stat()
     except OSError:

@@ -70,7 +70,7 @@ class OneAtATime:
 
     @contextmanager
     def whenever(self) -> Iterator[None]:
-        """Holds the lock, after waiting without a time limit."""
+        """Waits for the lock without a time limit, and holds it."""
         with self._lock:
             self._held_since_s = self._clock()
             yield
@@ -91,7 +91,7 @@ class OneAtATime:
 
 @dataclass(frozen=True, slots=True)
 class _PreparedBatch:
-    """The inputs of a batch in the order of the tensor's rows, those that failed, and the times until now."""
+    """The inputs of a batch in the order of the tensor's rows, those that failed, and the times so far."""
 
     ids: tuple[str, ...]
     read_ns: int
@@ -171,7 +171,7 @@ class Pipeline:
     def infer(self, batch: Tensors, tracing: RunTracing | None = None) -> Inferred:
         """Runs the model alone, on a batch as ``checked`` returns it.
 
-        Only that is timed: waits for other batches, sessions and the gate are not included.
+        Only the model is timed: waits for other batches, sessions and the gate are not included.
 
         Raises:
             PredictionError: The framework failed.
@@ -188,14 +188,14 @@ class Pipeline:
 
     @property
     def is_free(self) -> bool:
-        """Whether ``infer`` would wait for no other batch and no preparation."""
+        """Whether ``infer`` would start without waiting for another batch or a preparation."""
         return self._one_at_a_time.is_free and self._gate.is_free
 
     @contextmanager
     def traced_batch(
         self, trace: TraceScope, name: str, size: int, requests: int
     ) -> Generator[RunTracing, None, None]:
-        """Records a batch of several requests as a span of that name; yields the trace for ``infer``.
+        """Records a batch of several requests as a span with this name; yields the trace for ``infer``.
 
         Raises:
             PredictionError: The framework's profiler cannot be used.
@@ -224,10 +224,10 @@ class Pipeline:
     ) -> BatchResult:
         """Runs a batch of preprocessed tensors by name, each with the batch as its first axis.
 
-        An array alone is the tensor of a model that takes one.
+        A bare array is the tensor of a model that takes only one.
 
-        The inputs' ids are ``"0"``, ``"1"``, …. ``trace`` receives the spans; ``infer``, as in ``predict``,
-        is not for traced batches.
+        The inputs' ids are ``"0"``, ``"1"``, …. ``trace`` receives the spans; ``infer``, see
+        ``predict``, is not for traced batches.
 
         Raises:
             InputError: The batch is empty, or a name, shape or element type does not fit the model.
@@ -249,7 +249,7 @@ class Pipeline:
     async def predict_tensor_async(
         self, batch: Tensors | NDArray[Any], infer: Callable[[Tensors], Awaitable[Inferred]]
     ) -> BatchResult:
-        """Does the same with a model that an event loop awaits; see ``predict_tensor``."""
+        """Runs a batch like ``predict_tensor``, but awaits the model in an event loop."""
         prepared, tensors = self._prepared_tensors(batch, self._clock())
         try:
             inferred = await infer(tensors)
@@ -321,7 +321,7 @@ class Pipeline:
 
     @contextmanager
     def _collecting(self, tracing: RunTracing) -> Iterator[None]:
-        """Wraps a run; at its end, the last spans of the profiler are collected."""
+        """Wraps a run and collects the last spans of the profiler at its end."""
         try:
             yield
         finally:

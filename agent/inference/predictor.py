@@ -37,7 +37,7 @@ from inferometer.manifests.schema import ModelManifest
 
 
 def number_of(name: str) -> int | None:
-    """Returns the number that stands for a name in a manifest, such as 1 for ``#1``; None for other names."""
+    """Returns the number that a name in a manifest stands for, such as 1 for ``#1``; None for other names."""
     if is_numbered_layer(name):
         return int(name[1:])
     return 0 if name == FIRST_INPUT else None
@@ -49,7 +49,7 @@ def has_numbers(tensors: Sequence[TensorSpec]) -> bool:
 
 
 def found_names(where: object, tensors: Sequence[TensorSpec], found: Sequence[str]) -> dict[str, str]:
-    """Returns the name in the model of each of a manifest's inputs, which may be numbered.
+    """Maps each of a manifest's inputs, which may be numbered, to its name in the model.
 
     Args:
         where: The beginning of messages.
@@ -91,7 +91,7 @@ _NO_TURN = nullcontext()
 def inputs_of_examples(
     model: str, examples: Sequence[InputSignature], float_type: str = "float32", arguments: Sequence[str] = ()
 ) -> tuple[InputSignature, ...]:
-    """Returns the inputs of a model in memory that does not state them, from examples.
+    """Returns, based on examples, the inputs of a model in memory that does not declare them.
 
     Args:
         model: The name of the model in messages.
@@ -138,7 +138,7 @@ class Predictor(Closeable):
 
     @classmethod
     def signature_of_file(cls, path: Path) -> ModelSignature:
-        """Reads the inputs of a model's file, so that it needs no manifest; loads as little as possible.
+        """Reads the inputs of a model's file that has no manifest; loads as little as possible.
 
         Args:
             path: The file; its name ends in one of the framework's ``FrameworkEntry.suffixes``.
@@ -162,7 +162,7 @@ class Predictor(Closeable):
             ConfigurationError: The inputs are not known without an example.
             ArtifactError: This framework does not support models in memory, which is the default.
         """
-        raise ArtifactError(f"{type(model).__name__}: its framework takes no models in memory")
+        raise ArtifactError(f"{type(model).__name__}: its framework does not support models in memory")
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
@@ -173,11 +173,11 @@ class Predictor(Closeable):
         Args:
             manifest: The model.
             options: Device and threads.
-            in_memory: Whether it is a model in memory, so that nothing builds it.
+            in_memory: Whether it is a model in memory, which is not built.
 
         Raises:
             DeviceError: The device is missing, or this build of the framework cannot use it.
-            ArtifactError: Another package is missing that the model requires.
+            ArtifactError: Another package that the model requires is missing.
             ConfigurationError: The device cannot run the precision.
         """
 
@@ -224,7 +224,7 @@ class Predictor(Closeable):
     def cast_of(
         cls, manifest: ModelManifest, wanted: Precision, *, in_memory: bool, asked: bool
     ) -> Precision | None:
-        """Returns what a model would be cast to, without reading its files; see ``casts_to``."""
+        """Returns the precision a model would be cast to, without reading its files; see ``casts_to``."""
         default = wanted is Precision.FLOAT32 and not asked
         if has_own_precision(manifest) or in_memory:
             # of a file, the element types of the inputs are all that tells its precision
@@ -256,9 +256,9 @@ class Predictor(Closeable):
     def any_thread(self) -> bool:
         """Whether ``predict`` may be called in any thread at no extra cost, and never waits.
 
-        False, the default, keeps the model in one thread. Where it is True, an agent predicts on the thread
-        of all its calls while that takes microseconds there: the model computes in the thread that calls it,
-        and how long it takes for one input does not depend on the input's numbers.
+        False, the default, keeps the model in one thread. If it is True, an agent predicts on the thread of
+        all its calls while that takes only microseconds there: the model computes in the calling thread, and
+        the time for one input does not depend on the input's numbers.
         """
         return False
 
@@ -274,14 +274,14 @@ class Predictor(Closeable):
         return None
 
     def declared_outputs(self) -> tuple[InputSignature, ...]:
-        """Returns the outputs as far as the model states them, the batch first; called after ``load``.
+        """Returns the outputs, batch first, as far as the model declares them; called after ``load``.
 
         The default returns none: then only a prediction shows them.
         """
         return ()
 
     def axis_sizes(self) -> Mapping[str, tuple[AxisSizes | None, ...]]:
-        """Returns the sizes that the axes of inputs may have, without the batch, as the model states them.
+        """Returns the sizes that the axes of inputs may have, without the batch, as the model declares them.
 
         The default returns none: the axes may have any size.
         """
@@ -364,8 +364,8 @@ def checked_array(
 ) -> NDArray[Any]:
     """Returns the array of one of a model's tensors, in C order, if it matches the manifest.
 
-    Raises an ``error`` that begins with the ``model``: the element type or the shape does not match, or the
-    batch is empty.
+    Raises an ``error`` that begins with the ``model`` if the element type or the shape does not match, or if
+    the batch is empty.
     """
     where, allowed = f'{model}: input "{wanted.name}"', wanted.element_type.value
     if array.dtype != dtype_of(wanted):
@@ -377,7 +377,7 @@ def checked_array(
 
 
 def has_own_precision(manifest: ModelManifest) -> bool:
-    """Returns whether a model is in a file with its graph, so that its precision is the file's."""
+    """Returns whether a model is in a file with its graph, and so has the file's precision."""
     return manifest.model.graph_path is not None
 
 
@@ -435,11 +435,11 @@ def prediction_failure(
     """Returns the program's error for an exception that a framework raised while it ran a model.
 
     OutOfMemoryError if memory ran out; DeviceLostError if CUDA reports a broken context, after which this
-    process cannot use the device any more; else what is to be raised ``otherwise``.
+    process can no longer use the device; ``otherwise`` in all other cases.
     """
     text = str(error)
     if _DEVICE_LOST.search(text):
-        return DeviceLostError(f"{message}; the device is of no use to this process any more: restart it")
+        return DeviceLostError(f"{message}; this process can no longer use the device: restart it")
     if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(text):
         return OutOfMemoryError(message)
     return otherwise(message)

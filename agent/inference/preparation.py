@@ -131,15 +131,15 @@ class Gate:
 
 
 BATCHES_AHEAD = 2
-"""The least number of batches that are prepared together."""
+"""The minimum number of batches that are prepared together."""
 INPUTS_AHEAD = 256
 """The number of inputs to prepare together, if batches are small enough for more than ``BATCHES_AHEAD``."""
 BYTES_AHEAD = 64 * 1024 * 1024
-"""The memory of their tensors, unless ``BATCHES_AHEAD`` batches need more."""
+"""The memory limit for their tensors, unless ``BATCHES_AHEAD`` batches need more."""
 
 
 def round_size(tensor_bytes: int, batch_size: int) -> int:
-    """Returns the number of batches that are prepared together, whose inputs take ``tensor_bytes`` each."""
+    """Returns the number of batches to prepare together if each input takes ``tensor_bytes``."""
     inputs = min(INPUTS_AHEAD, BYTES_AHEAD // tensor_bytes)
     return max(BATCHES_AHEAD, inputs // max(1, batch_size))
 
@@ -161,7 +161,7 @@ class PreparedInput:
         read_at_ns: When reading began, on the clock.
         preprocess_at_ns: When preprocessing began; 0 if reading failed.
         rows: The input's tensors with dynamic axes, which are in no batch yet; None if there are none.
-        origin: Where the input came from, if that was asked for.
+        origin: Where the input came from, if requested.
     """
 
     input_id: str
@@ -237,7 +237,7 @@ class Preparation:
             raise
 
     def take_back(self, batch: Tensors, size: int) -> None:
-        """Takes back the tensors of a finished batch of ``size`` inputs, for another one.
+        """Takes back the tensors of a finished batch of ``size`` inputs for reuse.
 
         New memory costs a page fault for every 4 KiB, which is a tenth of the preparation time.
         """
@@ -268,7 +268,7 @@ class Preparation:
         return prepared
 
     def _prepare(self, item: Input, batch: Tensors, place: int) -> PreparedInput:
-        """Reads and preprocesses one input; the time at the gate counts to neither."""
+        """Reads and preprocesses one input; the time at the gate counts toward neither."""
         thread = threading.get_native_id() if self._pool else 0
         read_at = self._clock()
         try:

@@ -84,7 +84,7 @@ class FrameworkEntry:
 
         predictor = self.import_part(self.predictor)
         if not (isinstance(predictor, type) and issubclass(predictor, Predictor)):
-            raise FrameworkUnavailableError(f"framework {self.name}: {self.predictor} is no Predictor")
+            raise FrameworkUnavailableError(f"framework {self.name}: {self.predictor} is not a Predictor")
         return predictor
 
     def load_operators(self) -> object:
@@ -174,7 +174,7 @@ class Registry:
                 announced.append(entry)
             else:
                 _log.warning(
-                    "left out framework entry point %s: %s is no FrameworkEntry", point.name, point.value
+                    "left out framework entry point %s: %s is not a FrameworkEntry", point.name, point.value
                 )
         return cls((*BUILTIN, *announced))
 

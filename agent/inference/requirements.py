@@ -1,7 +1,7 @@
 """Requirements of manifests that this program does not support.
 
-Manifests of MLModelScope are always listed. Opening a model reports what is not supported, so that no field
-of a manifest is silently ignored. The list of models loads this module, and with it no NumPy.
+Manifests of MLModelScope are always listed. Opening a model reports what is not supported, so no field of
+a manifest is silently ignored. The list of models loads this module, which does not load NumPy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Results: predictions in columns, their times, failed inputs, and the description of the open model.
 
-``Postprocessor`` makes predictions of outputs by the model's task, with the labels that the task
-requires.
+``Postprocessor`` converts outputs to predictions according to the model's task, with the labels that the
+task requires.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stage(str, Enum):
     PREDICT = "predict"
     POSTPROCESS = "postprocess"
     SCORE = "score"
-    """Not of the pipeline: the evaluation compares a prediction with the dataset's truth."""
+    """Not part of the pipeline: the evaluation compares a prediction with the dataset's truth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class StageTimes:
     """The time of one batch in each stage, in nanoseconds of a monotonic clock.
 
     ``read_ns`` and ``preprocess_ns`` are sums over the inputs. Several threads may process them at once, so
-    that the sums can exceed the elapsed time. ``predict_ns`` begins when the predictor receives the batch in
+    the sums can exceed the elapsed time. ``predict_ns`` begins when the predictor receives the batch in
     host memory, and ends when its outputs are in host memory: it includes transfers and synchronization, and
     excludes preprocessing, postprocessing and waits for other batches.
     """
@@ -101,7 +101,7 @@ class BatchResult:
         failures: The inputs that were not predicted; together with ``input_ids`` they are the whole batch.
         times: The stage times; ``predict_ns`` covers the inputs that reached the model, without those that
             could not be read or preprocessed.
-        queue: The times in the queue; None if the batch was predicted by itself.
+        queue: The times in the queue; None if the batch was not queued.
     """
 
     input_ids: tuple[str, ...]
@@ -131,8 +131,8 @@ class SystemDescription:
     ``preprocess_threads`` read and preprocess ahead, with ``overlap`` also during predictions.
     ``environment`` is that of the machine that runs the model, as far as it is known. ``agent`` is ``local``
     for this process, else an address. ``seed`` is that of random weights; None for others. ``precision`` is
-    what a model in code computes with; None for a model in a file or in memory, which has its own, and where
-    a server does not tell it. ``cudnn_benchmark`` is what was asked for; None for the framework's default.
+    that of a model in code; None for a model in a file or in memory, which has its own, and if a server does
+    not report it. ``cudnn_benchmark`` is the requested value; None for the framework's default.
     """
 
     manifest: ModelManifest
@@ -158,8 +158,8 @@ def with_labels(
 ) -> ModelManifest:
     """Returns the manifest with the labels from the file at ``features_url``, if it names one.
 
-    If the file is not available, the manifest's own labels stay. Without a ``cache``, it must be beside the
-    manifest.
+    If the file is not available, the manifest's own labels are kept. Without a ``cache``, it must be beside
+    the manifest.
 
     Raises:
         ArtifactUnavailableError: Labels are ``needed``, the file is not available, and the manifest has none.

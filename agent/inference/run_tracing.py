@@ -34,11 +34,11 @@ class RunTracing:
     """Records a run: its inputs, its batches, and through a profiler the model's layers.
 
     For each input it records ``read`` and ``preprocess``; for each batch ``predict_step`` with ``predict``
-    (from MODEL_TRACE on: exactly the timed region) and ``postprocess`` below it. It serves one run, and the
-    thread that predicts calls its methods, outside the time of a prediction.
+    (from MODEL_TRACE on: exactly the timed region) and ``postprocess`` below it. It is for one run;
+    the thread that predicts calls its methods, outside the timed predictions.
 
-    The profiler is not closed here. Every ``predict_step``, or whatever ``step`` calls it, and ``predict``
-    has the ``attributes``.
+    The profiler is not closed here. The ``attributes`` are added to every ``predict`` and to every
+    ``predict_step``, which ``step`` may rename.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class RunTracing:
 class HardwareSampler(Closeable):
     """Adds a span for each interval between two samples, from ``start`` to ``close``.
 
-    Its attributes, each behind ``inferometer.``: ``process_cpu_percent`` (of one core, over the interval; 200
+    Its attributes, all under ``inferometer.``: ``process_cpu_percent`` (of one core, over the interval; 200
     means two whole cores), ``process_memory_bytes`` (resident, at its end), ``system_cpu_percent`` (of all
     cores), and for a GPU ``gpu_utilization_percent``, ``gpu_memory_bytes`` (of all processes),
     ``gpu_power_watts``, ``gpu_sm_clock_mhz`` and ``gpu_temperature_celsius``, as far as the driver reports

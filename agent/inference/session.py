@@ -1,4 +1,4 @@
-"""Opening a model: which one is meant, and its session, which predicts in this process until it is closed.
+"""Opening a model: its selection, and its session, which predicts in this process until it is closed.
 
 ``describe_unloaded`` describes a model for uses that need only its manifest.
 """
@@ -147,7 +147,7 @@ def _without_weights(catalog: Catalog, chosen: ModelManifest) -> str:
 def describe_unloaded(
     manifest: ModelManifest, registry: Registry, *, preprocess_threads: int = 0, overlap: bool = False
 ) -> SystemDescription:
-    """Describes a model without its files, on the CPU of this machine, whose framework does not run.
+    """Describes a model on the CPU of this machine without its files and without running its framework.
 
     Raises:
         ManifestError: The manifest requires something that is not supported, or other hardware.
@@ -189,7 +189,7 @@ class SessionOptions:
         weights: The source of the weights; random weights require a model that is built in code.
         seed: The seed of random weights.
         spare_cores: See ``PredictorOptions``; for a model in this process.
-        precision: The type of the numbers that a model in code computes with; None means the model's own,
+        precision: The numeric type that a model in code computes with; None means the model's own,
             which is float32 for one in code.
         cudnn_benchmark: See ``PredictorOptions``; None leaves the framework's default.
 
@@ -338,9 +338,9 @@ def check_model(
 def open_preprocessor(
     manifest: ModelManifest, max_pixels: int, cache: ArtifactCache | None
 ) -> tuple[ModelPreprocessor, dict[str, str]]:
-    """Returns the preprocessor of a model, and the checksums of its tokenizers, which a ``cache`` gets.
+    """Returns the preprocessor of a model, and the checksums of its tokenizers, which ``cache`` downloads.
 
-    These are ``tokenizer``, which the number of the input follows for another than the first.
+    Their keys are ``tokenizer``, followed by the number of the input for all but the first.
     """
     files = {number: get_file(file, cache) for number, file in tokenizer_files(manifest).items()}
     paths = {number: file.path for number, file in files.items()}
@@ -392,7 +392,7 @@ def _span_attributes(manifest: ModelManifest, options: SessionOptions) -> dict[s
 class Session(Closeable):
     """One open model. Thread-safe; satisfies ``evaluators.evaluation.SystemUnderTest``.
 
-    Made by ``open_session``.
+    Created by ``open_session``.
 
     Attributes:
         description: The model and its system.
@@ -418,16 +418,16 @@ class Session(Closeable):
 
     @property
     def any_thread(self) -> bool:
-        """Whether ``infer`` may be called in any thread at no more cost; see ``Predictor.any_thread``."""
+        """Whether ``infer`` may be called in any thread at no extra cost; see ``Predictor.any_thread``."""
         return self._predictor.any_thread
 
     def declared_outputs(self) -> tuple[InputSignature, ...]:
-        """Returns the outputs as far as the model states them; see ``Predictor.declared_outputs``."""
+        """Returns the outputs as far as the model declares them; see ``Predictor.declared_outputs``."""
         return self._predictor.declared_outputs()
 
     @property
     def is_free(self) -> bool:
-        """Whether ``infer`` would wait for no other batch; see ``Pipeline.is_free``."""
+        """Whether ``infer`` would start without waiting for another batch; see ``Pipeline.is_free``."""
         return self._pipeline.is_free
 
     @contextmanager
@@ -443,7 +443,7 @@ class Session(Closeable):
     def predict_tensor(
         self, batch: Tensors | NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
     ) -> BatchResult:
-        """Predicts a batch of preprocessed tensors, or of the only one; see ``Pipeline.predict_tensor``."""
+        """Predicts a batch of preprocessed tensors, or of a single one; see ``Pipeline.predict_tensor``."""
         if trace is None:
             return self._pipeline.predict_tensor(batch, infer=infer)
         with self._sampled(trace):

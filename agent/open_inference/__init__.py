@@ -1,1 +1,1 @@
-"""The V2 (Open Inference) protocol: what its servers and its clients share."""
+"""The code that servers and clients of the V2 (Open Inference) protocol share."""

@@ -1,4 +1,4 @@
-"""The codec of the Open Inference Protocol, which both ends of it share.
+"""The codec of the Open Inference Protocol, which servers and clients share.
 
 This module has its datatypes, the signatures of a model's inputs and outputs, the spelling of versions for
 clients that expect whole numbers, and the names of Triton's system shared-memory extension. It converts
@@ -38,9 +38,9 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2 as config
 
 EXTENSION = "system_shared_memory"
-"""The extension, as a server's metadata lists it."""
+"""The name of the extension in a server's metadata."""
 REGION, BYTE_SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
-"""The parameters of a tensor that is in a region."""
+"""The parameters of a tensor in a shared-memory region."""
 SEGMENTS = Path("/dev/shm")  # noqa: S108 - where shm_open has them in Linux
 
 
@@ -57,12 +57,12 @@ def canonical_version(version: str) -> str:
 
 
 def v2_version(version: str) -> str:
-    """Returns how the protocol spells the version of a manifest.
+    """Returns the version of a manifest in the protocol's spelling.
 
-    ``N``, ``N.0`` and ``N.0.0`` are N, for N from 1 on with at most nine digits. ``X.Y`` and ``X.Y.Z`` are 1
-    followed by three digits for each of X, Y and Z: ``1.5`` is 1001005000. Any other version keeps its text,
-    with ``.0`` where that would be a number. The spelling depends on the version alone, so that it stays when
-    others are added. Two versions have the same one only where PEP 440 regards them as equal.
+    ``N``, ``N.0`` and ``N.0.0`` become N, for N of at least 1 and at most nine digits. ``X.Y`` and ``X.Y.Z``
+    become 1 followed by three digits for each of X, Y and Z: ``1.5`` is 1001005000. Any other version keeps
+    its text, with ``.0`` added if that is a number. The spelling depends on the version alone and does not
+    change when others are added. Two versions have the same spelling only if PEP 440 regards them as equal.
     """
     canonical = canonical_version(version)
     parts = canonical.split(".")
@@ -116,19 +116,19 @@ _WIDE: Mapping[str | None, np.dtype[Any]] = {
     "int_contents": np.dtype(np.int32),
     "uint_contents": np.dtype(np.uint32),
 }
-"""The dtypes of the fields of several datatypes, which hold the elements of all of them."""
+"""The dtypes of fields that several datatypes share; each holds the elements of all of them."""
 STRINGS = Datatype(BYTES, np.dtype(object), config.TYPE_STRING, "bytes_contents")
-"""UTF-8 here; Python's own strings in arrays of objects."""
+"""Strings, encoded as UTF-8; in NumPy, object arrays of Python strings."""
 _OF_DTYPE = {datatype.dtype: datatype for datatype in (*DATATYPES.values(), STRINGS)}
 BF16 = Datatype("BF16", np.dtype(np.uint16), config.TYPE_BF16, None)
-"""The upper 16 bits of FP32, which NumPy has no numeric type for: its elements are these bits."""
+"""The upper 16 bits of FP32; NumPy has no such numeric type, and arrays hold these bits."""
 _LOST_IN_FLOATS = 64
-"""An integer of so many bits has no float that holds all of its values, whatever NumPy regards as safe."""
+"""No float holds every value of an integer with this many bits, although NumPy regards the cast as safe."""
 
 
 @cache
 def converted_to(wanted: Datatype) -> dict[str, Datatype]:
-    """Returns the other datatypes, by name, whose every value a datatype holds exactly; of BOOL, none."""
+    """Returns, by name, the other datatypes whose values a datatype represents exactly; none for BOOL."""
     found = {each.name: each for each in (BF16, *DATATYPES.values()) if _is_held(each, wanted)}
     return {name: found[name] for name in sorted(found)}
 
@@ -144,7 +144,7 @@ def _is_held(given: Datatype, wanted: Datatype) -> bool:
 
 
 def convert(array: NDArray[Any], given: Datatype, wanted: Datatype) -> NDArray[Any]:
-    """Returns elements of one of ``converted_to(wanted)`` as ``wanted``, or the same array if they are."""
+    """Converts elements of a datatype in ``converted_to(wanted)``, without a copy if possible."""
     if given is BF16:
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return array.astype(wanted.dtype, copy=False)
@@ -160,21 +160,21 @@ def datatype_of(dtype: np.dtype[Any]) -> Datatype:
 
 
 def datatype_named(element_type: str | None) -> Datatype | None:
-    """Returns the datatype of an element type by NumPy's name, ``string`` or ``bfloat16``; None for none."""
+    """Returns the datatype of a NumPy type name, ``string`` or ``bfloat16``; None if there is none."""
     others = {STRING: STRINGS, "bfloat16": BF16}
     numeric = {each.dtype.name: each for each in DATATYPES.values()}
     return {**numeric, **others}.get(element_type or "")
 
 
 BATCH_SIDE = -1
-"""The batch's axis in a shape, whose size is variable."""
+"""The batch axis in a shape; its size is variable."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSignature:
     """One input or output of a model.
 
-    ``dimensions`` leave out the batch; ``DYNAMIC_AXIS`` is an axis whose size may differ by request.
+    ``dimensions`` exclude the batch; ``DYNAMIC_AXIS`` is an axis whose size may vary between requests.
     """
 
     name: str
@@ -182,7 +182,7 @@ class TensorSignature:
     dimensions: tuple[int, ...]
 
     def takes(self, dimensions: tuple[int, ...]) -> bool:
-        """Returns whether dimensions without the batch fit; a dynamic axis is of any size but 0."""
+        """Returns whether dimensions without the batch fit; a dynamic axis accepts any size except 0."""
         return dimensions == self.dimensions or (
             len(dimensions) == len(self.dimensions)
             and all(
@@ -193,12 +193,12 @@ class TensorSignature:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape with the batch's axis, whose size is variable."""
+        """The shape including the batch axis, whose size is variable."""
         return (BATCH_SIDE, *self.dimensions)
 
 
 def inputs_of(manifest: ModelManifest) -> dict[str, TensorSignature]:
-    """Returns the inputs of a model by their names, in the manifest's order."""
+    """Returns the inputs of a model by name, in the manifest's order."""
     return {
         each.name: TensorSignature(each.name, datatype_of(dtype_of(each)), each.written)
         for each in manifest.tensors
@@ -210,14 +210,14 @@ RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 _INFER_RESPONSE = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 _SMALL_REQUEST_BYTES = 16 * 1024
-"""Below this the library reads a message in less time than Python takes to look for the contents."""
+"""Below this size, the library parses a message faster than Python finds the contents in it."""
 
 
 @dataclass(slots=True)
 class InferCall:
-    """A ``ModelInferRequest`` without its raw contents, and these, where they lie in the request.
+    """A ``ModelInferRequest`` without its raw contents, and the raw contents as views of the request.
 
-    They are one for each input, or none; None is that of an input with typed contents beside others.
+    ``raw`` has one entry per input or is empty; the entry of an input with typed contents is None.
     """
 
     message: pb.ModelInferRequest
@@ -226,7 +226,7 @@ class InferCall:
 
 @dataclass(slots=True)
 class InferAnswer:
-    """A ``ModelInferResponse`` without its raw contents, and these, one for each output."""
+    """A ``ModelInferResponse`` without its raw contents, and the raw contents, one per output."""
 
     message: pb.ModelInferResponse
     raw: Sequence[bytes | memoryview]
@@ -245,12 +245,12 @@ def decode_request(content: bytes) -> InferCall:
 
 
 def encode_answer(answer: InferAnswer) -> bytes:
-    """Returns a ``ModelInferResponse``."""
+    """Returns an encoded ``ModelInferResponse``."""
     return b"".join(_parts(answer))
 
 
 def encode_stream_answer(answer: InferAnswer | pb.ModelStreamInferResponse) -> bytes:
-    """Returns a ``ModelStreamInferResponse``, which an error is already."""
+    """Returns an encoded ``ModelStreamInferResponse``; an error already is such a message."""
     if isinstance(answer, pb.ModelStreamInferResponse):
         return answer.SerializeToString()
     return b"".join(length_delimited(_INFER_RESPONSE, _parts(answer)))
@@ -269,15 +269,14 @@ InputTensor: TypeAlias = pb.ModelInferRequest.InferInputTensor
 def read_inputs(
     call: InferCall, wanted: Mapping[str, TensorSignature], max_batch_size: int, what: str
 ) -> Tensors:
-    """Returns the inputs of a request to a model, which errors call ``what``, by their names.
+    """Returns the inputs of a request by name; errors refer to the model as ``what``.
 
-    They are of the model's dtypes and shapes. Another datatype is converted if no value of it is lost. Where
-    the request has an input raw and of the model's datatype, it is a read-only view of that, which need not
-    be aligned.
+    They have the model's dtypes and shapes. Another datatype is converted if no value is lost. A raw input of
+    the model's datatype is a read-only view of the request, which need not be aligned.
 
     Raises:
-        InputError: The request has other inputs, or one of another datatype, shape or size, or they differ in
-            the size of the batch.
+        InputError: The request has other inputs, one has a wrong datatype, shape or size, or their batch
+            sizes differ.
     """
     inputs, raw = call.message.inputs, call.raw
     if len(inputs) != len(wanted):
@@ -301,7 +300,7 @@ def read_inputs(
 def _read_input(
     item: InputTensor, content: memoryview | None, wanted: TensorSignature, max_batch_size: int, where: str
 ) -> NDArray[Any]:
-    """One input, of its raw ``content`` or without that of its typed contents."""
+    """Returns one input from its raw ``content``, or from its typed contents if ``content`` is None."""
     if item.parameters:
         check_parameters(item.parameters, where)
     given = wanted.datatype if item.datatype == wanted.datatype.name else _other(item.datatype, wanted, where)
@@ -312,13 +311,13 @@ def _read_input(
     if content is None:
         return convert(_read_contents(item, given, where), given, wanted.datatype)
     if item.HasField("contents"):
-        raise InputError(f"{where}: has contents beside raw_input_contents; give one of them")
+        raise InputError(f"{where}: has both contents and raw_input_contents; give one of them")
     array = read_elements(given.dtype, shape, content, where)
     return array if given is wanted.datatype else convert(array, given, wanted.datatype)
 
 
 def _check_batch(found: Tensors, what: str) -> None:
-    """Raises InputError if tensors differ in the size of the batch."""
+    """Raises InputError if the batch sizes of the tensors differ."""
     first, *others = found.items()
     for name, array in others:
         if len(array) != len(first[1]):
@@ -335,7 +334,7 @@ def check_parameters(parameters: Any, where: str) -> None:
 
 
 def whole_number(parameters: Mapping[str, pb.InferParameter], name: str, default: int = 0) -> int:
-    """Returns a parameter that is a whole number from 0 on; -1 for another value, ``default`` for none."""
+    """Returns a non-negative integer parameter; -1 for any other value, ``default`` if it is absent."""
     if name not in parameters:
         return default
     parameter = parameters[name]
@@ -361,7 +360,7 @@ def _wrong_names(names: Sequence[str], wanted: Mapping[str, TensorSignature], wh
 
 
 def _other(name: str, wanted: TensorSignature, where: str) -> Datatype:
-    """The datatype of that name, which can be converted; raises InputError if it cannot."""
+    """Returns a datatype other than the model's; raises InputError if it cannot be converted."""
     others = converted_to(wanted.datatype)
     if name in others:
         return others[name]
@@ -385,7 +384,7 @@ def _wrong_shape(
 
 
 def _read_contents(item: InputTensor, datatype: Datatype, where: str) -> NDArray[Any]:
-    """The elements of the field that a datatype has."""
+    """Returns the elements of the datatype's field."""
     if datatype.contents is None:
         raise InputError(f"{where}: {datatype.name} has no typed contents; send raw_input_contents")
     for field, _ in item.contents.ListFields():
@@ -404,7 +403,7 @@ def _read_contents(item: InputTensor, datatype: Datatype, where: str) -> NDArray
 
 
 def typed_elements(elements: Sequence[Any], datatype: Datatype, where: str) -> NDArray[Any]:
-    """Returns numbers of typed contents; raises InputError for one that the datatype does not have."""
+    """Returns the numbers in typed contents; raises InputError if one is out of the datatype's range."""
     array: NDArray[Any] = np.array(elements, _WIDE.get(datatype.contents, datatype.dtype))
     if array.dtype != datatype.dtype:
         limits = np.iinfo(datatype.dtype)

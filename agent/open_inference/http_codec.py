@@ -1,9 +1,9 @@
 """The codec of the Open Inference Protocol over HTTP: JSON, followed by the elements of binary tensors.
 
-Inference requests are read, and responses written. JSON tensors, nested or flat lists, are converted to
-the bytes of a binary tensor, and back. JSON text is parsed and written without blocking other threads for
-long. Protobuf messages become JSON with the types that Triton's HTTP server gives them: protobuf's own
-conversion writes 64-bit integers as strings; in the HTTP protocol they are numbers.
+Reads inference requests and writes responses. Converts JSON tensors, nested or flat lists, to the bytes of a
+binary tensor and back. Parses and writes JSON without blocking other threads for long. Protobuf messages
+become JSON with the types of Triton's HTTP server: protobuf's own conversion writes 64-bit integers as
+strings, whereas the HTTP protocol uses numbers.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _ELEMENTS = 4096
 
 def json_object(
     content: bytes | memoryview,
-    no_json: str = "is no JSON",
-    no_object: str = "is no object of JSON",
+    no_json: str = "is not JSON",
+    no_object: str = "is not a JSON object",
     **options: Any,
 ) -> dict[str, Any]:
-    """Parses a JSON object with ``options`` of Python's parser; raises InputError with either text."""
+    """Parses a JSON object with ``options`` for Python's parser; raises InputError with one of the texts."""
     try:
         found = json.loads(str(content, "utf-8"), **options)
     except (ValueError, RecursionError) as error:
@@ -65,7 +65,7 @@ def read_object(content: memoryview) -> dict[str, Any]:
     a long text, a Python function therefore parses each number, so that other threads can run in between.
     """
     options = {"parse_float": _read_float, "parse_int": _read_int} if len(content) > LONG_BYTES else {}
-    return json_object(content, "the request is no JSON", "the request's JSON is no object", **options)
+    return json_object(content, "the request is not JSON", "the request's JSON is not an object", **options)
 
 
 def text_of(value: Any) -> str:
@@ -74,7 +74,7 @@ def text_of(value: Any) -> str:
 
 
 def list_text(elements: Sequence[Any]) -> str:
-    """Returns a list as JSON, as ``text_of`` does, in pieces so that other threads can run in between."""
+    """Returns a list as JSON, like ``text_of``, but in pieces so that other threads can run in between."""
     pieces = (text_of(elements[at : at + _ELEMENTS])[1:-1] for at in range(0, len(elements), _ELEMENTS))
     return f"[{','.join(pieces)}]"
 
@@ -126,23 +126,23 @@ def content_of(data: Any, datatype: str, count: int, where: str) -> memoryview:
             out of range, or their number is not ``count``.
     """
     if not isinstance(data, list):
-        raise InputError(f"{where}: data is no list")
+        raise InputError(f"{where}: data is not a list")
     if datatype == BYTES:
         texts = list(_flat(data, where))
         _check_count(len(texts), count, where)
         if not all(isinstance(text, str) for text in texts):
-            raise InputError(f"{where}: has an element that is no text, which {BYTES} takes in JSON")
+            raise InputError(f"{where}: has an element that is not a string, which {BYTES} requires in JSON")
         try:
             return memoryview(pack(text.encode() for text in texts))
         except UnicodeEncodeError as error:
-            raise InputError(f"{where}: has a text that is no Unicode; send it as binary data") from error
+            raise InputError(f"{where}: has a string that is not Unicode; send it as binary data") from error
     known = DATATYPES.get(datatype)
     if known is None:
         raise InputError(f"{where}: {datatype[:40]} has no form in JSON; send its elements as binary data")
     try:
         found = np.array(data)
     except (ValueError, OverflowError) as error:  # lists of different lengths
-        raise InputError(f"{where}: data is no list of elements, nor lists of one length") from error
+        raise InputError(f"{where}: data is neither a list of elements nor lists of equal length") from error
     _check_count(found.size, count, where)
     return array_bytes(_converted(found, data, known, where))
 
@@ -163,7 +163,7 @@ def _flat(data: Sequence[Any], where: str, depth: int = 1) -> Iterator[Any]:
 
 
 def _converted(found: NDArray[Any], data: Any, datatype: Datatype, where: str) -> NDArray[Any]:
-    """Numbers in the type of a tensor; what JSON has exactly is rounded as the type requires."""
+    """Returns numbers in the type of a tensor; rounds exact JSON numbers as the type requires."""
     wanted = datatype.dtype
     if not found.size:
         return found.astype(wanted)
@@ -174,7 +174,7 @@ def _converted(found: NDArray[Any], data: Any, datatype: Datatype, where: str) -
     if wanted.kind in "iu":
         return _whole_numbers(found, data, datatype, where)
     if found.dtype.kind not in "iuf":
-        raise InputError(f"{where}: has an element that is no number, which {datatype.name} takes")
+        raise InputError(f"{where}: has an element that is not a number, which {datatype.name} requires")
     with np.errstate(over="ignore"):
         array = found.astype(wanted)
     if np.isinf(array).any() and not np.array_equal(np.isinf(array), np.isinf(found)):
@@ -186,7 +186,7 @@ def _whole_numbers(found: NDArray[Any], data: Any, datatype: Datatype, where: st
     if found.dtype.kind in "fO" and all(type(item) is int for item in _flat(data, where)):
         found = np.array(data, dtype=object)  # NumPy makes floats of what needs both int64 and uint64
     elif found.dtype.kind not in "iu":
-        raise InputError(f"{where}: has an element that is no whole number, which {datatype.name} takes")
+        raise InputError(f"{where}: has an element that is not an integer, which {datatype.name} requires")
     limits = np.iinfo(datatype.dtype)
     if found.min() < limits.min or found.max() > limits.max:
         raise InputError(f"{where}: has an element outside {limits.min}…{limits.max} of {datatype.name}")
@@ -204,7 +204,7 @@ def data_of(content: bytes | memoryview, datatype: str, name: str) -> list[Any]:
         try:
             return [text.decode() for text in unpack(memoryview(content), where)]
         except UnicodeDecodeError as error:
-            raise InputError(f"{where}: has bytes that are no text; ask for binary_data") from error
+            raise InputError(f"{where}: has bytes that are not text; ask for binary_data") from error
     known = DATATYPES.get(datatype)
     if known is None:
         raise PredictionError(f'output "{name}": {datatype} has no form in JSON; ask for binary_data')
@@ -237,7 +237,7 @@ class InferRequest:
 
 
 def read_infer_request(model: str, version: str, body: memoryview, head_bytes: int) -> InferRequest:
-    """Reads a request whose JSON has the first ``head_bytes`` of its body.
+    """Reads a request whose JSON is the first ``head_bytes`` of its body.
 
     The elements of binary tensors are views of the body.
 
@@ -266,7 +266,7 @@ def read_infer_request(model: str, version: str, body: memoryview, head_bytes: i
                 binary[output.name] = flag_of(of_output, BINARY, where, default=by_default)
             _fill(output.parameters, of_output, where, {BINARY})
     except UnicodeEncodeError as error:
-        raise InputError("the request has a text that is no Unicode") from error
+        raise InputError("the request has a string that is not Unicode") from error
     if position != len(body):
         raise InputError(
             f"the body has {len(body) - head_bytes} bytes of binary data, and the inputs say "
@@ -280,8 +280,8 @@ def read_raw_request(
 ) -> InferRequest:
     """Reads a body that consists only of the elements of a model's single input, without JSON.
 
-    If an axis of the input is dynamic, the batch size is 1, and the axis' size follows from the length of the
-    body.
+    If an axis of the input is dynamic, the batch size is 1, and the length of the body determines the size of
+    that axis.
 
     Raises InputError if the elements are not those of whole inputs, or the model takes several inputs.
     """
@@ -331,7 +331,7 @@ def _read_input(
     data, size = item.get("data"), parameters.get(BINARY_SIZE)
     if REGION in parameters:
         if data is not None or size is not None:
-            raise InputError(f"{where}: has elements beside {REGION}; give one of them")
+            raise InputError(f"{where}: has both elements and {REGION}; give one of them")
         return None, position
     if (data is None) is (size is None):
         if data is not None:
@@ -353,7 +353,7 @@ def _read_input(
 def _shape(item: Mapping[str, Any], where: str) -> list[int]:
     shape = item.get("shape")
     if not isinstance(shape, list) or not all(is_whole(side, -MAX_INT64, MAX_INT64) for side in shape):
-        raise InputError(f"{where}: shape is no list of whole numbers")
+        raise InputError(f"{where}: shape is not a list of whole numbers")
     if len(shape) > MAX_DIMENSIONS:
         raise InputError(f"{where}: shape has {len(shape)} axes; at most {MAX_DIMENSIONS} are possible")
     return shape
@@ -376,7 +376,7 @@ def _fill(parameters: Any, found: Mapping[str, Any], where: str, leave_out: set[
             parameters[key].string_param = value
         else:
             raise InputError(
-                f"{where}: parameter {one_line(key, 80)} is no boolean, no text and no number of 64 bits"
+                f"{where}: parameter {one_line(key, 80)} is not a boolean, a string or a 64-bit number"
             )
 
 
@@ -388,12 +388,12 @@ def is_whole(value: Any, least: int = 0, most: int = MAX_INT64) -> bool:
 def _text(item: Mapping[str, Any], key: str, where: str, *, required: bool = True) -> str:
     value = item.get(key, None if required else "")
     if not isinstance(value, str):
-        raise InputError(f"{where}: {key} is no text" if key in item else f"{where}: has no {key}")
+        raise InputError(f"{where}: {key} is not a string" if key in item else f"{where}: has no {key}")
     return value
 
 
 def flag_of(parameters: Mapping[str, Any], key: str, where: str, *, default: bool) -> bool:
-    """Returns a truth value of an object; raises InputError for any other."""
+    """Returns a boolean member of an object; raises InputError for any other value."""
     value = parameters.get(key, default)
     if not isinstance(value, bool):
         raise InputError(f"{where}: {key} is neither true nor false")
@@ -401,17 +401,17 @@ def flag_of(parameters: Mapping[str, Any], key: str, where: str, *, default: boo
 
 
 def object_of(item: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
-    """Returns an object within another, by default an empty one; raises InputError for any other value."""
+    """Returns a nested object, empty by default; raises InputError for any other value."""
     value = item.get(key, {})
     if not isinstance(value, dict):
-        raise InputError(f"{where}: {key} is no object")
+        raise InputError(f"{where}: {key} is not an object")
     return value
 
 
 def _objects(item: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     value = item.get(key, [])
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise InputError(f"the request: {key} is no list of objects")
+        raise InputError(f"the request: {key} is not a list of objects")
     return value
 
 
@@ -439,7 +439,7 @@ def json_reply(value: Any, status: int = 200) -> Reply:
 def infer_reply(answer: InferAnswer, request: InferRequest) -> Reply:
     """Returns a model's answer with its outputs in the form that the client requests.
 
-    Raises as ``data_of`` does.
+    Raises the errors of ``data_of``.
     """
     message = answer.message
     outputs: list[str] = []
@@ -473,6 +473,6 @@ def infer_reply(answer: InferAnswer, request: InferRequest) -> Reply:
 
 
 def json_bytes(answer: InferAnswer, request: InferRequest) -> int:
-    """Returns how many bytes of an answer become JSON, which has several times as many."""
+    """Returns how many bytes of an answer become JSON, which takes several times as much space."""
     pairs = zip(answer.message.outputs, answer.raw, strict=True)
     return sum(len(content) for output, content in pairs if not request.wants_binary(output.name))

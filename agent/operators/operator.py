@@ -1,8 +1,8 @@
 """Operators: inputs, parameters, reference and cost of each, the table of all, and the runner's interface.
 
 The table does not depend on a framework. An operator's inputs are derived from the shapes that a user may
-give and from its parameters, so that every framework gets the same arrays. ``operators()`` has the table
-by name, from the modules of ``agent.operators.table``. A framework that runs single operators implements
+give and from its parameters, so every framework gets the same arrays. ``operators()`` returns the table by
+name, from the modules of ``agent.operators.table``. A framework that runs single operators implements
 ``OperatorRunner``.
 """
 
@@ -28,7 +28,7 @@ from inferometer.manifests.errors import ConfigurationError, suggestion
 Shape: TypeAlias = tuple[int, ...]
 ParameterValue: TypeAlias = bool | int | float | str | tuple[int, ...]
 Parameters: TypeAlias = Mapping[str, Any]
-"""Each is a ``ParameterValue``, of the type that its name has in the table."""
+"""Each value is a ``ParameterValue`` of its parameter's type in the table."""
 Arrays: TypeAlias = Sequence[NDArray[Any]]
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -92,28 +92,28 @@ class Values(str, Enum):
     PROBABILITY = "probability"
     """Uniform in 0.05…0.95."""
     DISTRIBUTION = "distribution"
-    """Positive, and the last axis sums to 1; the greatest is at most three times the least."""
+    """Positive, with a last axis that sums to 1; the largest value is at most three times the smallest."""
     NONZERO = "nonzero"
     """Normal, moved 0.5 away from 0."""
     SIGNS = "signs"
-    """-1 or 1, so that an operator that runs in place again and again keeps the size of its values."""
+    """-1 or 1, so an operator that runs in place repeatedly preserves the size of its values."""
     DISTINCT = "distinct"
-    """A permutation of equally distant values, so that an order has no ties."""
+    """A permutation of equally spaced values, so an order has no ties."""
     BOOLEAN = "boolean"
     """0 or 1, in the type of the other inputs."""
     INDICES = "indices"
     """int64 in 0…limit-1."""
     DISTINCT_INDICES = "distinct_indices"
-    """int64 in 0…limit-1, each at most once, so that what they write does not depend on the order."""
+    """int64 in 0…limit-1, each at most once, so the result of writes does not depend on their order."""
     MASK = "mask"
-    """True or False, in the framework's type for that."""
+    """True or False, in the framework's boolean type."""
     POSITIVE_DEFINITE = "positive_definite"
     """Symmetric and positive definite in the last two axes."""
     LOWER_TRIANGULAR = "lower_triangular"
     """Lower triangular in the last two axes, with a diagonal of 1…2."""
     ZEROS = "zeros"
     BOXES = "boxes"
-    """Rows of an image's number in 0…limit-1 and the left, top, right and bottom of a box in 0…scale."""
+    """Rows of an image index in 0…limit-1 and the left, top, right and bottom of a box in 0…scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class TensorSpec:
         name: Its name.
         shape: Its shape.
         values: How its values are drawn.
-        limit: One more than the greatest of ``Values.INDICES`` and ``Values.DISTINCT_INDICES``.
+        limit: The exclusive upper bound of ``Values.INDICES`` and ``Values.DISTINCT_INDICES``.
         differentiable: Whether there is a gradient with respect to it, in an operator that has one.
         scale: A factor on the drawn values; a layer's weights are about 1 / √fan-in.
     """
@@ -176,25 +176,25 @@ class Operator:
     """An operator of the table.
 
     Attributes:
-        name: Its name in the field's terms, such as ``conv2d``.
+        name: Its usual name, such as ``conv2d``.
         category: Its group.
         summary: The computation, in one line.
         given: The inputs whose shapes a user may give; all others follow from them and the parameters.
-        tensors: Returns all inputs of a case in order, the names of ``given`` among them.
+        tensors: Returns all inputs of a case in order, including those in ``given``.
         presets: Its sizes by preset; each of small, normal, large and skewed has at least one.
         parameters: Its parameters with their defaults.
         reference: Returns the outputs for float64 inputs and parameters, by NumPy; None for operators that
-            draw random numbers, for which ``check`` stands in.
-        check: Raises ValueError with the reason unless the outputs can be right; for those without reference.
-        flops: The floating-point operations of a forward pass, of a case and the shapes of the outputs.
-        backward_flops: How many times as many the backward pass takes; None if that is not stated.
-        moved: The bytes that a forward pass must move beyond the inputs and outputs, of a case and the size
-            of an element; usually none.
+            draw random numbers, which use ``check`` instead.
+        check: Raises ValueError with the reason unless the outputs can be right; if there is no reference.
+        flops: Returns the floating-point operations of a forward pass from a case and the output shapes.
+        backward_flops: The operations of the backward pass as a multiple of these; None if not stated.
+        moved: Returns the bytes that a forward pass must move beyond the inputs and outputs, from a case and
+            the size of an element; usually none.
         has_gradient: Whether frameworks differentiate it.
         in_place: The input that the result replaces; None for most.
-        rtol: The relative tolerance in float32; other types have it by the ratio of their precision.
+        rtol: The relative tolerance in float32; for other types, it scales with their precision.
         atol: The absolute tolerance in float32, likewise.
-        parts: The operators of the table that a fused one joins, in order.
+        parts: The operators of the table that a fused one combines, in order.
     """
 
     name: str
@@ -216,14 +216,14 @@ class Operator:
     parts: tuple[str, ...] = ()
 
     def cases(self, preset: Preset) -> tuple[Case, ...]:
-        """Returns the operator's cases of a preset; empty if it has no such sizes."""
+        """Returns the operator's cases for a preset; empty if it has no such sizes."""
         return tuple(
             Case(shapes, {**self.parameters, **changed}, preset.value)
             for shapes, changed in self.presets.get(preset, ())
         )
 
     def own_case(self, shapes: Mapping[str, Shape], parameters: Parameters = NOTHING) -> Case:
-        """Returns a case of a user's sizes; the remaining values are those of the first normal case.
+        """Returns a case with a user's sizes; the other values come from the first normal case.
 
         Raises:
             ConfigurationError: A name is unknown, or the sizes do not fit each other.
@@ -238,13 +238,13 @@ class Operator:
             raise ConfigurationError(f"operator {self.name}: the sizes do not fit: {error}") from error
         if bad := next((spec for spec in specs if any(size < 1 for size in spec.shape)), None):
             raise ConfigurationError(
-                f"operator {self.name}: {bad.name} has the shape {bad.shape}; sizes are 1 or more"
+                f"operator {self.name}: {bad.name} has the shape {bad.shape}; sizes must be 1 or more"
             )
         return case
 
 
 def by_preset(small: Sizes, normal: Sizes, large: Sizes, *skewed: Sizes) -> Presets:
-    """Returns the sizes of an operator that has one case of each preset but the skewed one."""
+    """Returns the sizes of an operator that has one case for each preset except the skewed one."""
     return {Preset.SMALL: (small,), Preset.NORMAL: (normal,), Preset.LARGE: (large,), Preset.SKEWED: skewed}
 
 
@@ -282,7 +282,7 @@ FILES = (
     "training",
     "fused",
 )
-"""The modules of ``agent.operators.table`` that have operators, in the table's order."""
+"""The modules of ``agent.operators.table`` that define operators, in the table's order."""
 
 
 @cache
@@ -298,7 +298,7 @@ def operators() -> Mapping[str, Operator]:
 
 
 def chosen_operators(names: Iterable[str], categories: Iterable[str] = ()) -> Sequence[Operator]:
-    """Returns the operators of some names and some categories, each once and in the table's order.
+    """Returns the operators with the given names or in the given categories, each once, in the table's order.
 
     Raises:
         ConfigurationError: A name or a category is unknown.
@@ -312,7 +312,7 @@ def chosen_operators(names: Iterable[str], categories: Iterable[str] = ()) -> Se
 def cotangents(shape: Shape) -> NDArray[np.float32]:
     """Returns the gradients that a backward pass starts from: normal values that depend only on the shape.
 
-    A tensor without axes has the value of one with a single element, as MXNet 1 has none without axes.
+    A tensor without axes has the value of one with a single element, because MXNet 1 has no scalars.
     """
     shape_or_one = shape or (1,)
     return np.random.default_rng([*shape_or_one]).standard_normal(shape_or_one, np.float32).reshape(shape)
@@ -338,14 +338,14 @@ class RunnerOptions:
 
 
 DeviceTimer: TypeAlias = Callable[[Callable[[], object]], int]
-"""Runs a function, waits for the device, and returns the nanoseconds that the device took."""
+"""Runs a function, waits for the device, and returns the device time in nanoseconds."""
 
 
 class OperatorCall(Protocol):
     """One operator on its inputs, ready to run. Each run returns when the device has finished.
 
     Attributes:
-        api: The API that runs, as the framework's documentation names it, such as ``torch.add``.
+        api: The API that runs, as named in the framework's documentation, such as ``torch.add``.
         fused: The fusion that the framework's own graph or trace shows; empty if nothing was fused.
     """
 
@@ -361,15 +361,15 @@ class OperatorCall(Protocol):
         ...
 
     def backward(self) -> None:
-        """Computes the gradients of the last ``forward_for_gradient``, once for each of those.
+        """Computes the gradients of the last ``forward_for_gradient``; call it once for each of those.
 
-        They are those of the sum of all floating-point outputs, each weighted by ``cotangents`` of its shape,
-        with respect to all differentiable inputs.
+        They are the gradients of the sum of all floating-point outputs, each weighted by ``cotangents`` of
+        its shape, with respect to all differentiable inputs.
         """
         ...
 
     def outputs(self) -> tuple[NDArray[Any], ...]:
-        """Returns copies of the outputs of the last run; those of bfloat16 in float32."""
+        """Returns copies of the outputs of the last run; bfloat16 becomes float32."""
         ...
 
     def gradients(self) -> Mapping[str, NDArray[Any]]:
@@ -386,7 +386,7 @@ _FORM_FILES = ("arithmetic", "arrays", "layers", "training", "fused")
 
 @cache
 def _joined(package: str | None, variable: str) -> Mapping[str, Any]:
-    """Returns what the modules of a framework have by operator, in the mapping of a name in each."""
+    """Returns the union of the mappings by operator that the modules of a framework define in a variable."""
     found: dict[str, Any] = {}
     for name in _FORM_FILES:
         found |= getattr(importlib.import_module(f"{package}.{name}"), variable)
@@ -400,10 +400,10 @@ class OperatorRunner(Closeable):
         options: The device, threads and element type.
 
     Attributes:
-        framework: The framework, as reasons name it.
-        package: Its modules, as ``_FORM_FILES`` names them, have ``FORMS``, how the framework runs operators,
-            and ``MISSING``, why it lacks others, by the table's names. Without one, ``forms`` and ``missing``
-            are overridden.
+        framework: The framework, as named in reasons.
+        package: A package whose modules, named in ``_FORM_FILES``, define ``FORMS``, how the framework runs
+            operators, and ``MISSING``, why it lacks others, by the table's names. Without one, override
+            ``forms`` and ``missing``.
 
     Raises:
         ConfigurationError: The framework does not support the threads or the element type.
@@ -431,7 +431,7 @@ class OperatorRunner(Closeable):
         gradient: bool = False,
         form: str = "",
     ) -> OperatorCall:
-        """Copies the inputs to the device, and builds the call.
+        """Copies the inputs to the device and builds the call.
 
         Args:
             operator: The operator.
@@ -448,7 +448,7 @@ class OperatorRunner(Closeable):
 
     @classmethod
     def table(cls) -> Mapping[str, Any]:
-        """Returns how the framework runs operators, by their names."""
+        """Returns how the framework runs operators, by name."""
         return _joined(cls.package, "FORMS")
 
     def form_of(self, name: str) -> Any:
@@ -460,8 +460,8 @@ class OperatorRunner(Closeable):
     def forms(self, name: str) -> tuple[str, ...]:
         """Returns the forms in which the framework runs the named operator; empty if it lacks the operator.
 
-        In MXNet ``nd``, ``sym`` and ``gluon``, in PyTorch ``eager`` and ``compile``, in ONNX Runtime
-        ``graph``. An operator of several parts also has ``parts``, which runs them one after the other.
+        These are ``nd``, ``sym`` and ``gluon`` in MXNet, ``eager`` and ``compile`` in PyTorch, and ``graph``
+        in ONNX Runtime. A fused operator also has ``parts``, which runs its parts one after the other.
         """
         found = self.table().get(name)
         return () if found is None else tuple(found.forms(fused=bool(operators()[name].parts)))
@@ -483,7 +483,7 @@ class OperatorRunner(Closeable):
         return None
 
     def device_timer(self) -> DeviceTimer | None:
-        """Returns the timer of the device's own clock; None where only the host's clock is available."""
+        """Returns the timer of the device's own clock; None if only the host's clock is available."""
         return None
 
 

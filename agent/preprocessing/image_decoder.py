@@ -1,7 +1,7 @@
 """The image decoder: the interface of each library that decodes and resizes, and the decoder with Pillow.
 
 Owns the geometry of resizing. ``PillowDecoder`` decodes and resizes as torchvision's transforms do;
-OpenCV's decoder is a module of its own, which is loaded for the manifests that ask for it.
+OpenCV's decoder is a separate module, which is loaded only for manifests that request it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def fit_image(parameters: ImageParameters, width: int, height: int, max_pixels: 
 
     The sizes are torchvision's: ``dimensions / crop_ratio`` is rounded to the nearest, as in its published
     weights (224 / 0.875 is 256, 299 / 0.875 is 342); the longer side is rounded down as in ``Resize``, and
-    the centre's margins to even as in ``CenterCrop``. Where the model takes images of any size, the image
+    the centre's margins to even as in ``CenterCrop``. If the model takes images of any size, the image
     keeps its own, or its longer side becomes ``max_dimension``, and the other is rounded to the nearest.
 
     Raises:
@@ -87,7 +87,7 @@ def _check_resized(width: int, height: int, new_width: int, new_height: int, max
     if new_width * new_height > max_pixels:
         raise InputError(
             f"image of {width} × {height} pixels would be resized to {new_width} × {new_height}; "
-            f"at most {max_pixels} are held"
+            f"at most {max_pixels} are allowed"
         )
 
 
@@ -95,8 +95,8 @@ class ImageDecoder(ABC):
     """Decodes images and fits them to one model's input. Thread-safe.
 
     The resulting pixels are uint8, height × width × 3 in the order red, green, blue, or height × width × 1
-    for a model with grey input. As in torchvision, the orientation in EXIF data is ignored. No image of more
-    than ``max_pixels`` is decoded or resized to.
+    for a model with grey input. As in torchvision, the orientation in EXIF data is ignored. No image is
+    decoded or resized to more than ``max_pixels``.
 
     Attributes:
         formats: Pillow's names of the supported formats.

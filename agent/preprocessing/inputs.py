@@ -19,15 +19,15 @@ from inferometer.manifests.inputs import InputParameters, TensorElementType, Ten
 
 @dataclass(frozen=True, slots=True)
 class ImageGeometry:
-    """The way of an image into the input of a model: it is resized, and a part of it is cropped.
+    """The mapping of an image to the input of a model: the image is resized, and a part of it is cropped.
 
     Attributes:
         width: The width of the image, in pixels.
         height: The height of the image, in pixels.
         scale_x: The width after resizing, divided by ``width``.
         scale_y: The height after resizing, divided by ``height``.
-        left: Where the crop begins, in pixels of the resized image; negative where it is padded.
-        top: Likewise from the top.
+        left: Where the crop begins, in pixels of the resized image; negative if it is padded.
+        top: The same, from the top.
         input_width: The width of the model's input, in pixels.
         input_height: The height of the model's input, in pixels.
     """
@@ -42,11 +42,11 @@ class ImageGeometry:
     input_height: int
 
     def to_image(self, boxes: NDArray[np.float64], *, clipped: bool = True) -> NDArray[np.float64]:
-        """Returns boxes of the input in pixels of the image.
+        """Converts boxes from pixels of the input to pixels of the image.
 
         Args:
             boxes: float64, n × 4: left, top, right and bottom in pixels of the model's input.
-            clipped: Whether they end at the borders of the image.
+            clipped: Whether they are clipped to the borders of the image.
         """
         scale = np.array([self.scale_x, self.scale_y] * 2)
         offset = np.array([self.left, self.top] * 2)
@@ -58,7 +58,7 @@ class ImageGeometry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenizedText:
-    """A text as a model takes it.
+    """A text as a model receives it.
 
     Attributes:
         text: The text that contains the answers: the second text of a pair, or the only one.
@@ -158,11 +158,11 @@ class Input:
 MAX_PIXELS = 100_000_000
 """The default limit of decoded and resized images: a small file can claim to hold a huge image."""
 STRING_CHARACTERS = 128
-"""The length of a synthetic string, as in perf_analyzer; what a string counts for before it is known."""
+"""The length of a synthetic string, as in perf_analyzer; also that of a string not yet known."""
 
 
 def size_of(payload: Payload) -> int:
-    """Returns the bytes of a payload; 0 for one that is not read here."""
+    """Returns the size of a payload in bytes; 0 for one that is not read here."""
     match payload:
         case EncodedImage():
             return len(payload.content)
@@ -227,8 +227,8 @@ def padded(tensor: TensorSpec, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 SMALL_BYTES = 16 * 1024
-"""Below this a copy by ``tobytes`` is quicker than NumPy's, which lets other threads run meanwhile: to get
-the interpreter back takes longer than to copy so little."""
+"""Below this size, ``tobytes`` copies faster than NumPy, which lets other threads run meanwhile: getting the
+interpreter back takes longer than copying so little."""
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:

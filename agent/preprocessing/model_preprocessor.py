@@ -1,4 +1,4 @@
-"""The preprocessor of a model: it combines those of its inputs, which make the tensors of a batch."""
+"""The preprocessor of a model: it combines those of its inputs, which create the tensors of a batch."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from inferometer.manifests.schema import ModelManifest
 
 
 class ModelPreprocessor:
-    """Makes the input tensors of one model. Thread-safe.
+    """Creates the input tensors of one model. Thread-safe.
 
     The rows of tensors with a fixed shape are written into the memory of the batch. Those of tensors with
-    dynamic axes are kept apart, and padded to the longest of the batch; which elements count is
-    told by an input of the model itself, such as an attention mask.
+    dynamic axes are kept separately and padded to the longest of the batch; an input of the model itself,
+    such as an attention mask, marks the elements that count.
 
     Attributes:
         tensors: The tensors that the model takes, in order.
-        tensor_bytes: The memory of those of one input; with dynamic axes, about.
+        tensor_bytes: The memory of those of one input; approximate with dynamic axes.
         bytes_ahead: The memory to allow for one input that is prepared ahead.
     """
 
@@ -84,13 +84,13 @@ class ModelPreprocessor:
         return self._preprocessors[0].prepare(payload, batch, place)
 
     def origin(self, payload: Payload) -> Origin | None:
-        """Returns where an input that has been prepared came from; see ``Preprocessor.origin``."""
+        """Returns the origin of a prepared input; see ``Preprocessor.origin``."""
         return self._preprocessors[0].origin(payload) if len(self._preprocessors) == 1 else None
 
     def misfits(self, rows: Sequence[Tensors | None]) -> list[str]:
         """Returns why each input cannot be in a batch with the first, or an empty text.
 
-        Images of any size are not padded: those of a batch have one size.
+        Images of any size are not padded: all images of a batch have the same size.
 
         Args:
             rows: The return value of ``prepare`` for each.
@@ -113,7 +113,7 @@ class ModelPreprocessor:
 
         Args:
             batch: Its tensors of a fixed shape.
-            places: The rows of them that are wanted; None for all.
+            places: The rows of them to return; None for all.
             rows: The return value of ``prepare`` for each of those.
         """
         if places is not None:
@@ -128,7 +128,7 @@ class ModelPreprocessor:
         }
 
     def named(self, batch: Tensors | NDArray[Any]) -> Tensors:
-        """Returns tensors by name; an array alone is the only tensor of the model.
+        """Returns tensors by name; a bare array is the only tensor of the model.
 
         Raises:
             InputError: The names are not those of the model's tensors.
@@ -182,7 +182,7 @@ def model_preprocessor_of(
 ) -> ModelPreprocessor:
     """Returns the preprocessor for a model; images of more than ``max_pixels`` are rejected.
 
-    ``tokenizers`` are the files of the inputs that are texts, by the number of the input.
+    ``tokenizers`` are the files for text inputs, by the number of the input.
     """
     files = tokenizers or {}
     return ModelPreprocessor(

@@ -100,7 +100,7 @@ class OpenCvDecoder(ImageDecoder):
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """OpenCV's version, and that of the JPEG library in it, as it was built."""
+        """OpenCV's version, and that of its built-in JPEG library."""
         found = {"OpenCV": cv2.__version__}
         if jpeg := _JPEG_LIBRARY.search(cv2.getBuildInformation()):
             found[jpeg[1]] = jpeg[2]
@@ -117,7 +117,7 @@ class OpenCvDecoder(ImageDecoder):
         except cv2.error as error:
             raise undecodable(content, str(error)) from error
         if image is None or image.dtype != np.uint8 or image.shape[:2] != (header.height, header.width):
-            raise undecodable(content, f"OpenCV reads no whole {header.format} image in it")
+            raise undecodable(content, f"OpenCV cannot read a whole {header.format} image from it")
         fitted = self._resized(image)
         return fitted if self._grey else _converted(fitted, cv2.COLOR_BGR2RGB)
 

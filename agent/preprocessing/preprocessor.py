@@ -49,13 +49,13 @@ from inferometer.manifests.inputs import (
 
 
 class Preprocessor(ABC):
-    """Creates the input tensors of one of a model's inputs, mostly of a shape and a dtype. Thread-safe.
+    """Creates the tensors of one of a model's inputs, usually one with a shape and a dtype. Thread-safe.
 
     Attributes:
         tensors: The tensors that it creates; here, one.
         dimensions: Its shape without the batch, with -1 for a dynamic axis.
         dtype: Its dtype.
-        tensor_bytes: The memory that it takes; with dynamic axes, about.
+        tensor_bytes: The memory that it takes; approximate with dynamic axes.
     """
 
     def __init__(self, parameters: InputParameters) -> None:
@@ -104,7 +104,7 @@ class Preprocessor(ABC):
     def origin(self, payload: Payload) -> Origin | None:
         """Returns the origin of a written input for postprocessing; None if there is none.
 
-        It is called for models of tasks that ask for it, such as the detection of objects.
+        It is called for models of tasks that require it, such as object detection.
 
         Raises:
             InputError: The payload does not fit the model.
@@ -155,12 +155,12 @@ def check_strings(array: NDArray[Any]) -> NDArray[Any]:
         for element in found.flat:
             element.encode()
     except (AttributeError, UnicodeEncodeError) as error:
-        raise InputError("tensor has an element that is no string of Unicode") from error
+        raise InputError("tensor has an element that is not a Unicode string") from error
     return found
 
 
 def check_text(text: str) -> NDArray[Any]:
-    """Returns a text as a tensor of one string; raises InputError if it is empty, or no Unicode."""
+    """Returns a text as a tensor of one string; raises InputError if it is empty or not Unicode."""
     if not text:
         raise InputError("the text is empty")
     return check_strings(np.array([text], object))
@@ -180,7 +180,7 @@ _PHOTOGRAPH_PIXELS = 12_000_000
 def bytes_ahead(tensors: Iterable[TensorSpec]) -> int:
     """Returns the memory to allow for one input that is prepared ahead, in bytes.
 
-    That is the size of its tensors; those of images of any size count as a photograph's of 12 megapixels.
+    That is the size of its tensors; images of any size count as a photograph of 12 megapixels.
     """
     taken = 0
     for each in tensors:
@@ -196,7 +196,7 @@ def open_decoder(parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> I
     """Returns the decoder that a manifest requires, for images of at most ``max_pixels``.
 
     Raises:
-        FrameworkUnavailableError: Its library is not installed; the message has the command to install it.
+        FrameworkUnavailableError: Its library is not installed; the message gives the command to install it.
     """
     if parameters.decoder is Decoder.PILLOW:
         return PillowDecoder(parameters, max_pixels)
@@ -217,7 +217,7 @@ class ImagePreprocessor(Preprocessor):
 
     The order is: decode, convert to red, green and blue or to grey, resize, crop, ``(pixel - mean) / scale``
     on 0…255, ``color_mode``, layout, element type. With ``keep_aspect_ratio`` the image is resized until it
-    just covers the target divided by ``crop_ratio``; without, both sides are resized to it.
+    just covers the target divided by ``crop_ratio``; without it, both sides are resized to that size.
     ``crop_method`` selects the part that is then cropped; ``none`` resizes the whole image to the target.
     Images of any size keep theirs, bounded by ``max_dimension`` if the manifest has one.
 
@@ -260,7 +260,7 @@ class ImagePreprocessor(Preprocessor):
             self._normalise(self._fitted(payload), out)
 
     def _fitted(self, payload: EncodedImage | Pixels | NamedTensors | Url | Text) -> NDArray[np.uint8]:
-        """Returns the pixels of an image as large as the model's input; height × width × channels."""
+        """Returns the pixels of an image, resized to the model's input; height × width × channels."""
         match payload:
             case EncodedImage():
                 return self._decoder.decode(payload.content)
@@ -335,7 +335,7 @@ class TensorPreprocessor(Preprocessor):
 
 
 def preprocessor_of(parameters: InputParameters, max_pixels: int = MAX_PIXELS) -> Preprocessor:
-    """Returns the preprocessor for an image or a tensor; ``model_preprocessor_of`` has that for a text.
+    """Returns the preprocessor for an image or a tensor; ``model_preprocessor_of`` returns that for a text.
 
     Images of more than ``max_pixels`` are rejected.
 

@@ -1,6 +1,6 @@
-"""The preprocessor of texts: rows of tokens, as long as each text, by the library tokenizers.
+"""The preprocessor of texts: rows of tokens, as long as each text, from the ``tokenizers`` library.
 
-The library is imported here alone, for the manifests that take texts.
+Only this module imports the library, for manifests with text inputs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Tokens:
 
 
 class TextTokenizer:
-    """Splits texts into tokens as a manifest and its tokenizer's file say. Thread-safe.
+    """Splits texts into tokens as a manifest and its tokenizer's file specify. Thread-safe.
 
     Args:
         parameters: The input.
@@ -67,7 +67,7 @@ class TextTokenizer:
         special = self._pairs.num_special_tokens_to_add(is_pair=False)
         if parameters.max_length <= special:
             raise ArtifactError(
-                f"{path}: the tokenizer adds {special} tokens to each text, so that max_length "
+                f"{path}: the tokenizer adds {special} tokens to each text, so max_length "
                 f"{parameters.max_length} leaves none for it"
             )
         self.padding_id = _padding_id(self._pairs, parameters)
@@ -129,7 +129,7 @@ def _opened(parameters: TextParameters, path: Path) -> Tokenizer:
     try:
         return Tokenizer.from_str(text)
     except Exception as error:  # the library has no class of its own
-        raise ArtifactError(f"{path}: is no file of the library tokenizers: {one_line(error)}") from error
+        raise ArtifactError(f"{path}: is not a file of the library tokenizers: {one_line(error)}") from error
 
 
 def _word_pieces(path: Path, text: str, *, lower_case: bool) -> Tokenizer:
@@ -164,9 +164,9 @@ def _padding_id(tokenizer: Tokenizer, parameters: TextParameters) -> int:
 
 
 class TextPreprocessor(Preprocessor):
-    """Turns texts into the numbers of their tokens, with a mask and types where the model takes them.
+    """Turns texts into the numbers of their tokens, with a mask and types if the model takes them.
 
-    A batch is padded to its longest text, or to ``max_length``; the mask and the types of what is padded
+    A batch is padded to its longest text, or to ``max_length``; the mask and the types of the padding
     are 0. Raises ArtifactError as ``TextTokenizer`` does.
     """
 
@@ -184,7 +184,7 @@ class TextPreprocessor(Preprocessor):
         return self._tokenize.versions
 
     def prepare(self, payload: Payload, batch: Tensors, place: int) -> Tensors | None:
-        """Returns the rows of a text; writes them, and returns None, where all texts have one length."""
+        """Returns the rows of a text; writes them, and returns None, if all texts have the same length."""
         if not isinstance(payload, Text):
             raise InputError(f"the model takes texts; found {type(payload).__name__.lower()} data")
         tokens = self._tokenize(payload)
@@ -209,7 +209,7 @@ class TextPreprocessor(Preprocessor):
         return text if latest is payload else None
 
     def write(self, payload: Payload, out: NDArray[Any]) -> None:
-        """Writes the numbers of the tokens alone, padded."""
+        """Writes only the numbers of the tokens, padded."""
         tokens = self._tokenize(payload) if isinstance(payload, Text) else None
         if tokens is None or len(tokens.ids) > len(out):
             raise InputError(f"the model takes texts of at most {len(out)} tokens")

@@ -26,7 +26,7 @@ class AgentInfo:
 
     The processor's name is empty if unknown. ``frameworks`` are the installed versions by name, ``models``
     those that it can run. ``started_at`` is in UTC; None if unknown. ``http_port`` is the port of the Open
-    Inference Protocol over HTTP; None where it serves none.
+    Inference Protocol over HTTP; None if it serves none.
     """
 
     hostname: str
@@ -43,7 +43,7 @@ class AgentInfo:
 def read_agent_info(
     catalog: Catalog, registry: Registry, started_at: datetime, http_port: int | None = None
 ) -> AgentInfo:
-    """Reads the properties of an agent on this machine, which serves since ``started_at``."""
+    """Reads the properties of an agent on this machine, which has served since ``started_at``."""
     versions = registry.versions
     environment = read_environment(versions)
     by_name = {name.casefold(): version for name, version in versions.items()}

@@ -1,4 +1,4 @@
-"""Conversion between messages and the objects of the program: options, results, and what an agent is."""
+"""Conversion between messages and the objects of the program: options, results, and agent properties."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _INT64 = np.dtype("<i8")
 class TracePart:
     """The spans that a call has recorded since the last part.
 
-    ``dropped`` counts those for which there was no room; ``notes`` say, in a line each, what a trace lacks.
+    ``dropped`` counts those for which there was no room; ``notes`` name missing data, one line each.
     ``resource`` is the process that recorded the spans of the call, in one of the call's parts.
     """
 
@@ -166,14 +166,14 @@ def read_conditions(message: predict_pb2.ConditionsResponse) -> ConditionCounter
 
 
 def _write_counters(message: Message, counters: object) -> None:
-    """Sets the plain fields, whose names are those of the message."""
+    """Sets the plain fields, which have the same names in the message."""
     for name in _plain_counters(type(counters)):
         if (value := getattr(counters, name)) is not None:
             setattr(message, name, value)
 
 
 def _read_counters(message: Message, kind: type) -> dict[str, Any]:
-    """The plain fields that are set; those that cannot be unset are 0 or empty."""
+    """Returns the plain fields that are set; those that cannot be unset are 0 or empty."""
     optional = {field.name for field in message.DESCRIPTOR.fields if field.has_presence}
     return {
         name: getattr(message, name)
@@ -335,7 +335,7 @@ def read_description(
 ) -> SystemDescription:
     """Returns the description of a session that the remote agent at an address opened.
 
-    Raises AgentError if the response is not valid, or the agent has passed over what was ``asked``.
+    Raises AgentError if the response is not valid, or the agent has ignored an option that was ``asked`` for.
     """
     try:
         manifest = ModelManifest.model_validate_json(response.manifest_json)
@@ -366,7 +366,7 @@ def read_description(
 
 
 def _precision_of(response: predict_pb2.OpenResponse, manifest: ModelManifest) -> Precision | None:
-    """What an opened model computes with; an agent of an earlier version casts none."""
+    """Returns the precision of an opened model; an agent of an earlier version casts none."""
     if response.precision == predict_pb2.PRECISION_OF_THE_FILE:
         return None
     if response.precision == predict_pb2.PRECISION_UNSPECIFIED:
@@ -375,7 +375,7 @@ def _precision_of(response: predict_pb2.OpenResponse, manifest: ModelManifest) -
 
 
 def _check_obeyed(response: predict_pb2.OpenResponse, agent: str, asked: SessionOptions) -> None:
-    """Raises AgentError if an agent of an earlier version does not know an option and so passed over it."""
+    """Raises AgentError if an agent of an earlier version does not know an option and so ignored it."""
     passed_over = []
     if response.precision == predict_pb2.PRECISION_UNSPECIFIED and asked.precision is not None:
         passed_over.append(f"the precision {asked.precision.value}")

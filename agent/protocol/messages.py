@@ -1,9 +1,9 @@
 """The messages of Predict and PredictStream, which carry tensors, to and from bytes.
 
-Those of PredictStream have every field of those of Predict under the same number, so that one function reads
-either.
+Those of PredictStream have every field of those of Predict under the same number, so one function reads
+both.
 
-See ``agent.protocol.tensors`` for the reason why the library does not encode them alone.
+See ``agent.protocol.tensors`` for the reason why the library alone does not encode them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TensorView:
 
 @dataclass(frozen=True, slots=True)
 class PredictCall:
-    """A decoded ``PredictRequest`` or ``PredictStreamRequest``, with its ``batch`` apart if it has one."""
+    """A decoded ``PredictRequest`` or ``PredictStreamRequest``, with its ``batch``, if any, separated."""
 
     message: predict_pb2.PredictStreamRequest
     batch: TensorView | None
@@ -91,7 +91,7 @@ class PredictCall:
     def preprocessed(self) -> Tensors | NDArray[Any] | None:
         """Returns a batch of preprocessed tensors by name, or the only tensor; None for other inputs.
 
-        Raises InputError if it has inputs beside them, or a tensor does not match its own description.
+        Raises InputError if it has other inputs too, or a tensor does not match its own description.
         """
         if self.batch is None and not self.message.tensors:
             return None
@@ -105,8 +105,8 @@ class PredictCall:
 def encode_batch_request(session_id: str, batch: Tensors | NDArray[Any]) -> bytes:
     """Returns a ``PredictRequest`` for a batch of preprocessed tensors by name, or of the model's only one.
 
-    One alone goes without its name, which agents of every version read. Raises InputError if the protocol
-    does not support a tensor's element type.
+    A single one is sent without its name, as agents of every version read it. Raises InputError if the
+    protocol does not support a tensor's element type.
     """
     if not isinstance(batch, np.ndarray):
         if len(batch) != 1:
@@ -151,7 +151,7 @@ def decode_request(content: bytes) -> PredictCall:
     """Reads a ``PredictRequest`` or a ``PredictStreamRequest``; raises DecodeError if it is not valid."""
     rest, batches = cut_out(content, _BATCH)
     if len(batches) > 1:
-        raise DecodeError("field batch is there more than once")
+        raise DecodeError("field batch occurs more than once")
     batch = _read_tensor_view(content, batches[0]) if batches else None
     return PredictCall(predict_pb2.PredictStreamRequest.FromString(rest), batch)
 
@@ -194,7 +194,7 @@ def encode_response(result: BatchResult) -> bytes:
 
 
 def _named_parts(arrays: Tensors) -> Parts:
-    """The tensors of a message with their names."""
+    """Returns the tensors of a message with their names."""
     tensors: Parts = []
     for name, array in arrays.items():
         named = tensor_pb2.NamedTensor(name=name).SerializeToString()
@@ -263,7 +263,7 @@ def _tensor_parts(array: NDArray[Any]) -> Parts:
 
 
 def _padding(number: int, head: bytes, field: Parts) -> bytes:
-    """The padding before a message whose last field is ``field``, which aligns its first tensor."""
+    """Returns the padding before a message whose last field is ``field``, which aligns its first tensor."""
     before = itertools.takewhile(lambda part: isinstance(part, bytes), field)
     return padding(number, len(head) + sum(map(len, before)))
 
@@ -283,7 +283,7 @@ def _read_predictions(content: bytes, span: Span) -> Outputs:
 
 
 def _read_tensors(content: bytes, span: Span) -> tuple[bytes, Tensors]:
-    """The named tensors of a message, and the rest of it."""
+    """Returns the named tensors of a message, and the rest of the message."""
     tensors: dict[str, NDArray[Any]] = {}
     other, found = cut_out(content, _TENSORS, span)
     for named in found:

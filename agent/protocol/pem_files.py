@@ -18,7 +18,7 @@ _NO_PEM = frozenset({"NO_START_LINE", "BAD_BASE64_DECODE", "BAD_END_LINE", "SHOR
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A certificate with its chain, the own one first, and its private key, which ``repr`` hides; in PEM."""
+    """A certificate chain, the own certificate first, and its private key, which ``repr`` hides; in PEM."""
 
     chain: bytes
     key: bytes
@@ -59,7 +59,7 @@ def _read(option: str, path: Path) -> bytes:
     except OSError as error:
         raise ConfigurationError(f"{option} {path}: {error.strerror or error}") from error
     if len(content) > _MAX_BYTES:
-        raise ConfigurationError(f"{option} {path}: is larger than {_MAX_BYTES} bytes, and no PEM file")
+        raise ConfigurationError(f"{option} {path}: is larger than {_MAX_BYTES} bytes, so not a PEM file")
     return content
 
 

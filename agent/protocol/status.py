@@ -1,9 +1,9 @@
-"""How calls end: the gRPC and the HTTP status of each error of the program, which travels to the client.
+"""The outcome of calls: the gRPC and HTTP status of each error of the program, as sent to the client.
 
-The status carries the error's one line as its message, and the name of its class as trailing metadata, so
-that the remote client raises the same class again. The HTTP statuses are those that KServe and Triton
-give; the body of an unsuccessful response is ``{"error": "…"}``, with the message. The metadata keys of
-calls, which clients and agents share, are here too.
+The status carries the error's single line as its message, and the name of its class as trailing metadata,
+so the remote client raises the same class again. The HTTP statuses are those of KServe and Triton; the body
+of an unsuccessful response is ``{"error": "…"}``, with the message. The metadata keys of calls, which
+clients and agents share, are here too.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from inferometer.manifests import errors
 from inferometer.manifests.errors import ConfigurationError
 
 AUTHORIZATION_KEY = "authorization"
-"""The secret that a client shows with every call; see ``bearer``."""
+"""The secret that a client sends with every call; see ``bearer``."""
 TRACEPARENT_KEY = "traceparent"
 """The W3C header; a call without it, or with one that is malformed or not sampled, is not traced."""
 LEVEL_KEY = "inferometer-trace-level"
-"""The trace level, from a client that takes the spans itself."""
+"""The trace level, from a client that receives the spans itself."""
 LAYERS_KEY = "inferometer-trace-layers"
 """``0`` if the client wants no spans of layers, as in a warm-up."""
 RETRY_KEY = "grpc-retry-pushback-ms"
-"""The trailing metadata that gRPC has for "not before so many milliseconds"."""
+"""gRPC's trailing metadata for "no retry for so many milliseconds"."""
 
 
 def bearer(secret: str) -> str:
-    """Returns what a client with the ``secret`` sends under ``AUTHORIZATION_KEY``.
+    """Returns the value that a client with the ``secret`` sends under ``AUTHORIZATION_KEY``.
 
     Raises ConfigurationError if the secret cannot be sent.
     """
@@ -82,7 +82,7 @@ STATUS_CODES = {kind: code for kind, (code, _) in _STATUSES.items()}
 HTTP_STATUSES = {kind: status for kind, (_, status) in _STATUSES.items()}
 """The HTTP status of each class, in the same way."""
 CLASSES = {kind.__name__: kind for kind in _STATUSES}
-"""The classes by the names that travel."""
+"""The classes by the names that are transmitted."""
 _CODES = {
     400: _Code.INVALID_ARGUMENT,
     401: _Code.UNAUTHENTICATED,
@@ -109,7 +109,7 @@ _log = logging.getLogger(__name__)
 
 
 class NotOfferedError(Exception):
-    """This agent does not have a method of the protocol."""
+    """This agent does not implement a method of the protocol."""
 
 
 def status_code(error: BaseException) -> grpc.StatusCode:
@@ -139,7 +139,7 @@ def one_line(text: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a call ends; ``error_class`` is None for an error that is not of the program's tree."""
+    """The outcome of a call; ``error_class`` is None for an error outside the program's tree."""
 
     code: grpc.StatusCode
     message: str
@@ -147,13 +147,13 @@ class Status:
 
 
 def status_of(error: Exception, method: str) -> Status:
-    """Returns the status that an error becomes; see ``described``."""
+    """Returns the status for an error; see ``described``."""
     named = class_name(error) if isinstance(error, errors.InferometerError) else None
     return Status(status_code(error), described(error, method), named)
 
 
 def described(error: Exception, method: str) -> str:
-    """Returns an error's message for the client; logs a fault of the program, while it is handled."""
+    """Returns an error's message for the client; logs a fault of the program, so call it in the handler."""
     if isinstance(error, errors.InferometerError | NotOfferedError):
         return one_line(error)
     _log.exception("%s failed: %s", method, type(error).__name__)
@@ -165,7 +165,7 @@ NOT_ADMITTED = 401
 
 
 class HttpRequestError(errors.InputError):
-    """A request that HTTP has a ``status`` of its own for, such as 413; ``headers`` go with the response."""
+    """A request for which HTTP has its own ``status``, such as 413; ``headers`` go with the response."""
 
     def __init__(self, status: int, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)

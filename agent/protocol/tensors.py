@@ -9,9 +9,9 @@ strings.
 
 The part of protobuf's wire format that avoids copies of large tensors: the protobuf library copies the
 content of every ``bytes`` field when a message is built, serialized, parsed and accessed. For a tensor of
-hundreds of kilobytes these copies are most of the cost of a call beside the transport. Therefore the
-library serializes the small fields of a message only, followed by the tensor's own bytes, and the tensor
-is cut out before the library parses the rest. The bytes on the wire are ordinary protobuf.
+hundreds of kilobytes these copies are most of the cost of a call besides the transport. Therefore the
+library serializes only the small fields of a message; the tensor's own bytes follow, and the tensor is cut
+out before the library parses the rest. The bytes on the wire are ordinary protobuf.
 
 Format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -46,15 +46,15 @@ def pack(elements: Iterable[bytes]) -> bytes:
 
 
 def pack_strings(array: NDArray[Any]) -> bytes:
-    """Returns an array of strings as raw contents; raises PredictionError if an element is none."""
+    """Returns an array of strings as raw contents; raises PredictionError if an element is not one."""
     try:
         return pack(element.encode() for element in array.flat)
     except (AttributeError, UnicodeEncodeError) as error:
-        raise PredictionError("a tensor of strings has an element that is no string") from error
+        raise PredictionError("a tensor of strings has an element that is not a string") from error
 
 
 def unpack(content: memoryview, what: str, most: int = sys.maxsize) -> list[bytes]:
-    """Returns the elements in raw contents; raises InputError if one is cut off, or for too many."""
+    """Returns the elements in raw contents; raises InputError if one is cut off or there are too many."""
     place = 0
     elements: list[bytes] = []
     while place + _STRING_LENGTH.size <= len(content) and len(elements) <= most:
@@ -99,7 +99,7 @@ NUMERIC_TYPES = {
 ELEMENT_TYPES = {**NUMERIC_TYPES, STRING: np.dtype(object)}
 """The supported element types, by their names in the protocol."""
 MAX_DIMENSIONS = 32
-"""The most axes of an array in NumPy 1."""
+"""The maximum number of axes of an array in NumPy 1."""
 _LITTLE_ENDIAN = sys.byteorder == "little"
 
 
@@ -125,7 +125,7 @@ def read_array(
 def read_elements(
     element: np.dtype[Any], shape: Sequence[int], content: bytes | memoryview, what: str
 ) -> NDArray[Any]:
-    """Does the same for a dtype of ``ELEMENT_TYPES``, and returns a view also where that is not aligned."""
+    """Like ``read_array`` for a dtype of ``ELEMENT_TYPES``, but returns a view even if it is not aligned."""
     if len(shape) > MAX_DIMENSIONS:
         raise InputError(f"{what}: a tensor of {len(shape)} axes; at most {MAX_DIMENSIONS} are possible")
     if shape and min(shape) < 0:
@@ -142,7 +142,7 @@ def read_elements(
         # NumPy's own limit, which holds as if no side were 0
         raise InputError(f"{what}: shape {list(shape)} has larger sides than an array can have")
     if element.kind == "b" and len(content) and np.frombuffer(content, np.uint8).max() > 1:
-        raise InputError(f"{what}: a bool is the byte 0 or 1; there are others")
+        raise InputError(f"{what}: a bool is the byte 0 or 1; found others")
     array: NDArray[Any] = np.frombuffer(content, element if _LITTLE_ENDIAN else element.newbyteorder("<"))
     if not _LITTLE_ENDIAN:
         array = array.astype(element)
@@ -155,12 +155,12 @@ def read_tensor(message: tensor_pb2.Tensor, what: str) -> NDArray[Any]:
 
 
 def read_named(messages: Iterable[tensor_pb2.NamedTensor], what: str) -> dict[str, NDArray[Any]]:
-    """Returns arrays by their names; raises InputError as ``read_array``, and if a name is there twice."""
+    """Returns arrays by their names; raises InputError as ``read_array``, and if a name occurs twice."""
     found: dict[str, NDArray[Any]] = {}
     for message in messages:
         named = f'{what}, tensor "{message.name[:80]}"'
         if message.name in found:
-            raise InputError(f"{named}: is there twice")
+            raise InputError(f"{named}: occurs twice")
         found[message.name] = read_tensor(message.tensor, named)
     return found
 
@@ -193,7 +193,7 @@ def array_bytes(array: NDArray[Any]) -> memoryview:
     A copy of few bytes takes less time than a view.
 
     Raises:
-        PredictionError: An array of strings has an element that is none.
+        PredictionError: An array of strings has an element that is not one.
     """
     if is_text(array.dtype):
         return memoryview(pack_strings(array))
@@ -233,7 +233,7 @@ def padding(number: int, offset: int) -> bytes:
 
 
 def cut_out(content: bytes, number: int, span: Span | None = None) -> tuple[bytes, list[Span]]:
-    """Cuts the length-delimited field ``number`` out of a message; without a span that is all of ``content``.
+    """Cuts the length-delimited field ``number`` out of a message; without a span, out of all of ``content``.
 
     Returns the message without the field, and the ranges of the field's contents, of which there may be
     several. Raises DecodeError if the message is not valid.
@@ -263,7 +263,7 @@ def cut_out(content: bytes, number: int, span: Span | None = None) -> tuple[byte
 
 
 def _after(content: bytes, key: int, position: int) -> int:
-    """The end of the field whose value begins at ``position``."""
+    """Returns the end of the field whose value begins at ``position``."""
     wire_type = key & 7
     if wire_type == _LENGTH_DELIMITED:
         length, position = _read_varint(content, position)

@@ -1,8 +1,8 @@
-"""Who reaches a server, and how much of it: where it listens, its names, the secret, and the limits.
+"""Access to a server: the address it listens on, its host names, the secret, and the limits.
 
-The names keep a browser's requests for pages of other sites from the server. The limits are those on
-requests, images, streams and connections, and those that keep one client from taking all of an agent: its
-requests a second, and its streams.
+The host names keep out requests that a browser sends for pages of other sites. Limits apply to requests,
+images, streams and connections. Limits per client, on its requests per second and its streams, keep one
+client from monopolizing an agent.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _KEEPALIVE_MS = 10_000
 _KEEPALIVE_TIMEOUT_MS = 10_000
 _MAX_PENDING_CALLS = 20_000
 MAX_METADATA_BYTES = 16 * 1024
-"""The most metadata of a call over gRPC."""
+"""The maximum size of a gRPC call's metadata."""
 
 
 def server_options(max_message_bytes: int, limits: Limits) -> tuple[tuple[str, int], ...]:
-    """Returns gRPC's options of a server that accepts messages of that size."""
+    """Returns the gRPC options of a server that accepts messages up to this size."""
     return (
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
@@ -77,7 +77,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def check_free(host: str, port: int) -> None:
-    """Binds the address once, as gRPC does not report why it cannot; raises ConfigurationError."""
+    """Binds the address once, because gRPC does not report why binding fails; raises ConfigurationError."""
     if not 0 <= port <= 65535:
         raise ConfigurationError(f"port {port}: a port is 0…65535")
     try:
@@ -93,10 +93,10 @@ def check_free(host: str, port: int) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host, by its name or address, is this machine as only itself can reach it.
+    """Returns whether a host name or address is one that only this machine can reach.
 
-    A name is looked up, and counts if all of its addresses do; one that is not known raises
-    ConfigurationError.
+    A name is looked up, and is one if all of its addresses are. Raises ConfigurationError if the name is
+    unknown.
     """
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host or _EVERYWHERE, None)}
@@ -107,7 +107,7 @@ def is_loopback(host: str) -> bool:
 
 
 def metrics_warning(host: str, port: int) -> str | None:
-    """Returns the warning about metrics at an address; None for none. Raises ConfigurationError."""
+    """Returns the warning about exposed metrics, or None. Raises ConfigurationError for an unknown host."""
     if is_loopback(host):
         return None
     return (
@@ -117,11 +117,11 @@ def metrics_warning(host: str, port: int) -> str | None:
 
 
 def check_exposure(host: str, *, tls: bool, secret: bool, insecure: bool, what: str = "agent") -> str | None:
-    """Checks that nobody exposes an agent unknowingly, or ``what``; returns the warning to log, or None.
+    """Checks that nobody exposes an agent, or ``what``, unknowingly; returns the warning to log, or None.
 
     Raises:
         ConfigurationError: Others can reach it, TLS or a secret is missing, and the user has not accepted
-            that with ``insecure``. Or the host is not known.
+            that with ``insecure``. Or the host is unknown.
     """
     missing = " and no ".join(name for name, there in (("TLS", tls), ("secret", secret)) if not there)
     if not missing or is_loopback(host):
@@ -146,13 +146,13 @@ _HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?", re.ASCII)
 class HostNames:
     """Compares the headers ``Host`` and ``Origin`` of requests with the names of a server.
 
-    A site can make its own name lead to this machine (DNS rebinding), and then the browsers of its visitors
-    treat the server as part of the site. The name in ``Host`` tells: a server answers to every IP address,
-    which nobody else can give out, to ``localhost`` and names below it, and to the ``names``. Requests
-    without the header come from no browser.
+    A site can make its own name resolve to this machine (DNS rebinding), and its visitors' browsers then
+    treat the server as part of the site. ``Host`` reveals this: a server answers to any IP address, which
+    nobody else can assign, to ``localhost`` and its subdomains, and to ``names``. Requests without the header
+    do not come from a browser.
 
-    ``names`` are further names, without a port; None answers to any name. ``proxies`` are those that a proxy
-    has for the server, whose pages are its own.
+    ``names`` are further names, without a port; None accepts any name. ``proxies`` are the names that a proxy
+    uses for the server; pages under them count as the server's own.
     """
 
     def __init__(self, names: Iterable[str] | None, proxies: Iterable[str] = ()) -> None:
@@ -165,13 +165,13 @@ class HostNames:
 
         Args:
             allowed: What the user has allowed, ``*`` for every name. None allows every name to a server that
-                requires a ``secret``, which no site knows, or that others can reach too; the rest answer to
-                their own only.
-            host: Where the server listens.
-            secret: Whether it requires one.
+                requires a ``secret``, which no site knows, or that others can reach too; any other server
+                answers only to its own names.
+            host: The host that the server listens on.
+            secret: Whether the server requires a secret.
 
         Raises:
-            ConfigurationError: One of ``allowed`` is no name, or the host is not known.
+            ConfigurationError: One of ``allowed`` is not a host name, or the host is unknown.
         """
         if allowed is None:
             return cls(None if secret or not is_loopback(host) else (host,))
@@ -183,8 +183,8 @@ class HostNames:
                 and not _HOST_NAME.fullmatch(_bare_name(name))
             ):
                 raise ConfigurationError(
-                    f'allowed_hosts has "{one_line(name, 80)}", which is no name; give names without a port, '
-                    f"such as models.example.org, or {EVERY_HOST} for every name"
+                    f'allowed_hosts has "{one_line(name, 80)}", which is not a name; give names without a '
+                    f"port, such as models.example.org, or {EVERY_HOST} for every name"
                 )
         return cls(None if EVERY_HOST in allowed else (host, *allowed), allowed)
 
@@ -196,7 +196,7 @@ class HostNames:
         return _is_address(name) or name == _LOCAL or name.endswith(f".{_LOCAL}") or name in self._names
 
     def admits_origin(self, origin: str | None, host: str | None) -> bool:
-        """Whether a request with this ``Origin`` comes from a page of the server and not of another site."""
+        """Returns whether a request with this ``Origin`` comes from one of the server's own pages."""
         if origin is None:
             return True
         place = origin.partition("://")[2]
@@ -224,18 +224,18 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 
 
 class SecretCheck:
-    """Admits calls with the secret, and those of the health service.
+    """Admits calls that carry the secret, and calls of the health service.
 
-    Methods that do not exist are checked too, so that nobody without the secret learns which do. The secret
-    travels as it is: on a network that others can listen to, only TLS protects it. One that cannot be sent
-    raises ConfigurationError.
+    Calls of methods that do not exist are checked too, so that nobody without the secret learns which exist.
+    The secret is sent unencrypted: on a network that others can listen to, only TLS protects it. Raises
+    ConfigurationError if the secret cannot be sent.
     """
 
     def __init__(self, secret: str) -> None:
         self._expected = _secret_digest(bearer(secret))
 
     def admits(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
-        """Returns whether a call of a method, such as ``/package.Service/Method``, may go on."""
+        """Returns whether a call of a method, such as ``/package.Service/Method``, is allowed."""
         if path.startswith(f"/{HEALTH_SERVICE}/"):
             return True
         sent = [value for key, value in metadata if key == AUTHORIZATION_KEY]
@@ -254,25 +254,25 @@ _MS_PER_S = 1000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits that an agent keeps. None stands for no limit, where there may be none.
+    """The limits that an agent enforces. None means no limit, unless stated otherwise.
 
     Attributes:
-        max_inputs: The most inputs of one request, and the largest batch of a dataset.
-        max_pixels: The most pixels of an image that is decoded; a small file can claim to hold many.
-        max_streams: The most streams that are served at once; each takes a thread. None means half of the
+        max_inputs: The maximum number of inputs in one request, and the largest batch of a dataset.
+        max_pixels: The maximum number of pixels of a decoded image; a small file can claim to hold many.
+        max_streams: The maximum number of concurrent streams; each occupies a thread. None means half of the
             threads.
-        max_client_streams: The most streams of one client.
-        max_client_rps: Requests that one client may send in a second, on average. A call that comes sooner is
-            refused; the messages of a stream wait.
-        client_burst: Requests that one client may send at once, after it has sent none for a while. None
-            means as many as in a second.
-        max_connections: The most connections that are open at once.
-        max_connection_age_s: How long a connection lives, in seconds, before its client has to make
-            another one; calls under way are finished.
+        max_client_streams: The maximum number of concurrent streams of one client.
+        max_client_rps: The average number of requests per second that one client may send. A call that comes
+            sooner is refused; the messages of a stream wait.
+        client_burst: The number of requests that one client may send at once after a pause. None means as
+            many as per second.
+        max_connections: The maximum number of open connections.
+        max_connection_age_s: How long a connection lives, in seconds, before its client has to reconnect;
+            calls in progress are finished.
         max_connection_idle_s: How long a connection may be unused, in seconds.
 
     Raises:
-        ConfigurationError: A limit makes no sense.
+        ConfigurationError: A limit is invalid.
     """
 
     max_inputs: int = MAX_INPUTS
@@ -296,7 +296,7 @@ class Limits:
             raise ConfigurationError("client_burst is given without max_client_rps, which it belongs to")
 
     def check_inputs(self, count: int) -> None:
-        """Raises InputError where a request has more inputs than it may."""
+        """Raises InputError if a request has too many inputs."""
         if count > self.max_inputs:
             raise InputError(
                 f"the batch has {count} inputs, and the agent takes at most {self.max_inputs}; "
@@ -304,7 +304,7 @@ class Limits:
             )
 
     def streams_of(self, workers: int) -> int:
-        """Returns how many of the threads that answer calls may be taken by streams.
+        """Returns how many of the threads that answer calls streams may occupy.
 
         Raises ConfigurationError if none would be left for other calls.
         """
@@ -317,7 +317,7 @@ class Limits:
         return self.max_streams
 
     def channel_options(self) -> tuple[tuple[str, int], ...]:
-        """Returns the limits that gRPC itself keeps."""
+        """Returns the limits that gRPC itself enforces."""
         found = [("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS)]
         if self.max_connections is not None:
             found.append(("grpc.max_allowed_incoming_connections", self.max_connections))
@@ -329,9 +329,9 @@ class Limits:
 
 
 class StreamLimit:
-    """Admits a limited number of streams, of all services together. Thread-safe.
+    """Admits a limited number of streams across all services. Thread-safe.
 
-    A stream of predictions takes a thread for as long as it lasts.
+    A stream of predictions occupies a thread for its whole duration.
     """
 
     def __init__(self, streams: int) -> None:
@@ -340,7 +340,7 @@ class StreamLimit:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Held while a stream is served; raises SessionLimitError if as many are served as may be."""
+        """Counts one stream for the duration of a ``with`` block; raises SessionLimitError at the limit."""
         if not self._free.acquire(blocking=False):
             raise SessionLimitError(f"the agent serves its limit of {self._streams} streams; try again later")
         try:
@@ -353,23 +353,23 @@ _IPV6_NETWORK_BITS = 64
 
 
 def client_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Returns who a call comes from: whom its certificate names, or else the address of its host.
+    """Returns the client of a call: the names in its certificate, or else the address of its host.
 
-    Of an IPv6 address it is the network, within which a host takes any address that it likes.
+    For an IPv6 address, that is the network, because a host can choose any address within it.
     """
     named = context.peer_identities() or ()
     return client_named([name.decode("utf-8", "replace") for name in named], unquote(context.peer()))
 
 
 def client_named(names: Collection[str], peer: str) -> str:
-    """Returns who a call comes from by the names in its certificate and its ``peer``; see ``client_of``."""
+    """Returns the client of a call from its certificate's names and its ``peer``; see ``client_of``."""
     if names:
         return "certificate " + ", ".join(sorted(names))
     return "host " + _host(peer)
 
 
 def _host(peer: str) -> str:
-    """The host of gRPC's ``ipv4:1.2.3.4:5`` or ``ipv6:[::1]:5``; anything else stays as it is."""
+    """Returns the host of gRPC's ``ipv4:1.2.3.4:5`` or ``ipv6:[::1]:5``; anything else is unchanged."""
     kind, _, address = peer.partition(":")
     host = address.rpartition(":")[0].strip("[]").partition("%")[0]
     if kind == "ipv4":
@@ -383,7 +383,7 @@ def _host(peer: str) -> str:
 
 
 MAX_CLIENTS = 10_000
-"""Clients that are remembered; one more replaces the one that was idle for the longest."""
+"""The number of clients to remember; a further one replaces the one that was idle the longest."""
 
 
 @dataclass(slots=True)
@@ -393,7 +393,7 @@ class _Bucket:
 
 
 class TokenBuckets:
-    """A bucket of ``burst`` tokens for each client, to which ``rate`` are added a second. Thread-safe."""
+    """A bucket of ``burst`` tokens per client, refilled with ``rate`` tokens per second. Thread-safe."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -403,12 +403,12 @@ class TokenBuckets:
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
     def __len__(self) -> int:
-        """The number of clients that are remembered."""
+        """Returns the number of remembered clients."""
         with self._lock:
             return len(self._buckets)
 
     def take(self, client: str) -> float:
-        """Takes a token, and returns 0; or takes nothing, and returns the seconds until there is one."""
+        """Takes a token and returns 0; if there is none, returns the seconds until there is one."""
         with self._lock:
             bucket = self._filled(client)
             if bucket.tokens >= 1:
@@ -440,10 +440,10 @@ _CHECK = f"{HEALTH_SERVICE}/Check"
 
 
 class ClientLimits:
-    """Refuses calls of a client over its limits. For one event loop.
+    """Refuses calls of a client that exceeds its limits. For one event loop.
 
-    Health checks are not limited. A stream counts as one request, and so does each message that the client
-    sends over it after the first; those are not refused, but read later.
+    Health checks are not limited. A stream counts as one request, and so does each message after its first;
+    these messages are not refused but read later.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -460,15 +460,15 @@ class ClientLimits:
     def admit(self, method: str, client: str, trailing: list[tuple[str, str]]) -> None:
         """Counts a call of a method, ``package.Service/Method``, from a client; see ``client_of``.
 
-        Raises RateLimitError if the client sends requests too fast; ``trailing``, the metadata that goes with
-        the status, gets when to try again.
+        Raises RateLimitError if the client sends requests too fast; ``trailing``, the metadata sent with the
+        status, then says when to retry.
         """
         wait_s = self._buckets.take(client) if self._buckets is not None and method != _CHECK else 0.0
         if wait_s:
             wait_ms = math.ceil(wait_s * _MS_PER_S)
             trailing.append((RETRY_KEY, str(wait_ms)))
             raise RateLimitError(
-                f"the agent takes no more requests of this client now; try again in {wait_ms} ms"
+                f"the agent accepts no more requests from this client now; try again in {wait_ms} ms"
             )
 
     async def wait_for_turn(self, client: str) -> None:
@@ -478,7 +478,7 @@ class ClientLimits:
 
     @contextmanager
     def stream(self, client: str) -> Iterator[None]:
-        """Counts a stream while it is open; raises SessionLimitError if the client has as many as it may."""
+        """Counts a stream while it is open; raises SessionLimitError if the client has reached its limit."""
         if self._max_streams is not None and self._streams[client] >= self._max_streams:
             raise SessionLimitError(
                 f"the agent serves this client its limit of {self._max_streams} streams; try again later"

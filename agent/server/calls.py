@@ -1,4 +1,4 @@
-"""The agent's methods, and their calls over gRPC and HTTP: their context, and the processing that all share.
+"""The agent's methods and their calls over gRPC and HTTP: the context of a call and the shared processing.
 
 A method takes a request and its ``CallContext``, and returns a response or raises an error of the
 program. An ``async def`` method runs on the event loop and must not block it, a plain ``def`` runs in a
@@ -34,7 +34,7 @@ from inferometer.agent.tracing.recorder import Attributes, SpanKind, TraceContex
 from inferometer.manifests.errors import AgentError, ConfigurationError, DeadlineError, InputError
 
 UNKNOWN = "unknown"
-"""The name in metrics and logs of every method that the agent does not have: clients can make names up."""
+"""The name of any unknown method in metrics and logs, because clients can make names up."""
 NS_PER_S = 1_000_000_000
 _CHECKS = 10  # polls within the quiet period
 NOT_ADMITTED = Status(grpc.StatusCode.UNAUTHENTICATED, "the agent requires a secret, and this is not it")
@@ -77,7 +77,7 @@ class CallContext(ABC):
         self.code, self.failure = status.code, status
 
     def span(self, listens_at: Attributes) -> SpanKind:
-        """Returns the span of the call, with attributes of the address that the agent listens on."""
+        """Returns the span of the call, with the agent's listening address as attributes."""
         return server_call(self.record.method, self.record.peer, listens_at)
 
     def http_status(self, error: BaseException) -> int | None:
@@ -153,13 +153,13 @@ class Method:
         """Reads a request.
 
         Raises:
-            InputError: It is malformed. A deserializer of gRPC would answer INTERNAL, and in a stream would
-                leave the call open for ever (seen in grpcio 1.85).
+            InputError: It is malformed. A gRPC deserializer would answer INTERNAL and, in a stream, leave the
+                call open forever (seen in grpcio 1.85).
         """
         try:
             return self.decode(content)
         except DecodeError as error:
-            raise InputError(f"the request of {self.path} is no message of its type") from error
+            raise InputError(f"the request of {self.path} is not a message of its type") from error
 
 
 def methods_of(
@@ -168,10 +168,10 @@ def methods_of(
     codecs: Mapping[str, Codec] | None = None,
     aside: Collection[str] = (),
 ) -> list[Method]:
-    """Returns the methods of a service that a servicer has, each under its name in snake case.
+    """Returns the methods of a service that a servicer implements under their names in snake case.
 
-    ``codecs``, by a method's name, read and write messages in place of the protobuf library. The methods
-    ``aside`` answer however busy the agent is, and while it stops.
+    ``codecs``, by method name, encode and decode messages in place of the protobuf library. The methods
+    ``aside`` answer however busy the agent is, and while it is stopping.
     """
     found = []
     for method in service.methods:
@@ -194,7 +194,7 @@ class CallObserver(Protocol):
         """Called when a call begins."""
 
     def call_ended(self, call: Call, code: grpc.StatusCode, duration_ns: int) -> None:
-        """Called when a call was answered or cancelled; for a stream, at its end.
+        """Called when a call has been answered or cancelled; for a stream, at its end.
 
         ``duration_ns`` is the time since the call began.
         """
@@ -203,7 +203,7 @@ class CallObserver(Protocol):
 class Calls:
     """The processing that all calls share, over gRPC and HTTP: secret, limits, errors and observers.
 
-    Plain ``def`` methods run in ``threads``; those that are ``aside`` run in ``side_threads``. For use on one
+    Plain ``def`` methods run in ``threads``, or in ``side_threads`` if they are ``aside``. For use on one
     event loop.
     """
 
@@ -231,7 +231,7 @@ class Calls:
         self._arrived_ns = 0
 
     def stop(self) -> None:
-        """Refuses calls from now on with UNAVAILABLE, which clients may retry; not those ``aside``."""
+        """Refuses further calls, except those ``aside``, with UNAVAILABLE, which clients may retry."""
         self._stopping = True
 
     def used_within(self, period_s: float) -> bool:
@@ -262,7 +262,7 @@ class Calls:
             now_ns = self._clock()
 
     def resume(self) -> None:
-        """Lets the waiting calls continue."""
+        """Resumes the waiting calls."""
         if self._resumed is not None:
             self._resumed.set()
 
@@ -388,7 +388,7 @@ class HttpCall(CallContext):
         """The attributes of the request: its path, and the port of the agent."""
 
     def span(self, listens_at: Attributes) -> SpanKind:
-        """Returns the span of the call, with the attributes of where the agent listens for HTTP."""
+        """Returns the span of the call, with the agent's HTTP listening address as attributes."""
         at = tuple((key, self.port if key == "server.port" else value) for key, value in listens_at)
         return http_server_call(self.record.method, self.scheme, self.path, self.record.peer, at)
 

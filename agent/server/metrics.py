@@ -1,10 +1,10 @@
-"""The agent's metrics for Prometheus: their names, where their values come from, and who serves them.
+"""The agent's metrics for Prometheus: their names, the sources of their values, and their server.
 
-Prometheus scrapes a web server on a port of its own: ``GET /metrics``.
+Prometheus scrapes a web server on a separate port: ``GET /metrics``.
 
-Counters, gauges and histograms cost little to count with; a scrape makes Prometheus' metrics of them.
-``prometheus_client`` takes a lock for each number of a metric and looks at one bucket after the other:
-for the metrics of a request that takes longer than to read its message. Names and units follow
+Counters, gauges and histograms are cheap to update; a scrape converts them to Prometheus metrics.
+``prometheus_client`` takes a lock for each number of a metric and scans the buckets one by one: for the
+metrics of one request, that takes longer than parsing its message. Names and units follow
 https://prometheus.io/docs/practices/naming/.
 """
 
@@ -43,7 +43,7 @@ _Child = TypeVar("_Child")
 
 
 class Tally:
-    """A number that events change. Thread-safe."""
+    """A number that events increase or decrease. Thread-safe."""
 
     __slots__ = ("_lock", "created_s", "value")
 
@@ -59,7 +59,7 @@ class Tally:
 
 
 class Distribution:
-    """How often values were found up to each of some bounds. Thread-safe."""
+    """The counts of values in buckets with upper bounds. Thread-safe."""
 
     __slots__ = ("_bounds", "_counts", "_lock", "_total", "created_s")
 
@@ -78,13 +78,13 @@ class Distribution:
             self._total += value
 
     def read(self) -> tuple[list[int], float]:
-        """Returns the counts between the bounds, the last beyond all of them, and the sum of the values."""
+        """Returns the count of each bucket, the last one beyond all bounds, and the sum of the values."""
         with self._lock:
             return list(self._counts), self._total
 
 
 class _Labelled(Collector, Generic[_Child]):
-    """A metric whose children have each values of their own for its labels. Thread-safe."""
+    """A metric with one child per combination of label values. Thread-safe."""
 
     def __init__(
         self, name: str, description: str, labels: Sequence[str], make: Callable[[], _Child]
@@ -97,7 +97,7 @@ class _Labelled(Collector, Generic[_Child]):
         self._lock = threading.Lock()
 
     def of(self, *values: str) -> _Child:
-        """Returns the child of the values of the labels, which the caller may keep."""
+        """Returns the child with these label values; the caller may keep it."""
         child = self._children.get(values)
         if child is None:
             with self._lock:
@@ -105,11 +105,11 @@ class _Labelled(Collector, Generic[_Child]):
         return child
 
     def describe(self) -> Iterable[Metric]:
-        """The metric's name."""
+        """Returns the metric's name."""
         return [self._family({})]
 
     def collect(self) -> Iterator[Metric]:
-        """The metric now."""
+        """Yields the current metric."""
         with self._lock:
             children = dict(self._children)
         yield self._family(children)
@@ -194,7 +194,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
 
 
 class GpuMetrics(Collector):
-    """One sample per GPU of each figure that its driver reports; none without a driver.
+    """One sample per GPU for each figure that its driver reports; no samples without a driver.
 
     The label ``gpu`` is the driver's number, which ``CUDA_VISIBLE_DEVICES`` does not change.
     """
@@ -206,11 +206,11 @@ class GpuMetrics(Collector):
             self._has_driver = True
 
     def describe(self) -> Iterable[Metric]:
-        """The metrics' names."""
+        """Returns the metrics' names."""
         return [GaugeMetricFamily(name, help_, labels=_LABELS) for name, help_, _ in _FIGURES]
 
     def collect(self) -> Iterator[Metric]:
-        """The figures now."""
+        """Yields the current figures."""
         gpus = list(self._gpus()) if self._has_driver else []
         for name, help_, read in _FIGURES:
             family = GaugeMetricFamily(name, help_, labels=_LABELS)
@@ -238,7 +238,7 @@ _BATCH_INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Metrics:
-    """Counts calls and predictions, and reads ``load`` at each scrape. Thread-safe; observes each kind."""
+    """Counts calls and predictions, and reads ``load`` at each scrape. Thread-safe; an observer of all."""
 
     def __init__(self, load: Callable[[], AgentLoad]) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
@@ -298,11 +298,11 @@ class Metrics:
         PlatformCollector(registry=registry)
 
     def call_began(self, call: Call) -> None:
-        """Counts a call that is under way."""
+        """Counts a call in progress."""
         self._in_flight.of(call.method).add()
 
     def call_ended(self, call: Call, code: grpc.StatusCode, duration_ns: int) -> None:
-        """Counts a call that was answered."""
+        """Counts an answered call."""
         if code is grpc.StatusCode.OK:
             found = self._answered.get((call.method, call.model))
             if found is None:
@@ -332,11 +332,11 @@ class Metrics:
         self._failures.of(model, failure_kind(error)).add()
 
     def prediction_hangs(self, model: str) -> None:
-        """Counts a prediction that hangs."""
+        """Counts a hanging prediction."""
         self._hangs.of(model).add()
 
     def waited(self, model: str, queue_ns: Sequence[int]) -> None:
-        """Counts how long requests waited."""
+        """Records how long requests waited."""
         count = self._queue_seconds.of(model).add
         for time_ns in queue_ns:
             count(time_ns / _NS_PER_S)
@@ -408,7 +408,7 @@ _POLL_S = 0.05
 
 
 class MetricsServer:
-    """Answers scrapes from ``start`` to ``close``; port 0 takes a free one.
+    """Answers scrapes from ``start`` to ``close``; port 0 selects a free one.
 
     Raises ConfigurationError if the address cannot be bound.
     """
@@ -430,7 +430,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port that the server listens on."""
         return int(self._server.server_address[1])
 
     @property
@@ -439,11 +439,11 @@ class MetricsServer:
         return f"http://{self._host}:{self.port}/metrics"
 
     def start(self) -> None:
-        """Begins to answer."""
+        """Starts answering scrapes."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stops; calling it again does nothing."""
+        """Stops the server; calling it again does nothing."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -457,12 +457,12 @@ def _server_class(family: int) -> type[ThreadingHTTPServer]:
         block_on_close = False
 
         def server_bind(self) -> None:
-            """Binds without the DNS look-up of HTTPServer, whose result nobody uses."""
+            """Binds without the DNS lookup of HTTPServer, whose result is not used."""
             socketserver.TCPServer.server_bind(self)
             self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """A scraper that goes away in the middle is no fault of the agent's."""
+            """Ignores the error: a scraper that disconnects early is not a fault of the agent."""
 
     return Server
 

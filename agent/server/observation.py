@@ -1,4 +1,4 @@
-"""The observers of one server, put together from its options, and the log of a served agent.
+"""The observers of one server, created from its options, and the log of a served agent.
 
 One observer logs a line for each call. The lines of the log are text, or one JSON object each.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 EXTRAS = ("code", "duration_s", "model", "peer")
-"""Fields that only some lines have, from the ``extra`` of a log call."""
+"""Fields that only some lines have; they come from the ``extra`` of a log call."""
 
 
 class LogFormat(str, Enum):
@@ -40,7 +40,7 @@ class LogFormat(str, Enum):
 
 
 class TextFormatter(logging.Formatter):
-    """``LEVEL logger: message [request id]``; a traceback follows in lines of its own."""
+    """Formats lines as ``LEVEL logger: message [request id]``; a traceback follows on separate lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line."""
@@ -54,11 +54,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ``time``, ``level``, ``logger``, ``message``, and fields of the call.
+    """Formats each line as JSON: ``time``, ``level``, ``logger``, ``message``, and fields of the call.
 
-    Within a call those are ``request_id``, ``trace_id`` where the client sent a ``traceparent``, and
-    ``method``. The line that is written when a call has ended has ``EXTRAS``, too. A traceback is in
-    ``exception``.
+    Within a call, these are ``request_id``, ``trace_id`` if the client sent a ``traceparent``, and
+    ``method``. The line logged at the end of a call also has ``EXTRAS``. A traceback is in ``exception``.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -95,10 +94,10 @@ _log = logging.getLogger(__name__)
 
 
 class AccessLog:
-    """Logs each call when it has ended; satisfies ``CallObserver``.
+    """Logs each call at its end; satisfies ``CallObserver``.
 
-    Faults of the agent are WARNING, calls that succeeded or were refused INFO, and those about its health, of
-    reflection and of the clock DEBUG.
+    The level is WARNING for faults of the agent, INFO for calls that succeeded or were refused, and DEBUG for
+    health, reflection and clock calls.
     """
 
     def call_began(self, call: Call) -> None:
@@ -131,8 +130,8 @@ def _level_of(call: Call, code: grpc.StatusCode) -> int:
 class Observation:
     """Observes a server from ``start`` to ``close``: its calls, its predictions and its ``load``.
 
-    ``on_fitness`` is that of ``PredictionWatch``. Without a ``metrics_port`` nothing is counted or served; 0
-    takes a free one.
+    ``on_fitness`` is passed to ``PredictionWatch``. Without a ``metrics_port``, nothing is counted or served;
+    0 selects a free port.
 
     Raises:
         ConfigurationError: The address for the metrics cannot be bound.
@@ -166,11 +165,11 @@ class Observation:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where the metrics are; None where there are none."""
+        """The URL of the metrics; None if there are none."""
         return None if self._metrics is None else self._metrics.url
 
     def start(self) -> None:
-        """Begins to look for predictions that hang, and to answer scrapes."""
+        """Starts watching for hanging predictions and answering scrapes."""
         self.watch.start()
         if self._metrics is not None:
             self._metrics.start()
@@ -178,7 +177,7 @@ class Observation:
             _log.warning("%s", self._warning)
 
     def close(self) -> None:
-        """Ends it; calling it again does nothing."""
+        """Stops observing; calling it again does nothing."""
         self.watch.close()
         if self._metrics is not None:
             self._metrics.close()

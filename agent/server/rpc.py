@@ -1,6 +1,6 @@
-"""The gRPC server, and how its calls reach the agent's methods.
+"""The gRPC server and the dispatch of its calls to the agent's methods.
 
-The server is grpc.aio on an event loop in a thread of its own.
+The server is grpc.aio on an event loop in a separate thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from inferometer.agent.server.calls import (
 from inferometer.agent.serving.observers import Call
 
 _NO_DEADLINE_S = 10 * 365 * 24 * 3600.0
-"""gRPC gives a call without a deadline one that is farther away."""
+"""gRPC gives a call without a deadline one that is farther in the future."""
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
@@ -56,7 +56,7 @@ class GrpcCall(CallContext):
         self._context.set_trailing_metadata(tuple(self.trailing))
 
     async def send_status(self) -> None:
-        """Sends the status of a call that has failed; gRPC sends that of any other by itself."""
+        """Sends the status of a failed call; gRPC sends the status of any other call itself."""
         if self.failure is None:
             return
         try:
@@ -67,7 +67,7 @@ class GrpcCall(CallContext):
             raise asyncio.CancelledError from error
 
     def deadline_ns(self, clock: Callable[[], int]) -> int | None:
-        """Returns the call's deadline on a clock in nanoseconds; None where it has none."""
+        """Returns the call's deadline in nanoseconds on ``clock``; None if it has no deadline."""
         remaining_s: float | None = self._context.time_remaining()  # None too, whatever grpc's types say
         if remaining_s is None or remaining_s > _NO_DEADLINE_S:
             return None
@@ -82,12 +82,12 @@ class GrpcCall(CallContext):
 
 
 class Dispatcher(grpc.GenericRpcHandler):
-    """Finds the method of a call, and calls it within the limits, the errors and the observers of all.
+    """Finds the method of a call, and calls it with the limits, errors and observers that all calls share.
 
-    Messages that gRPC itself refuses, such as those over the limit of size, and calls of methods that do not
-    exist reach no method and no observer. The secret is also checked of calls of methods that do not exist.
+    Messages that gRPC itself refuses, such as those over the size limit, and calls of methods that do not
+    exist reach no method and no observer. The secret is also checked for calls of methods that do not exist.
 
-    ``calls`` is what surrounds the calls, also those of another door.
+    ``calls`` is the processing of all calls, including those over HTTP.
     """
 
     def __init__(self, methods: Iterable[Method], calls: Calls) -> None:
@@ -120,7 +120,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(partial(self._answer, method, is_async))
 
     def _refusal(self, path: str) -> _Handler:
-        """Refuses a call without the secret; as that of a stream, it does not wait for a request."""
+        """Refuses a call without the secret; as a stream handler, it does not wait for a request."""
 
         async def refuse(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
             with self._observed(path, context, aside=True) as call:
@@ -170,7 +170,7 @@ class Dispatcher(grpc.GenericRpcHandler):
     async def _requests(
         self, method: Method, contents: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[Any, None]:
-        """The requests of a stream, no faster than the client may send; the call counted as the first."""
+        """Yields the requests of a stream at the client's allowed rate; the call counted as the first one."""
         is_first = True
         # gRPC's generator has the latest message, and would be collected late: it is part of a cycle
         async with aclosing(cast("AsyncGenerator[bytes, None]", aiter(contents))) as received:
@@ -190,13 +190,13 @@ class Dispatcher(grpc.GenericRpcHandler):
 
 
 MAX_CALLS = 20_000
-"""The most calls at once; further calls are refused with RESOURCE_EXHAUSTED."""
+"""The maximum number of concurrent calls; further calls are refused with RESOURCE_EXHAUSTED."""
 _CLEANUP_S = 1.0
 _ENDING_S = 5.0
 
 
 class GrpcServer(Closeable):
-    """A gRPC server on an event loop of its own. Call its methods from other threads."""
+    """A gRPC server on its own event loop. Call its methods from other threads."""
 
     def __init__(self, handler: grpc.GenericRpcHandler, options: Sequence[tuple[str, Any]]) -> None:
         self._loop = asyncio.new_event_loop()

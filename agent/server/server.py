@@ -1,4 +1,4 @@
-"""The agent's server: made from its parts, started, and stopped without losing what it has accepted."""
+"""The agent's server: assembled from its parts, started, and stopped without losing accepted work."""
 
 from __future__ import annotations
 
@@ -70,29 +70,29 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """How an agent is served.
+    """The options of a served agent.
 
     Attributes:
         host: The address to bind; by default the loopback address.
-        port: The port to bind; 0 takes a free one.
-        secret: The secret that every client sends; None admits all.
-        max_message_bytes: The largest request that is accepted.
-        workers: Threads for what takes time; half of them may be taken by streams.
-        max_sessions: The most models that are open at once.
-        session_idle_s: How long a model may be unused, in seconds, before it is closed.
-        grace_s: How long a stopping agent works on what it has accepted, in seconds.
-        drain_s: How long a stopping agent that is in use still accepts calls, in seconds, after its health
-            says NOT_SERVING, so that load balancers turn away first.
+        port: The port to bind; 0 selects a free one.
+        secret: The secret that every client must send; None admits all clients.
+        max_message_bytes: The size of the largest accepted request.
+        workers: The number of threads for long work; streams may occupy half of them.
+        max_sessions: The maximum number of open models.
+        session_idle_s: How long a model may be idle, in seconds, before it is closed.
+        grace_s: How long a stopping agent continues accepted work, in seconds.
+        drain_s: How long a stopping agent in use still accepts calls, in seconds, after its health becomes
+            NOT_SERVING, to give load balancers time to turn away.
         serving: How the models that clients share are loaded, and their requests batched.
-        tls: The certificate and its key; None listens in clear.
-        insecure: Whether others may reach it without TLS or without a secret.
-        limits: What clients may ask for.
-        metrics_port: The port where Prometheus finds metrics; 0 takes a free one, None serves none.
+        tls: The certificate and its key; None listens without TLS.
+        insecure: Whether others may reach the agent without TLS or without a secret.
+        limits: The limits on clients.
+        metrics_port: The port of the metrics for Prometheus; 0 selects a free one, None serves no metrics.
         metrics_host: The address of that port, which has no TLS and needs no secret.
         shared_memory: Whether processes of the same user on this host may pass tensors in shared memory.
-        http_port: The port of the Open Inference Protocol over HTTP, with the secret and the TLS of the
-            other; 0 takes a free one, None serves none.
-        allowed_hosts: The names in ``Host`` that are answered over HTTP; see ``HostNames.of``.
+        http_port: The port of the Open Inference Protocol over HTTP, with the secret and TLS of ``port``; 0
+            selects a free one, None disables HTTP.
+        allowed_hosts: The accepted names in ``Host`` over HTTP; see ``HostNames.of``.
     """
 
     host: str = "127.0.0.1"
@@ -116,16 +116,16 @@ class ServerOptions:
 
 
 class AgentServer:
-    """An agent that answers over gRPC, and over HTTP where it is wanted, from ``start`` to ``stop``.
+    """An agent that answers over gRPC, and optionally over HTTP, from ``start`` to ``stop``.
 
-    Without a ``dataset_runner`` it offers no ``Dataset`` method. Without a ``cache``, which gets the models'
-    files that are at URLs, all are on this machine. ``fetch`` gets what a URL of an input names. ``tracing``
-    begins the traces of calls, and is closed when the server stops; None exports none.
+    Without a ``dataset_runner`` it offers no ``Dataset`` method. ``cache`` downloads model files that are at
+    URLs; without it, all files must be on this machine. ``fetch`` downloads inputs from URLs. ``tracing``
+    begins the traces of calls, and is closed when the server stops; None exports no traces.
 
     Raises:
-        ConfigurationError: The address cannot be bound, the secret cannot be sent, a file of TLS cannot be
-            used, the system has no shared memory to offer, or others can reach an agent that is neither
-            secure nor declared ``insecure``.
+        ConfigurationError: The address cannot be bound, the secret cannot be sent, a TLS file cannot be used,
+            the system has no shared memory to offer, or others can reach an agent that is neither secure nor
+            declared ``insecure``.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class AgentServer:
         self._side = futures.ThreadPoolExecutor(_SIDE_THREADS, thread_name_prefix="grpc-side")
         self._workers = futures.ThreadPoolExecutor(options.workers, thread_name_prefix="grpc-worker")
         self.registry_service = RegistryService(catalog, registry, lambda: self.load)
-        """Describes this agent, also for its publication."""
+        """The description of this agent, also used for its publication."""
         self.models = ServedModels(
             registry,
             lambda manifest, chosen, trace: open_session(
@@ -176,7 +176,7 @@ class AgentServer:
             observer=self._observation.queues,
             borrowers=self._sessions,
         )
-        """The models that are loaded."""
+        """The loaded models."""
         native = PredictService(
             ModelFinder(catalog, registry, options.serving.session.threads),
             self.models,
@@ -218,7 +218,7 @@ class AgentServer:
         return Dispatcher(methods, calls)
 
     def _open_doors(self, v2: InferenceService) -> int:
-        """Binds the ports, and returns that of gRPC."""
+        """Binds the ports, and returns the gRPC port."""
         options = self._options
         try:
             port = self._bind()
@@ -262,22 +262,22 @@ class AgentServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, as ``host:port``."""
+        """The address that the agent listens on, as ``host:port``."""
         return join_address(self._options.host, self._port)
 
     @property
     def metrics_url(self) -> str | None:
-        """Where the metrics are; None where they are not served."""
+        """The URL of the metrics; None if they are not served."""
         return self._observation.metrics_url
 
     @property
     def http_url(self) -> str | None:
-        """Where it listens for HTTP; None where it does not."""
+        """The URL of the HTTP server; None if there is none."""
         return None if self._http is None else self._http.url
 
     @property
     def load(self) -> AgentLoad:
-        """Its load now."""
+        """The current load of the agent."""
         return AgentLoad(
             self._stopping.is_set(),
             len(self._sessions),
@@ -289,7 +289,7 @@ class AgentServer:
         return not (self._stopping.is_set() or self._observation.watch.trouble or self.models.is_full)
 
     def start(self) -> None:
-        """Begins to answer."""
+        """Starts answering calls."""
         self.registry_service.start()
         self._server.start()
         if self._http is not None:
@@ -300,11 +300,11 @@ class AgentServer:
             _log.warning("%s", self._warning)
 
     def stop(self, grace_s: float | None = None) -> bool:
-        """Stops: says NOT_SERVING, drains, refuses calls, finishes what it has accepted, closes the sessions.
+        """Stops: reports NOT_SERVING, drains, refuses calls, finishes accepted work, and closes the sessions.
 
-        That takes ``grace_s`` seconds at the most; None takes the options'. Returns whether everything was
-        finished. If not, the rest was cancelled, though a prediction that runs in a framework cannot be
-        cancelled: its thread ends when it does.
+        This takes at most ``grace_s`` seconds; None uses the options' value. Returns whether everything was
+        finished. If not, the rest was cancelled, except predictions that are running in a framework: they
+        cannot be cancelled, and their threads end with them.
         """
         grace_s = self._options.grace_s if grace_s is None else grace_s
         end_s = time.monotonic() + grace_s
@@ -337,9 +337,9 @@ class AgentServer:
         return finished
 
     def _close_doors(self, end_s: float) -> None:
-        """Stops listening while calls wait for their answers: gRPC cancels those that arrive at that moment.
+        """Stops listening while calls are paused, because gRPC cancels calls that arrive at that moment.
 
-        Nothing waits for longer than the grace: a hanging event loop must not keep the process.
+        No wait exceeds the grace period: a hanging event loop must not keep the process alive.
         """
         calls = self._dispatcher.calls
         left_s = max(end_s - time.monotonic(), 0.0)
@@ -392,10 +392,10 @@ def serve(
 ) -> None:
     """Runs a server until SIGTERM or SIGINT, then stops it gracefully; a second signal stops it at once.
 
-    To be called in the main thread, with a server that is not started. If a prediction does not end within
+    Must be called in the main thread, with a server that is not started. If a prediction does not end within
     the grace period, the process exits from here with status 1, because a framework's call cannot be
     cancelled. ``on_ready`` is called with the address once calls are answered, ``on_stopping`` when a signal
-    has come.
+    arrives.
     """
     stopping = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

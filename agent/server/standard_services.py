@@ -1,8 +1,8 @@
 """The services that gRPC defines: health (``grpc.health.v1``) and reflection (``grpc.reflection.v1``).
 
-Health is that of the agent and of each of its services. Reflection describes the services, methods and
-messages of the agent; grpcio implements ``grpc.reflection.v1alpha`` only, which has the same messages.
-Clients request either version.
+Health covers the agent and each of its services. Reflection describes the services, methods and messages of
+the agent; grpcio implements only ``grpc.reflection.v1alpha``, which has the same messages. Clients may use
+either version.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _HealthResponse = health_pb2.HealthCheckResponse
 class Health:
     """The health of services by name. Thread-safe.
 
-    Its methods run on the event loop and take no threads, because they require no secret. For the same reason
-    the number of watchers is limited.
+    Its methods run on the event loop and occupy no threads, because they require no secret. For the same
+    reason, the number of watchers is limited.
     """
 
     def __init__(self, services: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ class Health:
     async def watch(self, request: Any, _: CallContext) -> AsyncIterator[Any]:
         """Yields the current health of a service and every change of it, until the agent stops."""
         if len(self._watchers) >= MAX_WATCHES:
-            raise SessionLimitError(f"the agent's health is watched by its limit of {MAX_WATCHES}; use Check")
+            raise SessionLimitError(f"the agent has its limit of {MAX_WATCHES} health watches; use Check")
         changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._watchers.add(changed)

@@ -1,6 +1,6 @@
-"""TLS of a served agent: its certificate, the clients that it admits, and renewal while it runs.
+"""TLS of a served agent: its certificate, the admitted clients, and renewal at runtime.
 
-The HTTP server uses the same files and certificate renewal as the gRPC port.
+The HTTP server and the gRPC port use the same files and renewal.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FAULTS = {9: "is not valid yet", 10: "has expired"}
 
 
 def date_fault(certificate: Path, key: Path) -> str | None:
-    """Returns what is wrong with the dates of a certificate; None if nothing is, or it is not known.
+    """Returns what is wrong with the dates of a certificate; None if nothing is, or if this is unknown.
 
-    Python reads the dates only of a certificate that it has accepted. Therefore a client in memory, which
-    trusts nothing else, connects to a server with this one and the chain above it.
+    Python reads the dates of accepted certificates only. Therefore, an in-memory client that trusts nothing
+    else connects to a server with this certificate and its chain.
     """
     client, server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client.check_hostname = False
@@ -65,9 +65,9 @@ _Version = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """The files of TLS: the agent's certificate with the chain above it, and its key.
+    """The TLS files: the agent's certificate with its chain, and its key.
 
-    ``clients_ca`` names who vouches for clients: with it every client must show a certificate.
+    ``clients_ca`` names the authorities for clients; if set, every client must present a certificate.
     """
 
     certificate: Path
@@ -94,7 +94,7 @@ class ServerTls:
     def credentials(self) -> grpc.ServerCredentials:
         """Returns gRPC's credentials. When a file changes, connections from then on get the new one.
 
-        Raises ConfigurationError if a file is missing or cannot be read, is no PEM, or does not fit.
+        Raises ConfigurationError if a file is missing, unreadable or not PEM, or if the files do not match.
         """
         renewal = _Renewal(self)
         if fault := date_fault(self.certificate, self.key):
@@ -106,7 +106,7 @@ class ServerTls:
         )
 
     def read(self) -> grpc.ServerCertificateConfiguration:
-        """Reads the files, and checks them; raises ConfigurationError as ``credentials`` does."""
+        """Reads and checks the files; raises ConfigurationError like ``credentials``."""
         identity = read_identity(self.certificate, self.key)
         roots = read_authorities(self.clients_ca) if self.clients_ca else None
         return grpc.ssl_server_certificate_configuration([(identity.key, identity.chain)], roots)
@@ -121,7 +121,7 @@ class ServerTls:
 
 
 class _Renewal:
-    """Reads the files again when they have changed; gRPC calls it at each connection, in its own threads.
+    """Rereads the files when they have changed; gRPC calls it for each connection, in its own threads.
 
     Certificate and key are two files, which do not change at the same moment: files that do not fit are
     ignored, and read again at the next connection.
@@ -158,7 +158,7 @@ class _Renewal:
 def tls_context(tls: ServerTls) -> ssl.SSLContext:
     """Returns the server's TLS context, which renews the certificate when a file changes.
 
-    New connections get the new certificate. Raises ConfigurationError as ``ServerTls.credentials`` does.
+    New connections get the new certificate. Raises ConfigurationError like ``ServerTls.credentials``.
     """
     context, version = _context(tls), tls.version()
     latest = context

@@ -1,1 +1,1 @@
-"""Loaded models that clients share: queues, dynamic batching, and statistics; knows nothing of gRPC."""
+"""Loaded models that clients share: queues, dynamic batching, and statistics; independent of gRPC."""

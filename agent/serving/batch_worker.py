@@ -1,7 +1,6 @@
-"""The thread of one model: it takes batches from a queue, predicts them, and answers each request.
+"""The thread of one model, which takes batches from a queue, predicts them, and answers each request.
 
-The spans of requests on their way through the queue are recorded here: the wait, the batch, and the
-prediction.
+This module also records the spans of queued requests: the wait, the batch, and the prediction.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _UPPER = 32  # the bits of an id that tell its recorder; see SpanRecorder
 
 
 def record_wait(trace: TraceScope, came_ns: int, ended_ns: int) -> None:
-    """Records how long a request has waited; times are on the recorder's clock."""
+    """Records how long a request waited; times are on the recorder's clock."""
     trace.add(_QUEUE, came_ns, ended_ns)
 
 
@@ -52,10 +51,10 @@ def record_wait(trace: TraceScope, came_ns: int, ended_ns: int) -> None:
 def traced_batch(
     requests: Sequence[Request], session: Session, clock: Callable[[], int]
 ) -> Iterator[RunTracing | None]:
-    """Traces a batch for those of its requests that are traced; yields None where none is.
+    """Traces a batch for its traced requests; yields None if there are none.
 
-    A batch is recorded once, and is then in the trace of each such request, with ids of its own there and
-    links to all the requests that it was made of, as far as they are traced.
+    A batch is recorded once and copied into the trace of each traced request, with new ids and with links to
+    all traced requests of the batch.
     """
     traced = [(request, request.trace) for request in requests if request.trace is not None]
     if not traced:
@@ -79,7 +78,7 @@ def traced_batch(
 def _copies(
     chunks: Sequence[SpanChunk], trace: TraceScope, links: Sequence[TraceContext]
 ) -> Iterator[SpanChunk]:
-    """The spans of a batch below a request, with new ids; they have no number of a batch."""
+    """Yields the spans of a batch as children of a request, with new ids and without a batch number."""
     upper = (secrets.randbits(31) or 1) << _UPPER
     lower = (1 << _UPPER) - 1
     for chunk in chunks:
@@ -96,9 +95,9 @@ def _copies(
 
 
 _REMEMBERED = 64
-"""Predictions that the mean of their time reaches back to."""
+"""The number of predictions over which the mean time is taken."""
 _UNKNOWN_NS = 1e6
-"""That mean before the first: a quick model proves that it is with some 150 predictions."""
+"""The initial mean: it takes some 150 predictions to identify a quick model."""
 _log = logging.getLogger(__name__)
 _Request = TypeVar("_Request", bound=QueuedRequest)
 _Predictable = TypeVar("_Predictable", bound=QueuedRequest, contravariant=True)
@@ -106,7 +105,7 @@ _Predictable = TypeVar("_Predictable", bound=QueuedRequest, contravariant=True)
 
 @dataclass(slots=True, eq=False)
 class Predicted:
-    """The prediction of a batch: the outputs of all requests together, and the times in nanoseconds."""
+    """The prediction of a batch: the combined outputs of all requests, and the times in nanoseconds."""
 
     outputs: Any
     predict_ns: int
@@ -123,23 +122,23 @@ class BatchPredictor(Protocol[_Predictable]):
         """
 
     def split(self, requests: Sequence[_Predictable], outputs: Any) -> Any:
-        """Returns the answers of a batch; the statistics count the time."""
+        """Returns the answers of a batch; its time counts in the statistics."""
 
     def answer(self, requests: Sequence[_Predictable], answers: Any, batch: PredictedBatch) -> None:
-        """Gives each request its answer, of those that ``split`` returned."""
+        """Gives each request its answer from those that ``split`` returned."""
 
     def close(self) -> None:
         """Frees the model."""
 
 
 class BatchWorker(Generic[_Request]):
-    """Predicts what waits in a queue, in a thread of its own, and closes the model when the queue ends.
+    """Predicts queued requests in its own thread, and closes the model when the queue ends.
 
-    ``answer_inline`` takes a single request past the queue and the thread.
+    ``answer_inline`` answers a single request without the queue and the thread.
 
-    If a batch of several requests fails, each of them is predicted alone, so that a request that the model
-    cannot take does not fail the others. ``clock`` is that of the queue, in nanoseconds; ``on_closed`` is
-    called when the model is closed. Only requests of equal forms make a batch; see ``Batcher``.
+    If a batch of several requests fails, each request is predicted alone, so that an unsuitable request does
+    not fail the others. ``clock`` is the clock of the queue, in nanoseconds; ``on_closed`` is called when the
+    model is closed. Only requests of equal form are batched; see ``Batcher``.
     """
 
     def __init__(
@@ -165,18 +164,18 @@ class BatchWorker(Generic[_Request]):
         self._batcher = Batcher[_Request](options, clock, queue, form_of)
         self._turn = threading.Lock()
         self.busy_since_ns: int | None = None
-        """When the batch under way began; None while there is none."""
+        """The start time of the batch in progress; None if there is none."""
         self._thread = threading.Thread(target=self._work, name=f"model {name}", daemon=True)
         self._thread.start()
 
     def join(self, timeout_s: float) -> None:
-        """Waits until the thread has ended, or for that time."""
+        """Waits until the thread has ended or the timeout expires."""
         self._thread.join(timeout_s)
 
     def answer_inline(self, request: _Request) -> bool:
-        """Predicts a request that was not put into the queue, in the calling thread; returns whether it did.
+        """Predicts a request that is not queued, in the calling thread; returns whether it did.
 
-        It does not while a batch is under way or another request waits, and if this one is not wanted.
+        It does not if a batch is in progress, another request is waiting, or this request is not wanted.
         """
         if not self._turn.acquire(blocking=False):
             return False
@@ -247,7 +246,7 @@ class BatchWorker(Generic[_Request]):
 
 
 class BatchMemory:
-    """Assembles the tensors of several requests in memory that is allocated once."""
+    """Assembles the tensors of several requests in preallocated memory."""
 
     def __init__(self, max_batch_size: int) -> None:
         self._max_batch_size = max_batch_size
@@ -255,23 +254,23 @@ class BatchMemory:
         self._views: dict[str, NDArray[Any]] = {}  # of the memory, in the shape of the last batch
 
     def assemble(self, batches: Sequence[Tensors]) -> Tensors:
-        """Returns batches of the same tensors as one; it is valid until the next call.
+        """Returns several batches of the same tensors as one batch, which is valid until the next call.
 
-        Its tensors are aligned, which theirs need not be; those of one alone are returned as they are.
+        Its tensors are aligned; the given ones need not be. A single batch is not copied if it is aligned.
 
         Raises:
-            InputError: A tensor has not the same shape in all of them, but for the batch.
+            InputError: The shapes of a tensor differ in other axes than the batch.
         """
         if len(batches) == 1:
             return {name: aligned(tensor) for name, tensor in batches[0].items()}
         return {name: self._joined(name, [each[name] for each in batches]) for name in batches[0]}
 
     def _joined(self, name: str, tensors: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """The rows of a tensor of several batches."""
+        """Returns the rows of a tensor from several batches."""
         first = tensors[0]
         shape = first.shape[1:]
         if any(tensor.shape[1:] != shape for tensor in tensors):
-            raise InputError(f'input "{name}": the requests differ in shape, and make no batch')
+            raise InputError(f'input "{name}": the requests differ in shape and cannot be batched')
         if first.dtype.hasobject:  # strings, which the memory would keep
             return np.concatenate(tensors)
         view = self._views.get(name)
@@ -280,7 +279,7 @@ class BatchMemory:
         return np.concatenate(tensors, out=view[: sum(map(len, tensors))])
 
     def _reserved(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Memory for a full batch of rows of a shape."""
+        """Returns memory for a full batch of rows of a shape."""
         size = self._max_batch_size * math.prod(shape)
         memory = self._memory.get(name)
         if memory is None or memory.size < size:
@@ -300,9 +299,9 @@ class BatchMemory:
 
 
 class SessionPredictor:
-    """Predicts the batches of a served model, whose session it closes; satisfies ``BatchPredictor``.
+    """Predicts the batches of a served model and closes its session; satisfies ``BatchPredictor``.
 
-    ``clock`` is that of the requests, in nanoseconds, and ``thread_ns`` the processor time of a thread.
+    ``clock`` is the clock of the requests, in nanoseconds, and ``thread_ns`` the processor time of a thread.
     """
 
     def __init__(
@@ -313,11 +312,11 @@ class SessionPredictor:
         thread_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         self.traces = False
-        """Whether requests may be traced; until one is, none is looked at for that."""
+        """Whether requests may be traced; while False, requests are not checked for a trace."""
         self.mean_thread_ns = _UNKNOWN_NS
-        """The moving mean of what a prediction of one input takes of its thread's time.
+        """The moving mean of the thread time that a prediction of one input takes.
 
-        It has no waits for a processor or for the interpreter, which a busy agent would take for the model's.
+        It excludes waits for a processor or the interpreter, which a busy agent would attribute to the model.
         """
         self._session = session
         self._clock = clock
@@ -326,7 +325,7 @@ class SessionPredictor:
         self._memory = BatchMemory(max_batch_size)
 
     def predict(self, requests: Sequence[Request]) -> Predicted:
-        """Predicts a batch; raises PredictionError also for outputs of another number of rows."""
+        """Predicts a batch; also raises PredictionError if an output has the wrong number of rows."""
         if not self.traces:
             return self._predict(requests)
         with traced_batch(requests, self._session, self._clock) as tracing:
@@ -348,7 +347,7 @@ class SessionPredictor:
         return Predicted(inferred.outputs, inferred.predict_ns)
 
     def split(self, requests: Sequence[Request], outputs: Tensors) -> list[Tensors]:
-        """Returns each request's rows, in memory that stays as it is."""
+        """Returns each request's rows, in memory that is not overwritten."""
         outputs = self._memory.all_apart(outputs)
         if len(requests) == 1:
             return [outputs]

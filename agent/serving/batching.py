@@ -39,7 +39,7 @@ class TimeoutAction(str, Enum):
 
     REJECT = "REJECT"
     DELAY = "DELAY"
-    """It waits until no other of its priority, or of a higher one, waits that is within its own timeout."""
+    """It waits until no request of its priority or a higher one waits that is within its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class QueuePolicy:
     """The policy of the requests of one priority.
 
     Attributes:
-        timeout_action: What is done with a request that has waited for its timeout.
+        timeout_action: What happens to a request whose timeout has expired.
         default_timeout_microseconds: How long a request waits for its batch to begin; 0 sets no timeout.
         allow_timeout_override: Whether a request can set a shorter timeout. Triton's own default is false.
-        max_queue_size: The most requests that wait; 0 takes ``BatchingOptions.max_queue``.
+        max_queue_size: The maximum number of waiting requests; 0 means ``BatchingOptions.max_queue``.
     """
 
     timeout_action: TimeoutAction = TimeoutAction.REJECT
@@ -60,7 +60,7 @@ class QueuePolicy:
 
     @classmethod
     def parse(cls, text: str, option: str) -> QueuePolicy:
-        """Reads ``name=value`` with commas between; raises ConfigurationError, which names the option."""
+        """Parses comma-separated ``name=value`` pairs; raises ConfigurationError, which names the option."""
         names = [field.name for field in fields(cls)]
         found: dict[str, Any] = {}
         for part in text.split(","):
@@ -77,11 +77,11 @@ class QueuePolicy:
 
     @property
     def delays(self) -> bool:
-        """Whether a request that has waited for its timeout waits on, behind the others."""
+        """Whether a request whose timeout has expired continues to wait behind the others."""
         return self.timeout_action is TimeoutAction.DELAY
 
     def timeout_ns(self, asked_ns: int | None) -> int | None:
-        """Returns how long a request may wait in the queue that asks for a timeout itself; None for ever."""
+        """Returns how long a request with its own timeout may wait in the queue; None for any time."""
         default_ns = self.default_timeout_microseconds * NS_PER_US or None
         if asked_ns is None or not self.allow_timeout_override:
             return default_ns
@@ -92,7 +92,7 @@ DEFAULT_POLICY = QueuePolicy()
 
 
 def parse_priority_policy(text: str) -> tuple[int, QueuePolicy]:
-    """Reads the policy of one priority, ``LEVEL:NAME=VALUE,…``; raises ConfigurationError if it is none."""
+    """Parses the policy of one priority, ``LEVEL:NAME=VALUE,…``; raises ConfigurationError if invalid."""
     level, mark, policy = text.partition(":")
     if not mark or not re.fullmatch(r"[0-9]{1,9}", level.strip()):
         raise ConfigurationError(
@@ -130,22 +130,22 @@ class BatchingOptions:
     """How requests are batched.
 
     Attributes:
-        max_batch_size: The most inputs of a batch; 1 predicts each request by itself.
+        max_batch_size: The maximum number of inputs in a batch; 1 predicts each request alone.
         max_queue_delay_ms: How long the first request of a batch waits for others, in milliseconds.
-        preferred_batch_sizes: A batch of one of these sizes waits no longer for others.
-        max_queue: The most requests of a priority that wait for their batch to begin; one more is refused.
-        priority_levels: How many priorities there are, of which 1 is the highest; 0 for none.
-        default_priority_level: That of requests without one.
-        default_queue_policy: What becomes of requests that wait too long or are too many.
-        priority_queue_policy: The same for single priorities.
-        inline_predict_us: Up to what mean processor time of a prediction of one input, in microseconds, a
-            request that need not wait is predicted on the event loop, without a change of threads; 0 for
-            never. It holds for models whose predictor allows it (``Predictor.any_thread``), and without a
+        preferred_batch_sizes: A batch of one of these sizes does not wait for further requests.
+        max_queue: The maximum number of waiting requests of a priority; a further one is refused.
+        priority_levels: The number of priorities, of which 1 is the highest; 0 for none.
+        default_priority_level: The priority of requests without one.
+        default_queue_policy: What happens to requests that wait too long or are too many.
+        priority_queue_policy: The policies of individual priorities.
+        inline_predict_us: The mean processor time of a prediction of one input, in microseconds, up to which
+            a request that need not wait is predicted on the event loop, without a thread switch; 0 for never.
+            Applies to models whose predictor allows it (``Predictor.any_thread``), and only without a
             ``max_queue_delay_ms``.
 
     Raises:
-        ConfigurationError: A number is too small, a preferred size is more than a batch may have, or a
-            priority is none of the levels.
+        ConfigurationError: A number is too small, a preferred size exceeds the maximum batch size, or a
+            priority is not one of the levels.
     """
 
     max_batch_size: int = 1
@@ -195,11 +195,11 @@ class BatchingOptions:
 
     @property
     def has_policies(self) -> bool:
-        """Whether requests differ in priority, or wait by another policy than the default."""
+        """Whether requests have priorities or a policy other than the default."""
         return self.priority_levels > 0 or self.default_queue_policy != DEFAULT_POLICY
 
     def level_of(self, priority: int) -> int:
-        """Returns the level of a request's priority: the default for 0, and as in Triton for one too many."""
+        """Returns the level of a priority: the default for 0 and, as in Triton, for one beyond the levels."""
         return priority if 1 <= priority <= self.priority_levels else self.default_priority_level or 1
 
     def policy_of(self, level: int) -> QueuePolicy:
@@ -207,19 +207,19 @@ class BatchingOptions:
         return dict(self.priority_queue_policy).get(level, self.default_queue_policy)
 
     def max_queue_of(self, level: int) -> int:
-        """Returns the most requests of a level that wait."""
+        """Returns the maximum number of waiting requests of a level."""
         return self.policy_of(level).max_queue_size or self.max_queue
 
 
 class Batcher(Generic[_Request]):
-    """Puts batches together, for one thread.
+    """Assembles batches, for one thread.
 
     A batch begins as soon as ``max_batch_size`` inputs wait, or its first request has waited for
-    ``max_queue_delay_ms``: with 0 it is all that waits when the model is free. A batch also begins as soon as
-    the requests that wait make a preferred size: the largest such. Requests keep their order, and each is
-    whole in one batch: one that does not fit begins the next batch. One that is larger than a batch may be is
-    a batch of its own. With ``form_of``, only requests of equal forms make a batch: as in Triton's dynamic
-    batcher, one of another form begins the next batch, for which this one waits no longer.
+    ``max_queue_delay_ms``; with 0, it holds all requests that wait when the model is free. A batch also
+    begins as soon as the waiting requests add up to a preferred size, the largest possible one. Requests keep
+    their order and are not split: a request that does not fit begins the next batch. A request above the
+    maximum batch size is a batch of its own. With ``form_of``, only requests of equal form are batched: as in
+    Triton's dynamic batcher, a request of another form ends the wait and begins the next batch.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Batcher(Generic[_Request]):
         self._ended = False
 
     def next(self) -> list[_Request] | None:
-        """Waits for the next batch; None at an end mark, where one that is being filled begins first."""
+        """Waits for the next batch; returns None at an end mark, after any batch that is being filled."""
         if self._max == 1:
             waiting = self._queue.get()
             return None if waiting is None else [waiting]
@@ -281,7 +281,7 @@ class Batcher(Generic[_Request]):
         return batch
 
     def _take(self, timeout_ns: int | None) -> _Request | None:
-        """The next request, of those that were put back or of those that wait; None at an end mark."""
+        """Returns the next request that was put back or is waiting; None at an end mark."""
         if self._put_back:
             return self._put_back.popleft()
         if self._ended:
@@ -295,9 +295,9 @@ class Batcher(Generic[_Request]):
 
 
 class PriorityQueue(RequestQueue[Request]):
-    """Gives out requests of level 1 before those of level 2 and so on, of one level in their order.
+    """Returns requests of level 1 before those of level 2, and so on; in order within a level.
 
-    Each level has the limit of its policy; the limit of memory holds for all together.
+    Each level has the limit of its policy; the memory limit applies to all levels together.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class PriorityQueue(RequestQueue[Request]):
         self._use(_Levels(levels, clock))
 
     def put(self, request: Request) -> None:
-        """Adds a request, with its place and its timeout by the policy of its level; see ``RequestQueue``."""
+        """Adds a request, with the place and timeout of its level's policy; see ``RequestQueue``."""
         level = self._options.level_of(request.priority)
         request.priority = level
         policy = self._options.policy_of(level)
@@ -339,7 +339,7 @@ class PriorityQueue(RequestQueue[Request]):
             raise
 
     def wanted(self, request: Request) -> bool:
-        """Whether a request is to be predicted: also not after its timeout, if that rejects it."""
+        """Returns whether to predict a request: not after its timeout either, if that rejects it."""
         if request.rejected_ns is not None and self._clock() >= request.rejected_ns and self.leave(request):
             request.fail(self.expired())
             return False
@@ -365,7 +365,7 @@ class PriorityQueue(RequestQueue[Request]):
 
 
 class _Levels:
-    """A queue like ``queue.SimpleQueue`` with requests by their levels; None, the end mark, comes last."""
+    """A queue like ``queue.SimpleQueue`` that orders requests by level; None, the end mark, comes last."""
 
     def __init__(self, levels: int, clock: Callable[[], int]) -> None:
         self._clock = clock
@@ -384,7 +384,7 @@ class _Levels:
             self._changed.notify()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Request | None:
-        """Takes the next request; raises Empty if there is none, or none comes in time."""
+        """Takes the next request; raises Empty if there is none, or none arrives in time."""
         end_s = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while (found := self._next()) is None and not self._marks:

@@ -33,14 +33,14 @@ class Borrowers(Protocol):
     """Holders of models that they do not use at the moment, and give up for others."""
 
     def least_recently_used(self, models: Mapping[ServedModel, int]) -> ServedModel | None:
-        """Returns which of some models to give up first, if any; each has a number of users."""
+        """Returns the model to give up first, if any; ``models`` maps each to its number of users."""
 
     def give_up(self, model: ServedModel) -> None:
-        """Gives a model back."""
+        """Gives up a model."""
 
 
 class Own:
-    """The key of a model that is nobody else's."""
+    """The key of a model that is not shared."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,20 +55,20 @@ class Slot:
     last_used_s: float = 0.0
     memory_bytes: int = 0
     kept: bool = False
-    """Whether it stays although nobody uses it for long."""
+    """Whether the model stays loaded even if it is idle for long."""
     listed: bool = True
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A loaded model that is lent; it stays loaded until ``release``, or the end of a ``with`` block."""
+    """A lease on a loaded model, which stays loaded until ``release`` or the end of a ``with`` block."""
 
     model: ServedModel
     _release: Callable[[], None] = field(repr=False)
     _released: bool = False
 
     def release(self) -> None:
-        """Gives the model back; calling it again does nothing."""
+        """Releases the model; calling it again does nothing."""
         if not self._released:
             self._released = True
             self._release()
@@ -82,17 +82,17 @@ class Lease:
 
 _BYTES_PER_MIB = 1024 * 1024
 _UNLOADING_S = 30.0
-"""How long room is waited for that a model is about to make."""
+"""How long to wait for the room of a model that is being unloaded."""
 _log = logging.getLogger(__name__)
 
 
 class LoadedModels:
-    """Loads each model once, however many ask for it, and unloads those that nobody uses. Thread-safe.
+    """Loads each model once, however many clients request it, and unloads unused models. Thread-safe.
 
-    With a limit of memory, one model is loaded at a time: what it takes is what the process takes more after
-    it than before, and at the least the size of its files. What it takes more when it predicts is not known
-    then. The limit holds for each device by itself. A model in use is never unloaded for another one, unless
-    ``borrowers`` give it up; one that was unused for ``idle_s`` seconds is unloaded by ``close_idle``.
+    With a memory limit, models are loaded one at a time: a model's memory is the growth of the process while
+    it loads, and at least the size of its files. The memory that predictions add is unknown then. The limit
+    applies to each device separately. A model in use is never unloaded for another one, unless ``borrowers``
+    give it up; ``close_idle`` unloads models that were idle for ``idle_s`` seconds.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class LoadedModels:
         self._used_bytes = used_bytes
         self._clock = clock
         self._mutex = threading.RLock()
-        """The lock below, which as a condition takes longer to enter; each request enters it twice."""
+        """The mutex of ``_lock``, faster to enter than the condition; each request enters it twice."""
         self._lock = threading.Condition(self._mutex)
         self._slots: dict[Hashable, Slot] = {}
         self._leaving: set[Slot] = set()
@@ -121,25 +121,25 @@ class LoadedModels:
         self._closed = False
 
     def __len__(self) -> int:
-        """The number of models that are loaded, or being loaded, or not yet freed."""
+        """Returns the number of models that are loaded, being loaded, or not yet freed."""
         with self._lock:
             return len(self._slots) + len(self._leaving)
 
     @property
     def models(self) -> Mapping[Hashable, ServedModel]:
-        """Those that are loaded, by their keys."""
+        """The loaded models by key."""
         with self._lock:
             return {key: slot.model for key, slot in self._slots.items() if slot.model is not None}
 
     @property
     def memory_bytes(self) -> Mapping[Hashable, int]:
-        """The memory that each of those takes; 0 where there is no limit, as then it is not measured."""
+        """The memory of each loaded model by key; 0 without a limit, because it is not measured then."""
         with self._lock:
             return {key: slot.memory_bytes for key, slot in self._slots.items() if slot.model is not None}
 
     @property
     def is_full(self) -> bool:
-        """Whether every place is taken by a model that one borrower uses and nobody else can be lent."""
+        """Whether every place holds an unshared model that its borrower uses."""
         with self._lock:
             if self._leaving or len(self._slots) < self._limit:
                 return False
@@ -155,16 +155,16 @@ class LoadedModels:
             return slot is not None and slot.model is None
 
     def lease(self, key: Hashable | None, loading: Loading, *, keep: bool = False) -> Lease:
-        """Lends a model, and loads it if it is not.
+        """Lends a model, and loads it if necessary.
 
-        Two that ask with equal keys share one model; with None it is the caller's own, and unloaded when he
-        gives it back. With ``keep`` it stays loaded although nobody uses it for long.
+        Callers with equal keys share one model; with None, the model belongs to the caller and is unloaded on
+        release. With ``keep``, it stays loaded even if it is idle for long.
 
         Raises:
-            MemoryLimitError: There is no memory left for it beside the models in use.
-            SessionLimitError: As many models as may be are loaded, all of them in use.
+            MemoryLimitError: The models in use leave too little memory.
+            SessionLimitError: The limit of loaded models is reached, and all are in use.
             SessionError: The agent is stopping.
-            InferometerError: It cannot be loaded; each caller that waited for it gets the error.
+            InferometerError: The model cannot be loaded; each waiting caller gets the error.
         """
         slot, model = self._enter(Own() if key is None else key, loading)
         if model is None:
@@ -174,7 +174,7 @@ class LoadedModels:
         return Lease(model, partial(self._leave, slot))
 
     def lease_loaded(self, key: Hashable, *, keep: bool = False) -> Lease | None:
-        """Lends a model if it is loaded; see ``lease``, which has to find out its size first."""
+        """Lends a model if it is loaded; see ``lease``, which requires its expected size."""
         with self._mutex:
             slot = self._slots.get(key)
             if slot is None or slot.model is None or self._closed:
@@ -184,7 +184,7 @@ class LoadedModels:
             return Lease(slot.model, partial(self._leave, slot))
 
     def _enter(self, key: Hashable, loading: Loading) -> tuple[Slot, ServedModel | None]:
-        """The slot of a model, with one more user, and the model; None where that one is to load it."""
+        """Adds a user to a slot; returns the slot and its model, None if this user has to load it."""
         with self._lock:
             if self._closed:
                 raise SessionError("the agent is stopping; it loads no more models")
@@ -204,7 +204,7 @@ class LoadedModels:
             raise slot.error
 
     def _load(self, slot: Slot) -> ServedModel:
-        """Loads a model for all that wait for it, and returns it."""
+        """Loads a model for all waiting callers, and returns it."""
         limited = self._memory_limit_bytes is not None
         try:
             with self._one_at_a_time if limited else nullcontext():
@@ -228,7 +228,7 @@ class LoadedModels:
         return slot.loading.load(partial(self._on_closed, slot))
 
     def _measured(self, slot: Slot) -> ServedModel:
-        """Loads a model and finds out what it takes; frees it again where that is too much."""
+        """Loads a model and measures its memory; frees it again if it takes too much."""
         device = slot.loading.device
         before = self._used_bytes(device)
         model = self._loaded(slot)
@@ -246,9 +246,9 @@ class LoadedModels:
         return model
 
     def _make_room(self, slot: Slot) -> None:
-        """Unloads models that nobody uses, the least recently used first, until a slot has its room.
+        """Unloads unused models, least recently used first, until there is room for a slot.
 
-        Raises SessionLimitError or MemoryLimitError if there is none to be made.
+        Raises SessionLimitError or MemoryLimitError if no room can be made.
         """
         while True:
             with self._lock:
@@ -278,7 +278,7 @@ class LoadedModels:
                 raise refusal
 
     def _refusal(self, slot: Slot) -> InferometerError | None:
-        """Why there is no room for a slot as things are; None if there is."""
+        """Returns why there is currently no room for a slot; None if there is."""
         others = [other for other in (*self._slots.values(), *self._leaving) if other is not slot]
         if len(others) >= self._limit:
             return SessionLimitError(
@@ -303,7 +303,7 @@ class LoadedModels:
         )
 
     def _others(self, slot: Slot) -> list[Slot]:
-        """The models whose unloading would make room for a slot."""
+        """Returns the models whose unloading would make room for a slot."""
         # where the model alone is too large, unloading others helps nobody
         if self._memory_limit_bytes is not None and slot.memory_bytes > self._memory_limit_bytes:
             return []
@@ -317,21 +317,21 @@ class LoadedModels:
         ]
 
     def _least_recently_used(self, slots: Sequence[Slot]) -> ServedModel | None:
-        """The model that borrowers would give up first, of some that are in use."""
+        """Returns which of several models in use the borrowers would give up first."""
         if self._borrowers is None:
             return None
         return self._borrowers.least_recently_used({slot.model: slot.users for slot in slots if slot.model})
 
     def _wait_for_one_more_than(self, left: int) -> bool:
-        """Waits until more models have left than had when the room was looked at; says whether one did."""
+        """Waits until more than ``left`` models have been unloaded; returns False on timeout."""
         with self._lock:
             return self._lock.wait_for(lambda: self._left != left, _UNLOADING_S)
 
     def unload(self, key: Hashable) -> bool:
-        """Unloads a model; one in use is given to nobody else, and freed by the last that leaves it.
+        """Unloads a model; a model in use is not lent again, and is freed when its last user leaves.
 
-        One that is being loaded is waited for. Who calls it must hold no lease: the loading may have to wait
-        for the room that this lease takes. Returns whether it was loaded.
+        Waits for a model that is being loaded. The caller must not hold a lease: the loading may have to wait
+        for the room of that lease. Returns whether the model was loaded.
         """
         with self._lock:
             slot = self._slots.get(key)
@@ -347,7 +347,7 @@ class LoadedModels:
         return True
 
     def close_idle(self) -> int:
-        """Unloads the models that nobody has used for too long, and returns their number."""
+        """Unloads the models that have been idle for too long, and returns their number."""
         with self._lock:
             oldest_s = self._clock() - self._idle_s
             idle = [
@@ -363,7 +363,7 @@ class LoadedModels:
         return len(idle)
 
     def close(self) -> None:
-        """Loads no more models, and unloads every model; one in use when its last user leaves."""
+        """Stops loading models, and unloads every model; a model in use when its last user leaves."""
         with self._lock:
             self._closed = True
             slots = [slot for slot in self._slots.values() if slot.model is not None]
@@ -374,12 +374,12 @@ class LoadedModels:
             model.close()
 
     def wait_for_none(self, timeout_s: float) -> bool:
-        """Waits until no model is loaded; False if some still are after that time."""
+        """Waits until no model is loaded; returns False on timeout."""
         with self._lock:
             return self._lock.wait_for(lambda: not (self._slots or self._leaving), timeout_s)
 
     def _remove(self, slot: Slot) -> None:
-        """Takes a model off the list, under the lock; it is still to be closed."""
+        """Removes a model from the list; it still has to be closed. The caller holds the lock."""
         self._slots.pop(slot.key)
         slot.listed = False
         self._leaving.add(slot)
@@ -406,5 +406,5 @@ class LoadedModels:
 
 
 def _mib(size: int) -> int:
-    """A size in MiB, rounded up."""
+    """Returns a size in MiB, rounded up."""
     return -(-size // _BYTES_PER_MIB)

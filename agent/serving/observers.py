@@ -1,6 +1,6 @@
-"""Calls, the observers of predictions and queues, and the statistics of a served model since it was loaded.
+"""Calls, observers of predictions and queues, and the statistics of a served model since it was loaded.
 
-An observer must not raise, and must not take long.
+An observer must not raise and must be fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 REQUEST_ID_KEY = "x-request-id"
-"""The metadata key of the request id, which the client sends or the agent makes."""
+"""The metadata key of the request id, which the client sends or the agent generates."""
 _USABLE = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
 _CURRENT: ContextVar[Call | None] = ContextVar("call", default=None)
 
@@ -24,9 +24,9 @@ _CURRENT: ContextVar[Call | None] = ContextVar("call", default=None)
 class Call:
     """A call of a method ``package.Service/Method``.
 
-    ``request_id`` is the client's, or made here. ``trace_id`` is that of the client's trace, None without
-    one; ``peer`` is as gRPC names it, "unknown" of a client that left before the call began. The model's
-    name is set once it is known, and is one of the agent's own.
+    ``request_id`` comes from the client or is generated here. ``trace_id`` is the id of the client's trace,
+    None without one; ``peer`` is in gRPC's notation, or "unknown" if the client left before the call began.
+    ``model`` is set once it is known, and is always a name of one of the agent's models.
     """
 
     method: str
@@ -37,58 +37,58 @@ class Call:
 
 
 class RequestIds:
-    """Ids of requests that came without one: unique in this process, and most likely anywhere."""
+    """Generates ids for requests without one: unique in this process, and most likely anywhere."""
 
     def __init__(self) -> None:
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
 
     def name(self, given: str | bytes | None) -> str:
-        """Returns the id that the client sent, if it is fit for a line of a log, or another."""
+        """Returns the id that the client sent if it is fit for a log line; otherwise a new one."""
         if isinstance(given, str) and _USABLE.fullmatch(given):
             return given
         return f"{self._prefix}-{next(self._numbers):x}"
 
 
 def enter_call(call: Call) -> None:
-    """Makes this the call of the current context; each call has a task, and so a context, of its own."""
+    """Makes this the call of the current context; each call has its own task, and so its own context."""
     _CURRENT.set(call)
 
 
 def current_call() -> Call | None:
-    """The call of the current context; None outside of calls."""
+    """Returns the call of the current context; None outside of calls."""
     return _CURRENT.get()
 
 
 def is_about(model: str) -> None:
-    """Sets the model of the call in this context; the name is that of the manifest, never a client's."""
+    """Sets the model of the call in this context; the name comes from the manifest, never from a client."""
     if (call := _CURRENT.get()) is not None:
         call.model = model
 
 
 class PredictionObserver(Protocol):
-    """Observes every prediction, in the thread that makes it."""
+    """Observes every prediction, in the thread that runs it."""
 
     def predicted(self, model: str, inputs: int, duration_ns: int) -> None:
-        """A model has run on a batch of so many inputs."""
+        """Called when a model has run on a batch of ``inputs`` inputs."""
 
     def prediction_failed(self, model: str, error: BaseException) -> None:
-        """A model has failed on a batch."""
+        """Called when a model has failed on a batch."""
 
     def prediction_hangs(self, model: str) -> None:
-        """A prediction takes too long; called once for each."""
+        """Called once for each prediction that takes too long."""
 
 
 class QueueObserver(Protocol):
     """Observes how long requests wait for their batch to begin."""
 
     def waited(self, model: str, queue_ns: Sequence[int]) -> None:
-        """A batch has begun whose requests waited so long each, in nanoseconds."""
+        """Called when a batch begins, with the waiting time of each of its requests in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """How often something was done, and how long that took in all, in nanoseconds."""
+    """The number of occurrences of an operation and their total time in nanoseconds."""
 
     count: int = 0
     total_ns: int = 0
@@ -96,7 +96,7 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class BatchTotals:
-    """The batches of one size: putting them together, predicting them, and taking them apart."""
+    """The totals of the batches of one size: their assembly, prediction, and splitting."""
 
     assemble: Total = Total()
     predict: Total = Total()
@@ -107,10 +107,10 @@ class BatchTotals:
 class Totals:
     """The statistics of a model.
 
-    ``success`` times the requests that were answered, from when each was ready for the model, ``failure``
+    ``success`` times the answered requests, each from when it was ready for the model; ``failure`` times
     those that were refused, failed or cancelled. Each answered request also counts in ``queue``, and with its
-    batch in ``assemble``, ``predict`` and ``split``. ``batches`` are predictions, in ``by_size`` by their
-    number of inputs. ``last_unix_ms`` is when the last request was answered; 0 for never.
+    batch in ``assemble``, ``predict`` and ``split``. ``batches`` counts predictions; ``by_size`` groups them
+    by number of inputs. ``last_unix_ms`` is the time of the last answer; 0 for never.
     """
 
     inputs: int = 0
@@ -127,7 +127,7 @@ class Totals:
 
 @dataclass(slots=True, eq=False)
 class _Sums:
-    """The batches of one size: how many, and how long they took in all, in nanoseconds."""
+    """The number of batches of one size and their total times in nanoseconds."""
 
     batches: int = 0
     assemble: int = 0
@@ -200,7 +200,7 @@ class ModelStatistics:
             self._last_unix_ns = self._unix_ns()
 
     def failed(self, time_ns: int) -> None:
-        """Counts a request without an answer, and how long it took."""
+        """Counts a request without an answer, and adds its time."""
         with self._lock:
             self._failures += 1
             self._failures_ns += time_ns

@@ -1,6 +1,6 @@
-"""The watch over the predictions under way in an agent, which finds those that hang, and lost devices.
+"""The watch over the predictions in progress, which detects hanging predictions and lost devices.
 
-What it finds is part of the load of the agent, which its metrics and its status report.
+Its findings are part of the agent's load, which the metrics and the status report.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why an agent is not fit to serve.
+    """The reasons why an agent is not fit to serve.
 
     Each lost device has its name and a message, each hanging model its name and the time of the prediction,
     in nanoseconds.
@@ -47,12 +47,11 @@ class Trouble:
 
 
 class PredictionWatch:
-    """Knows the predictions under way. Thread-safe.
+    """Tracks the predictions in progress. Thread-safe.
 
-    A thread looks several times in ``timeout_s`` whether one of them takes longer than that. Such a
-    prediction cannot be cancelled; it is logged, and the agent is not fit to serve until it has ended. A
-    device that is lost stays lost. ``on_fitness`` is called with whether the agent is fit, whenever that
-    changes.
+    A thread checks several times per ``timeout_s`` whether a prediction takes longer than that. Such a
+    prediction cannot be cancelled; it is logged, and the agent is not fit to serve until it has ended. A lost
+    device stays lost. ``on_fitness`` is called with whether the agent is fit whenever that changes.
     """
 
     def __init__(
@@ -82,23 +81,23 @@ class PredictionWatch:
         return None if self.timeout_ns is None else self.timeout_ns / _NS_PER_S
 
     def start(self) -> None:
-        """Begins to look for predictions that hang; without a time that they may take, it does nothing."""
+        """Starts watching for hanging predictions; does nothing without a timeout."""
         if self.timeout_ns is not None:
             self._thread.start()
 
     def close(self) -> None:
-        """Stops looking; calling it again does nothing."""
+        """Stops watching; calling it again does nothing."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def watched(self, predictor: Predictor) -> Predictor:
-        """Returns a predictor that does the same, and whose predictions are known here."""
+        """Returns an equivalent predictor whose predictions are tracked here."""
         return _WatchedPredictor(predictor, self)
 
     @property
     def trouble(self) -> Trouble:
-        """Why the agent is not fit to serve; false where it is."""
+        """The reasons why the agent is not fit to serve; false if it is fit."""
         now_ns = self._clock()
         with self._lock:
             hanging = [
@@ -108,7 +107,7 @@ class PredictionWatch:
             return Trouble(tuple(self._lost.items()), tuple(hanging))
 
     def begin(self, model: str) -> tuple[int, int]:
-        """Registers a prediction that begins; returns its number and the time."""
+        """Registers the start of a prediction; returns its number and the time."""
         number, began_ns = next(self._numbers), self._clock()
         self._under_way[number] = (model, began_ns)
         return number, began_ns
@@ -134,7 +133,7 @@ class PredictionWatch:
                 self._report_fitness()
 
     def check(self) -> None:
-        """Looks once for predictions that hang."""
+        """Checks once for hanging predictions."""
         limit_ns = self.timeout_ns
         if limit_ns is None:
             return
@@ -237,21 +236,21 @@ class _WatchedPredictor(Predictor):
 
 
 def _check_tensors(predictor: Predictor, outputs: object) -> None:
-    """Raises PredictionError where a predictor, which may be a plug-in, returned what are no tensors."""
+    """Raises PredictionError if a predictor, which may be a plug-in, did not return tensors."""
     if not isinstance(outputs, Mapping):
         raise PredictionError(f"{predictor}: its predictor returned {type(outputs).__name__}, not tensors")
     for name, output in outputs.items():
         if not isinstance(output, np.ndarray):
             raise PredictionError(
-                f'{predictor}: output "{name}" is {type(output).__name__}, which is no tensor'
+                f'{predictor}: output "{name}" is {type(output).__name__}, which is not a tensor'
             )
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLoad:
-    """What an agent holds; a model that is loaded twice occurs twice.
+    """The load of an agent; a model that is loaded twice is listed twice.
 
-    ``sessions`` are those that clients hold open; ``trouble`` is why it is not fit to serve.
+    ``sessions`` is the number that clients hold open; ``trouble`` is why the agent is not fit to serve.
     """
 
     stopping: bool = False
@@ -261,5 +260,5 @@ class AgentLoad:
 
     @property
     def serving(self) -> bool:
-        """Whether it is fit to serve."""
+        """Whether the agent is fit to serve."""
         return not (self.stopping or self.trouble)

@@ -1,4 +1,4 @@
-"""The requests that wait for one model: a bounded queue, each of whose requests is answered once."""
+"""The bounded queue of requests that wait for one model; each request is answered once."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _BYTES_PER_MIB = 1024 * 1024
 
 
 class RequestState(Enum):
-    """How far a request is."""
+    """The progress of a request."""
 
     WAITING = auto()
     BEGUN = auto()
     """Its batch has begun."""
     LEFT = auto()
-    """Its caller has left, or the queue refused it: it must not be predicted."""
+    """Its caller has left, or the queue has refused it; it must not be predicted."""
 
 
 WAITING, _BEGUN, _LEFT = RequestState  # looking a member up in its class takes long
@@ -41,10 +41,10 @@ WAITING, _BEGUN, _LEFT = RequestState  # looking a member up in its class takes 
 
 @dataclass(slots=True, eq=False)
 class PredictedBatch:
-    """The times of a batch, on the queue's clock and in nanoseconds; its requests share one object.
+    """The times of a batch, in nanoseconds on the queue's clock; its requests share one object.
 
-    It began at ``begun_ns``, was assembled for ``batch_ns``, then predicted for ``predict_ns`` until
-    ``done_ns``. ``inputs`` are those of all requests together.
+    The batch began at ``begun_ns``; assembly took ``batch_ns``, and prediction ``predict_ns`` until
+    ``done_ns``. ``inputs`` is the total of all requests.
     """
 
     begun_ns: int
@@ -58,8 +58,8 @@ class QueuedRequest(Protocol):
     """A request as a queue and its worker use it.
 
     Either its ``BatchPredictor`` answers it or ``fail`` is called, once. Times are on the queue's clock; the
-    caller stops waiting at ``deadline_ns``, None for never. ``nbytes`` is the memory that it holds while it
-    waits, and ``is_active`` returns whether the caller still does; None if callers do not leave.
+    caller stops waiting at ``deadline_ns``, None for never. ``nbytes`` is the memory that the request holds
+    while it waits. ``is_active`` returns whether the caller still waits; None if callers do not leave.
     """
 
     state: RequestState
@@ -70,15 +70,15 @@ class QueuedRequest(Protocol):
     is_active: Callable[[], bool] | None
 
     def fail(self, error: BaseException) -> None:
-        """Takes the reason why there is no answer."""
+        """Receives the reason why there is no answer."""
 
 
 class Request:
-    """One request of a served model, until its caller has the answer; see ``QueuedRequest``.
+    """A request to a served model, until its caller has the answer; see ``QueuedRequest``.
 
-    ``batch`` has tensors as the model takes them. ``priority`` and ``timeout_ns`` are what its caller asks
-    for, 0 and None for the default; a ``PriorityQueue`` makes them its level, and when it is rejected or
-    delayed while it waits. ``trace`` is the request's own span, None where it is not traced.
+    ``batch`` holds tensors in the form that the model takes. ``priority`` and ``timeout_ns`` are the
+    caller's, 0 and None for the default; a ``PriorityQueue`` derives the level from them, and when a waiting
+    request is rejected or delayed. ``trace`` is the request's own span; None if it is not traced.
     """
 
     __slots__ = (
@@ -128,11 +128,11 @@ class Request:
         self._answered: threading.Lock | None = None  # held until there is an answer; cheaper than an Event
 
     def answer(self, answer: Tensors, batch: PredictedBatch) -> None:
-        """Takes the request's rows of the outputs."""
+        """Receives the request's rows of the outputs."""
         self._settle((answer, batch))
 
     def fail(self, error: BaseException) -> None:
-        """Takes the reason why there is no answer."""
+        """Receives the reason why there is no answer."""
         self._settle(error)
 
     def _settle(self, outcome: tuple[Tensors, PredictedBatch] | BaseException) -> None:
@@ -143,7 +143,7 @@ class Request:
             self._listener()
 
     def wait(self, timeout_ns: int | None) -> bool:
-        """Waits for the answer, or for that time; returns whether it is there. One thread may call it."""
+        """Waits for the answer or the timeout; returns whether there is an answer. For one thread."""
         if self._answered is None:
             answered = threading.Lock()
             answered.acquire()
@@ -153,22 +153,22 @@ class Request:
         return self._answered.acquire(timeout=-1 if timeout_ns is None else max(0, timeout_ns) / NS_PER_S)
 
     def on_answer(self, listener: Callable[[], None]) -> None:
-        """Calls a listener once there is an answer, in whatever thread; it may be called twice."""
+        """Calls a listener once there is an answer, in any thread, possibly twice."""
         self._listener = listener
         if self._outcome is not None:
             listener()
 
     @property
     def is_answered(self) -> bool:
-        """Whether there is an answer that was not read."""
+        """Whether there is an unread answer."""
         return self._outcome is not None
 
     @property
     def outcome(self) -> Inferred:
-        """The answer, to be read once: the traceback of an error has frames that have the request.
+        """The answer; can be read once, because the traceback of an error holds frames with the request.
 
         Raises:
-            InferometerError, or whatever else the model raised: There is none.
+            InferometerError, or any other error that the model raised: There is no answer.
         """
         outcome, self._outcome = self._outcome, None
         try:
@@ -194,17 +194,17 @@ class Waiting(Protocol[_Request]):
         """Adds a request, or an end mark."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> _Request | None:
-        """Takes the next one; raises Empty if there is none, or none comes in time."""
+        """Takes the next request; raises Empty if there is none, or none arrives in time."""
 
     def get_nowait(self) -> _Request | None:
-        """Takes the next one; raises Empty if there is none."""
+        """Takes the next request; raises Empty if there is none."""
 
 
 class RequestQueue(Generic[_Request]):
     """The requests that wait for one model, in the order of their arrival. Thread-safe.
 
-    They are at most ``limit``, and hold at most ``max_bytes`` of memory, unless one waits alone. ``model``
-    names the model in errors; ``clock`` is that of deadlines, in nanoseconds.
+    It holds at most ``limit`` requests with at most ``max_bytes`` of memory; a single request may be larger.
+    ``model`` names the model in errors; ``clock`` is the clock of deadlines, in nanoseconds.
     """
 
     def __init__(
@@ -225,17 +225,17 @@ class RequestQueue(Generic[_Request]):
         self._requests = requests
         self._put = requests.put
         self.get = requests.get
-        """Takes the next request, as ``queue.Queue.get``; None is an end mark of ``clear`` or ``close``."""
+        """Takes the next request, like ``queue.Queue.get``; None is an end mark of ``clear`` or ``close``."""
 
     def __len__(self) -> int:
-        """The number of requests whose batch has not begun."""
+        """Returns the number of requests whose batch has not begun."""
         return self._waiting
 
     def put(self, request: _Request) -> None:
         """Adds a request.
 
         Raises:
-            QueueFullError: The queue holds as many requests, or as much memory, as it may.
+            QueueFullError: The queue has reached its limit of requests or memory.
             SessionError: The model is closed.
         """
         with self._lock:
@@ -257,7 +257,7 @@ class RequestQueue(Generic[_Request]):
             self._put(request)
 
     def wanted(self, request: _Request) -> bool:
-        """Whether a request is to be predicted: not after its deadline, nor once its caller has left."""
+        """Returns whether to predict a request: not after its deadline, nor once its caller has left."""
         error: InferometerError
         if request.deadline_ns is not None and self._clock() >= request.deadline_ns:
             error = self.overdue()
@@ -270,7 +270,7 @@ class RequestQueue(Generic[_Request]):
         return False
 
     def begin(self, requests: list[_Request]) -> list[_Request]:
-        """Begins a batch: returns the requests that are still wanted, none of which can leave any more."""
+        """Begins a batch; returns the requests that are still wanted, which can no longer leave."""
         wanted = [request for request in requests if self.wanted(request)]
         begun, begun_bytes = [], 0
         with self._lock:
@@ -284,7 +284,7 @@ class RequestQueue(Generic[_Request]):
         return begun
 
     def begin_inline(self, request: _Request) -> bool:
-        """Begins a request that was not put, if none waits and it is wanted; returns whether it did."""
+        """Begins a request that is not queued, if no other waits and it is wanted; returns whether it did."""
         late = request.deadline_ns is not None and self._clock() >= request.deadline_ns
         if self._waiting or self.closed or late or not (request.is_active is None or request.is_active()):
             return False
@@ -302,7 +302,7 @@ class RequestQueue(Generic[_Request]):
             return True
 
     def clear(self, error: InferometerError) -> None:
-        """Fails every request that waits; a batch that is being filled begins at once."""
+        """Fails every waiting request; a batch that is being filled begins at once."""
         with suppress(Empty):
             while True:
                 request = self._requests.get_nowait()
@@ -311,15 +311,15 @@ class RequestQueue(Generic[_Request]):
         self._requests.put(None)
 
     def overdue(self) -> DeadlineError:
-        """The error of a request whose deadline has passed."""
+        """Returns the error of a request whose deadline has passed."""
         return DeadlineError(f"model {self._model}: the deadline passed before there was an answer")
 
     def expired(self) -> DeadlineError:
-        """The error of a request that has waited for its timeout."""
-        return DeadlineError(f"model {self._model}: the request waited for its timeout in the queue")
+        """Returns the error of a request whose queue timeout has expired."""
+        return DeadlineError(f"model {self._model}: the request's timeout expired in the queue")
 
     def close(self) -> None:
-        """Takes no more requests; those that wait are still predicted."""
+        """Accepts no more requests; waiting requests are still predicted."""
         with self._lock:
             if not self.closed:
                 self.closed = True

@@ -1,4 +1,4 @@
-"""One loaded model whose requests, from threads and event loops alike, wait in one queue."""
+"""A loaded model whose requests, from threads and event loops alike, wait in one queue."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def always() -> bool:
 class Waker:
     """Wakes the tasks of one event loop that wait for requests.
 
-    A signal to the loop costs a system call, and a batch answers many requests in a row: one signal wakes all
-    that are answered before the loop takes it.
+    A signal to the loop costs a system call, and a batch answers many requests in a row. One signal therefore
+    wakes all tasks whose requests are answered before the loop handles it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -42,7 +42,7 @@ class Waker:
         self._signalled = False
 
     async def wait(self, request: Request, timeout_ns: int | None) -> bool:
-        """Waits until a request is answered, or for that time; returns whether it is."""
+        """Waits for the answer to a request or the timeout; returns whether there is an answer."""
         future: asyncio.Future[bool] = self._loop.create_future()
         request.on_answer(partial(self._wake, future))
         if timeout_ns is None:
@@ -54,7 +54,7 @@ class Waker:
             timer.cancel()
 
     def _wake(self, future: asyncio.Future[bool]) -> None:
-        """Lets a task go on; called in any thread."""
+        """Resumes a task; may be called in any thread."""
         self._answered.append(future)
         if not self._signalled:
             self._signalled = True
@@ -78,12 +78,12 @@ def _shapes_of(request: Request) -> object:
 
 
 class ServedModel:
-    """One loaded model, which closes its session. Thread-safe.
+    """A loaded model, which closes its session. Thread-safe.
 
-    With ``max_batch_size`` 1 each request is predicted by itself, however many inputs it has. Otherwise
-    requests are batched, and one of more inputs than a batch may have is refused: splitting it would falsify
-    its times. Of a model with dynamic axes, only requests of equal shapes are batched. Requests fail if a
-    prediction takes longer than ``predict_timeout_ns``. ``clock`` is that of deadlines, in nanoseconds.
+    With ``max_batch_size`` 1, each request is predicted alone, however many inputs it has. Otherwise,
+    requests are batched, and one that exceeds the batch size is refused: splitting it would falsify its
+    times. With dynamic axes, only requests of equal shapes are batched. Requests fail if a prediction takes
+    longer than ``predict_timeout_ns``. ``clock`` is the clock of deadlines, in nanoseconds.
     """
 
     def __init__(
@@ -132,12 +132,12 @@ class ServedModel:
 
     @property
     def manifest(self) -> ModelManifest:
-        """The model."""
+        """The model's manifest."""
         return self.session.description.manifest
 
     @property
     def description(self) -> SystemDescription:
-        """The model and what it runs on."""
+        """The model and the system that it runs on."""
         return self.session.description
 
     @property
@@ -147,7 +147,7 @@ class ServedModel:
 
     @property
     def busy_ns(self) -> int:
-        """For how long the prediction under way has run; 0 while there is none."""
+        """How long the prediction in progress has run, in nanoseconds; 0 if there is none."""
         since_ns = self._worker.busy_since_ns
         return 0 if since_ns is None else self._clock() - since_ns
 
@@ -160,17 +160,17 @@ class ServedModel:
     ) -> Inferred:
         """Runs the model on one request, perhaps together with others, and waits for it.
 
-        ``tensors`` are by the manifest's ``input_layer``. The caller stops waiting at ``deadline_ns`` on the
-        clock; ``is_active``, whether the caller is still there, is called when the request's turn comes.
-        Returns the request's rows of the outputs, in memory that stays as it is, and the times.
+        ``tensors`` are keyed by the manifest's ``input_layer``. The caller stops waiting at ``deadline_ns``
+        on the clock; ``is_active``, whether the caller still waits, is called when the request's turn comes.
+        Returns the request's rows of the outputs, in memory that is not overwritten, and the times.
 
         Raises:
-            InputError: A name, shape, element type or number of inputs is not what the model takes.
+            InputError: A name, shape, element type or number of inputs does not match the model.
             QueueFullError: The queue is full.
             DeadlineError: The deadline passed. A request whose batch has not begun is not predicted.
-            RequestCancelledError: The caller had gone away when the request's turn came; it is not predicted.
+            RequestCancelledError: The caller left before the request's turn; the request is not predicted.
             PredictionError: The framework failed.
-            HungError: The prediction under way takes too long.
+            HungError: The prediction in progress takes too long.
             SessionError: The model was closed.
         """
         return self.infer_checked(self._checked(tensors), deadline_ns=deadline_ns, is_active=is_active)
@@ -206,11 +206,11 @@ class ServedModel:
         timeout_ns: int | None = None,
         trace: TraceScope | None = None,
     ) -> Inferred:
-        """Does the same on an event loop, where a request that waits takes no thread; see ``infer_checked``.
+        """Does the same on an event loop, where a waiting request occupies no thread; see ``infer_checked``.
 
-        A quick model that is free runs on the loop itself; see ``BatchingOptions.inline_predict_us``.
-        A request whose task is cancelled before its batch has begun is not predicted. ``priority``, 0 for the
-        default, and ``timeout_ns``, which limits the time in the queue, are for a model with queue policies.
+        An idle, quick model runs on the loop itself; see ``BatchingOptions.inline_predict_us``. A request
+        whose task is cancelled before its batch has begun is not predicted. ``priority``, 0 for the default,
+        and ``timeout_ns``, which limits the time in the queue, are for a model with queue policies.
         """
         request = self._submit(batch, deadline_ns, is_active, trace, priority, timeout_ns, inline=True)
         try:
@@ -226,14 +226,14 @@ class ServedModel:
             raise
 
     def close(self) -> None:
-        """Takes no more requests, and frees the model once those that wait are answered.
+        """Accepts no more requests, and frees the model once the waiting ones are answered.
 
-        It returns at once; see ``wait_closed``. Calling it again does nothing.
+        Returns at once; see ``wait_closed``. Calling it again does nothing.
         """
         self._queue.close()
 
     def wait_closed(self, timeout_s: float | None = None) -> bool:
-        """Waits until the model is freed; False where a prediction goes on for longer."""
+        """Waits until the model is freed; returns False if a prediction takes longer."""
         return self._closed.wait(timeout_s)
 
     def _submit(
@@ -247,7 +247,7 @@ class ServedModel:
         *,
         inline: bool = False,
     ) -> Request:
-        """Puts a request into the queue, or answers it here if it may be and the model is quick."""
+        """Queues a request, or answers it inline if ``inline`` is set and the model is quick."""
         if trace is not None:
             self._predictor.traces = True
         came_ns = self._clock()
@@ -266,7 +266,7 @@ class ServedModel:
         return request
 
     def _is_quick(self, request: Request) -> bool:
-        """Whether to predict a request takes less time than to change threads, and waits for nothing."""
+        """Returns whether predicting a request is faster than switching threads, and need not wait."""
         return (
             self._predictor.mean_thread_ns < self._inline_ns
             and request.inputs == 1
@@ -275,7 +275,7 @@ class ServedModel:
         )
 
     def _next_look_ns(self, request: Request) -> int | None:
-        """How long to wait for an answer before ``_check_waiting``; None for any time."""
+        """Returns how long to wait for an answer before ``_check_waiting``; None for any time."""
         left_ns = None if request.deadline_ns is None else request.deadline_ns - self._clock()
         if request.rejected_ns is not None and request.state is WAITING:
             queue_ns = max(_SHORTEST_LOOK_NS, request.rejected_ns - self._clock())
@@ -295,13 +295,13 @@ class ServedModel:
         self._check_not_hung()
 
     def _give_up(self, request: Request) -> None:
-        """Takes a request back that has no answer. A batch that has begun goes on, and nobody reads it."""
+        """Withdraws an unanswered request. A batch that has begun continues, and its answer is not read."""
         if self._queue.leave(request) and request.trace is not None:
             record_wait(request.trace, request.came_ns, self._clock())
         self.statistics.failed(self._clock() - request.came_ns)
 
     def _waker(self) -> Waker:
-        """The waker of the event loop that runs here."""
+        """Returns the waker of the running event loop."""
         loop = asyncio.get_running_loop()
         waker = self._wakers.get(loop)
         if waker is None:
@@ -326,7 +326,7 @@ class ServedModel:
         limit = self.options.max_batch_size
         if 1 < limit < inputs:
             raise InputError(
-                f"model {self._name}: the request has {inputs} inputs; at most {limit} are taken "
+                f"model {self._name}: the request has {inputs} inputs; at most {limit} are accepted "
                 "(--max_batch_size)"
             )
 

@@ -35,7 +35,7 @@ from inferometer.manifests.schema import ModelManifest
 
 
 class VersionChoice(str, Enum):
-    """The kinds of policy."""
+    """The kinds of version policies."""
 
     ALL = "all"
     LATEST = "latest"
@@ -58,7 +58,7 @@ class VersionPolicy:
 
     @classmethod
     def parse(cls, text: str) -> VersionPolicy:
-        """Reads ``all``, ``latest:N`` or ``specific:V,V``; raises ConfigurationError for other texts."""
+        """Parses ``all``, ``latest:N`` or ``specific:V,V``; raises ConfigurationError for other text."""
         kind, _, rest = text.strip().partition(":")
         if kind == VersionChoice.ALL and text.strip() == kind:
             return cls()
@@ -81,7 +81,7 @@ class VersionPolicy:
         return VersionChoice.ALL.value
 
     def served(self, versions: Sequence[str]) -> tuple[str, ...]:
-        """Returns those of a model's versions, the highest first, that are served; in the same order."""
+        """Returns the served ones of a model's versions, which are sorted highest first, in that order."""
         match self.choice:
             case VersionChoice.LATEST:
                 return tuple(versions[: self.latest])
@@ -99,8 +99,8 @@ class VersionPolicies:
     """The policy of each model.
 
     Attributes:
-        default: That of models without one of their own.
-        by_model: Those of models, by their names.
+        default: The policy of models without their own.
+        by_model: The policies of individual models by name.
     """
 
     default: VersionPolicy = SERVE_ALL
@@ -108,9 +108,9 @@ class VersionPolicies:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> VersionPolicies:
-        """Reads ``POLICY`` for every model and ``NAME=POLICY`` for one; see ``VersionPolicy.parse``.
+        """Parses ``POLICY`` for every model and ``NAME=POLICY`` for one; see ``VersionPolicy.parse``.
 
-        Raises ConfigurationError for other texts, and where two are for the same.
+        Raises ConfigurationError for other text, and if two policies are for the same model.
         """
         found: dict[str, VersionPolicy] = {}
         for text in texts:
@@ -127,7 +127,7 @@ class VersionPolicies:
         return cls(found.pop("", SERVE_ALL), found)
 
     def of(self, model: str) -> VersionPolicy:
-        """Returns the policy of a model; names compare without case."""
+        """Returns the policy of a model; names are case-insensitive."""
         wanted = model.strip().casefold()
         return next((p for name, p in self.by_model.items() if name.casefold() == wanted), self.default)
 
@@ -143,9 +143,9 @@ def _is_version(text: str) -> bool:
 def used_bytes(device: Device) -> int | None:
     """Returns the resident set of this process for a CPU, and the memory in use for a GPU.
 
-    That of a GPU is what NVML counts for this process, or where it does not know the process, as in a
-    container, what is in use on the whole GPU. GPUs are counted as NVML does, which is as CUDA does unless
-    ``CUDA_VISIBLE_DEVICES`` or ``CUDA_DEVICE_ORDER`` say otherwise. Without a driver it is None.
+    For a GPU, that is what NVML counts for this process or, if NVML does not know the process, as in a
+    container, the memory in use on the whole GPU. GPUs are numbered as in NVML, which is as in CUDA unless
+    ``CUDA_VISIBLE_DEVICES`` or ``CUDA_DEVICE_ORDER`` says otherwise. Returns None without a driver.
     """
     if not device.is_gpu:
         return psutil.Process().memory_info().rss
@@ -163,17 +163,17 @@ def used_bytes(device: Device) -> int | None:
 
 
 def file_bytes(manifest: ModelManifest, weights: Weights) -> int:
-    """Returns the size of a model's graph and weights, of what is on this machine outside the cache."""
+    """Returns the size of a model's graph and weights, counting local files outside the cache only."""
     files = model_files(manifest, weights=weights is Weights.PRETRAINED)
     found = (file.local() for file in files.values())
     return sum(path.stat().st_size for path in found if path is not None)
 
 
 def release_free_memory() -> None:
-    """Returns what the C library's allocator holds without use to the system, where it is glibc.
+    """Returns unused memory of the C library's allocator to the system, if the library is glibc.
 
-    Calls that come and go on many threads leave it spread over the allocator's arenas, several hundred MiB
-    after a burst of large tensors, and glibc by itself returns only the end of each.
+    Calls on many threads leave it spread over the allocator's arenas, several hundred MiB after a burst of
+    large tensors, and glibc itself returns only the end of each arena.
     """
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
@@ -186,7 +186,7 @@ _WORKED_S = 0.5
 
 
 class IdleRelease:
-    """Releases free memory when a process that worked has become idle, so that no request waits for it.
+    """Releases free memory once a busy process has become idle, so that no request waits for it.
 
     Args:
         release: Releases the memory.
@@ -207,7 +207,7 @@ class IdleRelease:
         self._released_s = self._used_s
 
     def check(self) -> None:
-        """Releases the memory if the process worked, and has been idle since the last check."""
+        """Releases the memory if the process was busy and has been idle since the last check."""
         now_s, used_s = self._clock(), self._processor_clock()
         idle = used_s - self._used_s < _IDLE_SHARE * (now_s - self._checked_s)
         if idle and used_s - self._released_s > _WORKED_S:
@@ -222,12 +222,12 @@ class ServingOptions:
 
     Attributes:
         batching: How requests are batched.
-        session: The options of models that are requested by name alone; its ``threads`` also hold for
-            sessions whose client names no number.
-        memory_limit_bytes: The most memory that models take together on a device; None for no limit.
-        predict_timeout_s: How long a prediction may take, in seconds; what waits for one that takes longer is
+        session: The options of models that are requested by name alone; its ``threads`` also apply to
+            sessions whose client does not specify a number.
+        memory_limit_bytes: The maximum memory of all models on a device; None for no limit.
+        predict_timeout_s: How long a prediction may take, in seconds; requests that wait for a longer one are
             refused. None for any time.
-        versions: Which versions of models clients of the Open Inference Protocol see.
+        versions: The versions of models that clients of the Open Inference Protocol see.
     """
 
     batching: BatchingOptions = field(default_factory=BatchingOptions)
@@ -238,7 +238,7 @@ class ServingOptions:
 
     @property
     def predict_timeout_ns(self) -> int | None:
-        """The same in nanoseconds."""
+        """``predict_timeout_s`` in nanoseconds."""
         return None if self.predict_timeout_s is None else int(self.predict_timeout_s * 1e9)
 
     @property
@@ -248,7 +248,7 @@ class ServingOptions:
 
 
 class ModelState(str, Enum):
-    """Where a model is between the disk and the device."""
+    """The loading state of a model."""
 
     UNLOADED = "unloaded"
     LOADING = "loading"
@@ -281,10 +281,10 @@ class ModelKey:
 class ServedModels:
     """Loads, lends and unloads models. Thread-safe.
 
-    A model that several ask for with the same options is loaded once, by ``open_model``, and its requests
-    share a queue. At most ``limit`` are loaded; one that was unused for ``idle_s`` seconds is unloaded,
-    unless it is to stay. ``clock`` is that of deadlines, in nanoseconds. ``borrowers`` give up models that
-    they do not use.
+    A model that several clients request with the same options is loaded once, by ``open_model``, and its
+    requests share a queue. At most ``limit`` models are loaded; one that was idle for ``idle_s`` seconds is
+    unloaded, unless it is kept. ``clock`` is the clock of deadlines, in nanoseconds. ``borrowers`` give up
+    models that they do not use.
     """
 
     def __init__(
@@ -309,17 +309,17 @@ class ServedModels:
         )
 
     def __len__(self) -> int:
-        """The number of models that are loaded, or being loaded, or not yet freed."""
+        """Returns the number of models that are loaded, being loaded, or not yet freed."""
         return len(self._loaded)
 
     @property
     def loaded(self) -> tuple[ServedModel, ...]:
-        """Every model that is loaded, whatever it was opened with."""
+        """All loaded models, whatever options they were opened with."""
         return tuple(self._loaded.models.values())
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody else can be served: each model is one borrower's own, with no place for more."""
+        """Whether no further model can be loaded: every place holds an unshared model in use."""
         return self._loaded.is_full
 
     def model_of(self, manifest: ModelManifest, options: SessionOptions) -> ServedModel | None:
@@ -334,7 +334,7 @@ class ServedModels:
         return ModelState.LOADING if self._loaded.is_loading(key) else ModelState.UNLOADED
 
     def unload_of(self, manifest: ModelManifest, options: SessionOptions) -> None:
-        """Unloads a model; one in use is freed by the last that leaves it."""
+        """Unloads a model; a model in use is freed when its last user leaves."""
         self._loaded.unload(ModelKey(manifest, options))
 
     def lease(
@@ -346,14 +346,14 @@ class ServedModels:
         keep: bool = False,
         trace: TraceScope | None = None,
     ) -> Lease:
-        """Lends a model until it is released, and loads it if it is not, with the span of that in ``trace``.
+        """Lends a model until it is released; loads it if necessary, with a span in ``trace``.
 
-        Without options it is opened with those of models that are requested by name alone. If it is not
-        ``shared``, it is the caller's own, and unloaded when it is released. With ``keep`` it stays loaded
-        although nobody uses it for long.
+        The default options are those of models that are requested by name alone. Unless ``shared``, the model
+        belongs to the caller and is unloaded on release. With ``keep``, it stays loaded even if it is idle
+        for long.
 
         Raises:
-            MemoryLimitError, SessionLimitError: There is no room for it beside the models in use.
+            MemoryLimitError, SessionLimitError: The models in use leave no room for it.
             InferometerError: It cannot be loaded; see ``agent.inference.session.open_session``.
         """
         chosen = options or self.options.session
@@ -380,17 +380,17 @@ class ServedModels:
         return self._loaded.lease(key, loading, keep=keep)
 
     def lease_loaded(self, key: ModelKey) -> Lease | None:
-        """Lends a model that several may use, if it is loaded."""
+        """Lends a shared model if it is loaded."""
         return self._loaded.lease_loaded(key)
 
     def close_idle(self) -> int:
-        """Unloads the models that nobody has used for too long, and returns their number."""
+        """Unloads the models that have been idle for too long, and returns their number."""
         return self._loaded.close_idle()
 
     def close(self) -> None:
-        """Loads no more models, and unloads every model; one in use when its last user leaves."""
+        """Stops loading models, and unloads every model; a model in use when its last user leaves."""
         self._loaded.close()
 
     def wait_for_none(self, timeout_s: float) -> bool:
-        """Waits until no model is loaded; False if some still are after that time."""
+        """Waits until no model is loaded; returns False on timeout."""
         return self._loaded.wait_for_none(timeout_s)

@@ -87,13 +87,13 @@ def without_duplicates(
 ) -> Sequence[int]:
     """Returns the places that greedy non-maximum suppression keeps, class by class.
 
-    A box goes where one of the same class before it overlaps it by more than ``iou_threshold``.
+    A box is removed if a kept one of the same class overlaps it by more than ``iou_threshold``.
 
     Args:
         boxes: float64, n × 4, the most certain first; all have an area.
         classes: int64, n.
         iou_threshold: 0…1.
-        most: Stops once so many are kept.
+        most: Stops once this many are kept.
     """
     kept: list[int] = []
     left = np.arange(len(boxes))
@@ -133,8 +133,8 @@ class ObjectFinder:
     """Finds the objects in the outputs of a batch. Thread-safe.
 
     An entry is left out if its score is 0 or less or below ``score_threshold``, its class comes before
-    ``class_offset`` or is ``background_index``, or its box has no area inside the image. The
-    ``max_detections`` most certain ones of an image are kept, of all classes, as COCO counts them.
+    ``class_offset`` or is ``background_index``, or its box has no area inside the image. Of
+    each image, the ``max_detections`` most certain ones across all classes are kept, as in COCO.
 
     Args:
         parameters: The parameters of the manifest.
@@ -161,7 +161,7 @@ class ObjectFinder:
             )
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> list[FoundObjects | None]:
-        """Returns the objects of each input; None where a number is not finite.
+        """Returns the objects of each input; None if a number is not finite.
 
         Raises:
             PredictionError: The outputs do not match the manifest.
@@ -302,7 +302,7 @@ class _Layers:
         return array.reshape(self._size, boxes)
 
     def counts(self, layer: int | str | None, boxes: int) -> list[int]:
-        """Returns how many boxes of each input count."""
+        """Returns the number of valid boxes of each input."""
         if layer is None:
             return [boxes] * self._size
         name, array = self.named(layer)
@@ -321,7 +321,7 @@ class _Layers:
 
 
 class _ObjectPostprocessor(TaskPostprocessor):
-    """Finds objects; ``max_detections`` and not the feature limit, of ranked classes, bounds their number."""
+    """Finds objects; ``max_detections`` bounds their number, not the feature limit of ranked classes."""
 
     wants_inputs = True
     takes_unbatched = True
@@ -360,7 +360,7 @@ class InstancePostprocessor(_ObjectPostprocessor):
 
     A mask is resized with bilinear interpolation between the centres of its pixels, from the box or from the
     input to the image, and a pixel of the image belongs to the object from ``mask_threshold`` on. Outside of
-    the box, or of what was cropped, none does; the mask of a box falls to 0 there, as in Mask R-CNN. Without
+    the box, or of the crop, none does; the mask of a box falls to 0 there, as in Mask R-CNN. Without
     a geometry, a mask stays in its own pixels.
 
     Raises:
@@ -453,11 +453,11 @@ def _interpolation(
     """Returns the pixels whose centres lie in a span, and their weights on the cells that it is divided into.
 
     Args:
-        span: Its begin and end, in pixels of the image.
+        span: Its start and end, in pixels of the image.
         cells: The number of cells.
         limit: The number of pixels of the image.
         falls: Whether the values fall to 0 beyond the centres of the outer cells, as those of Mask R-CNN,
-            which surrounds the mask with zeros; else they stay.
+            which surrounds the mask with zeros; else they stay constant.
 
     Returns:
         The pixels, and float64, pixels × cells.

@@ -27,16 +27,16 @@ _BLOCK_ELEMENTS = 2**22
 
 
 class SemanticSegmentation(TaskPostprocessor):
-    """Makes class maps of scores for each class, or of a map of class numbers. Thread-safe.
+    """Creates class maps from scores for each class, or from a map of class numbers. Thread-safe.
 
     Scores are N × C × height × width, or N × height × width × C with ``layout: HWC``; the highest wins, and
-    of equal ones the first. A map of class numbers is N × height × width, also with one channel. With
+    of equal ones the first. A map of class numbers is N × height × width, optionally with one channel. With
     ``masks_threshold``, one channel of scores means class 1 where it is above, else class 0.
 
-    A map is brought to the size of the image. With ``masks_interpolation: nearest``, the class at the centre
-    of each pixel is taken: what is scored is what the model says, and no class appears that it did not
+    A map is resized to the size of the image. With ``masks_interpolation: nearest``, the class at the centre
+    of each pixel is taken: the scored classes are the model's own, and no class appears that it did not
     choose.
-    ``bilinear`` interpolates the scores before the highest is chosen, as many papers do; both take pixels as
+    ``bilinear`` interpolates the scores before the highest is chosen, as many papers do; both treat pixels as
     areas (``align_corners=False``). Pixels that preprocessing cropped away are ``UNSEEN``. Without a
     geometry, the map has the size of the output.
 
@@ -80,7 +80,7 @@ class SemanticSegmentation(TaskPostprocessor):
         return self._maps(found), good
 
     def _maps(self, found: list[NDArray[np.int32]]) -> ClassMaps:
-        """Returns the maps in columns, with the classes as places among the labels."""
+        """Returns the maps in columns, with the classes as positions in the list of labels."""
         sizes = np.array([each.shape for each in found], np.int64).reshape(len(found), 2)
         pixels = np.concatenate([each.ravel() for each in found]) if found else np.empty(0, np.int32)
         if self._offset:
@@ -89,7 +89,7 @@ class SemanticSegmentation(TaskPostprocessor):
         return ClassMaps(sizes, pixels)
 
     def _scores(self, name: str, tensor: NDArray[Any]) -> NDArray[Any] | None:
-        """Scores as N × C × height × width; None where the output is a map."""
+        """Returns the scores as N × C × height × width; None if the output is a map."""
         if tensor.ndim != 4:
             if tensor.ndim == 3 and self._threshold is not None:
                 return self._against_threshold(tensor)
@@ -111,7 +111,7 @@ class SemanticSegmentation(TaskPostprocessor):
         return np.stack([threshold, scores], axis=1)
 
     def _numbers(self, name: str, tensor: NDArray[Any]) -> NDArray[Any]:
-        """Class numbers as N × height × width."""
+        """Returns class numbers as N × height × width."""
         if tensor.ndim == 4 and tensor.shape[self._channels] == 1:
             return tensor.squeeze(self._channels)
         if tensor.ndim == 3:
@@ -182,7 +182,7 @@ def _interpolated(scores: NDArray[Any], geometry: ImageGeometry) -> NDArray[np.i
 
 
 def _neighbours(axis: _Axis, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Returns the pixels before and after each place, and how far it is from the first to the second."""
+    """Returns the pixels before and after each place, and how far it lies from the first to the second."""
     places = np.clip(axis.places, 0, size - 1)
     before = np.floor(places).astype(np.int64)
     return before, np.minimum(before + 1, size - 1), (places - before).astype(np.float32)
@@ -198,13 +198,13 @@ _CHANNELS = (1, 3)
 
 
 class ImageEnhancement(TaskPostprocessor):
-    """Makes images, 0…1, of an output with one or three channels. Thread-safe.
+    """Creates images, 0…1, from an output with one or three channels. Thread-safe.
 
     The output is N × channels × height × width, or N × height × width × channels with ``layout: HWC``, in the
-    order of ``color_mode``; its height and width may be any. A pixel is ``value × scale + mean``, the inverse
+    order of ``color_mode``; height and width are arbitrary. A pixel is ``value × scale + mean``, the inverse
     of an input's ``(pixel - mean) / scale``. ``image_range`` says which of these are black and white, by
-    default 0 and 1 for floats, and 0 and the largest number for whole numbers up to 16 bits. What is beyond
-    is clipped.
+    default 0 and 1 for floats, and 0 and the largest number for whole numbers up to 16 bits. Values
+    beyond are clipped.
 
     Raises:
         ManifestError: ``mean`` or ``scale`` do not have one number, or one for each channel.

@@ -1,8 +1,8 @@
-"""Predictions in columns, and the interface of postprocessing, which makes them of a model's outputs.
+"""Predictions in columns, and the interface of postprocessing, which creates them from a model's outputs.
 
 Also owns the run-length encoding of masks, and ``find_layer``, which finds the output that a manifest
-names. A task has one class in this room, for the agent, and one in ``evaluators.tasks``, which scores its
-predictions against a dataset: an agent knows of no datasets.
+names. A task has one class in this package, for the agent, and one in ``evaluators.tasks``, which scores its
+predictions against a dataset: an agent does not know datasets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from inferometer.manifests.schema import ModelOutput
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 NO_CLASS = -1
-"""A pixel that a model takes for none of its labels, such as a background that is no label."""
+"""A pixel that a model assigns to none of its labels, such as a background without a label."""
 UNSEEN = -2
 """A pixel that the model did not see, because preprocessing cropped it away."""
 
@@ -46,7 +46,7 @@ class Predictions(ABC):
 
     @abstractmethod
     def row(self, place: int) -> Self:
-        """Returns the predictions of one input alone."""
+        """Returns the predictions of a single input."""
 
     def columns(self) -> Columns:
         """Returns the columns by name."""
@@ -220,14 +220,14 @@ class ClassMaps(Predictions):
     def check(self) -> None:
         """Raises ValueError if the columns do not fit together."""
         if self.sizes.ndim != 2 or self.sizes.shape[1] != 2 or (self.sizes < 0).any():
-            raise ValueError("the sizes of the maps are no heights and widths")
+            raise ValueError("the sizes of the maps are not heights and widths")
         if int(self.sizes.prod(axis=1).sum()) != len(self.pixels):
             raise ValueError(f"{len(self.pixels)} pixels do not fit the sizes of the maps")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Images(Predictions):
-    """An image for each image.
+    """An output image for each input image.
 
     Attributes:
         pixels: float32, inputs × height × width × channels (red, green, blue, or grey), 0…1; float64 in
@@ -247,8 +247,8 @@ class Values(Predictions):
     """Numbers for each input: those of a regression, or an embedding.
 
     Attributes:
-        values: float32, inputs × k; float64 where the model, or another tool, has numbers that float32
-            does not hold.
+        values: float32, inputs × k; float64 if the model, or another tool, has numbers that float32
+            cannot hold.
     """
 
     kind: ClassVar[str] = "values"
@@ -285,7 +285,7 @@ class Texts(Predictions):
         return Texts(self.counts[place : place + 1], self.characters[end - int(self.counts[place]) : end])
 
     def text(self, place: int) -> str:
-        """Returns the text of one input as such."""
+        """Returns the text of one input as a string."""
         return self.row(place).characters.tobytes().decode("utf-8", "replace")
 
     def check(self) -> None:
@@ -296,7 +296,7 @@ class Texts(Predictions):
 
 def _total(counts: NDArray[np.int64]) -> int:
     if counts.ndim != 1 or (counts < 0).any():
-        raise ValueError("the counts are no numbers of entries")
+        raise ValueError("the counts are not numbers of entries")
     return int(counts.sum())
 
 
@@ -324,8 +324,8 @@ def encoded(mask: NDArray[np.bool_]) -> bytes:
 def compressed(counts: Sequence[int] | NDArray[np.int64]) -> bytes:
     """Returns run lengths, the first of pixels outside the mask, as COCO's text.
 
-    Source: ``rleToString`` in ``maskApi.c`` of the COCO API. From the third length on the difference to the
-    length before the last one is kept, in groups of five bits, the lowest first.
+    Source: ``rleToString`` in ``maskApi.c`` of the COCO API. From the third length on, the difference to the
+    length two before it is stored, in groups of five bits, the lowest first.
     """
     lengths = np.asarray(counts, np.int64)
     values = lengths.copy()
@@ -364,7 +364,7 @@ def _lengths(content: bytes, pixels: int) -> list[int]:
     for character in content:
         bits = character - _FIRST
         if not 0 <= bits < 2 * _MORE:
-            raise ValueError("run lengths have a character that none has")
+            raise ValueError("run lengths have an invalid character")
         value |= (bits & 0x1F) << shift
         shift += _BITS
         if bits & _MORE:
@@ -398,9 +398,9 @@ class PredictedInputs:
 
     Attributes:
         size: The number of inputs.
-        geometries: How each image became an input; None for an input that is no image, and empty where none
+        geometries: How each image became an input; None for an input that is not an image; empty if none
             is. Without a geometry, coordinates are those of the model's input.
-        texts: The text of each input with the offsets of its tokens, where there is one.
+        texts: The text of each input with the offsets of its tokens, if there is one.
     """
 
     size: int
@@ -418,13 +418,13 @@ class PredictedInputs:
 
 
 class TaskPostprocessor(Protocol):
-    """Makes predictions of a model's outputs. Thread-safe. Inherit from it.
+    """Creates predictions from a model's outputs. Thread-safe. Implementations inherit from it.
 
     Attributes:
         wants_inputs: Whether it uses the geometries and texts of the inputs, which are kept only then.
         takes_unbatched: Whether the outputs for a batch of one input may lack the batch axis. Such outputs
-            are not checked before.
-        invalid_row: Why an input of an invalid row failed.
+            are not checked beforehand.
+        invalid_row: The reason why an input with an invalid row failed.
     """
 
     wants_inputs: ClassVar[bool] = False
@@ -438,7 +438,7 @@ class TaskPostprocessor(Protocol):
         that is not a finite number.
 
         Args:
-            tensors: The outputs, each with the batch as its first axis, which is checked before; but see
+            tensors: The outputs, each with the batch as its first axis, which is checked beforehand, but see
                 ``takes_unbatched``.
             inputs: Information on the inputs.
 
@@ -465,8 +465,8 @@ def find_layer(tensors: Tensors, layer: int | str, *, exactly: bool = False) -> 
     """Returns the name of an output and its numbers.
 
     Any name means the only output, and the first of a model whose outputs have no names: PyTorch's programs
-    have none, and MLModelScope's manifests give them one all the same. A task of several outputs finds them
-    ``exactly``, since such a name does not tell them apart.
+    have none, and MLModelScope's manifests name them anyway. A task with several outputs finds them
+    ``exactly``, since such a name does not distinguish them.
 
     Args:
         tensors: The outputs; those without a name are called ``output0``, ``output1``, …

@@ -1,6 +1,6 @@
 """The registry of implementations for tasks: the program's own table, and the entry points of plug-ins.
 
-That of postprocessing is here; ``evaluators.tasks.metric`` has that of metrics.
+The registry of postprocessing is here, that of metrics in ``evaluators.tasks.metric``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TaskRegistry(Generic[Part]):
         self._builtin = builtin
 
     def names(self) -> tuple[str, ...]:
-        """Returns the tasks, the program's own first; a lookup that imports none."""
+        """Returns the tasks, the program's own first, without importing any."""
         announced = (point.name for point in metadata.entry_points(group=self._group))
         return tuple(dict.fromkeys((*self._builtin, *announced)))
 
@@ -69,7 +69,7 @@ class TaskRegistry(Generic[Part]):
         if not callable(found):
             raise ConfigurationError(
                 f'the {self._what} of {self._key} "{task}", {point.value}, is {type(found).__name__}, '
-                "and no class or function"
+                "not a class or function"
             )
         return cast("Part", found)
 
@@ -106,4 +106,4 @@ PREDICTIONS: TaskRegistry[type[Predictions]] = TaskRegistry(
         "texts": f"{_PREDICTIONS}Texts",
     },
 )
-"""The class of each kind of predictions, by which they are read from a wire or a store."""
+"""The class of each kind of predictions, for reading them from the wire or a store."""

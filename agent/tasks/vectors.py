@@ -145,7 +145,7 @@ class Raw(TaskPostprocessor):
         pass
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[RawOutputs, NDArray[np.bool_]]:
-        """Returns the tensors, and a mask that takes every input."""
+        """Returns the tensors, and a mask that includes every input."""
         return RawOutputs(tensors), np.ones(inputs.size, np.bool_)
 
 
@@ -155,7 +155,7 @@ class AnswerSpans(TaskPostprocessor):
     The answer is the span of tokens with the highest sum of the score of its first token as a start and of
     its last token as an end, among those inside the text, with start ≤ end and at most
     ``max_answer_length`` tokens; of equal ones the first, and of these the shortest. With a
-    ``no_answer_threshold`` the answer is empty where the sum of both scores of the first token of the input,
+    ``no_answer_threshold`` the answer is empty if the sum of both scores of the first token of the input,
     ``[CLS]``, exceeds that of the span by more than the threshold, as in BERT for SQuAD 2.0 (Devlin et al.,
     arXiv 1810.04805, section 4.3). Thread-safe.
     """
@@ -213,7 +213,7 @@ def best_span(start: NDArray[np.float64], end: NDArray[np.float64], longest: int
     Args:
         start: float64, tokens; at least one.
         end: float64, tokens.
-        longest: The most tokens of a span.
+        longest: The maximum number of tokens in a span.
     """
     best, lasts = start + end, np.arange(len(start))
     for more in range(1, min(longest, len(start))):

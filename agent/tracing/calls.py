@@ -27,9 +27,9 @@ _CODES = (
     "DATA_LOSS",
     "UNAUTHENTICATED",
 )
-"""The names of gRPC's status codes, each at its number."""
+"""The names of gRPC's status codes, indexed by number."""
 _SERVER_FAULTS = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
-"""The codes with which a server's span has failed; of the others the client is the cause."""
+"""The codes for which a server's span has failed; the client causes the others."""
 
 _HTTP_OK, _HTTP_CLIENT_ERRORS, _HTTP_SERVER_ERRORS = 200, 400, 500
 
@@ -78,7 +78,7 @@ def _at(side: str, host: str, port: int) -> dict[str, AttributeValue]:
 def ended(call: SpanKind, code: str, http_status: int | None = None) -> SpanKind:
     """Returns the span of a call that has ended with a status code.
 
-    That of a request over HTTP has its ``http_status`` in its place, if there was a response.
+    A request over HTTP has its ``http_status`` instead, if there was a response.
     """
     attributes = dict(call.attributes)
     if "http.request.method" in attributes:

@@ -1,10 +1,10 @@
 """Collectors that speak OTLP, over gRPC and over HTTP, and Zipkin's JSON, version 2, over HTTP.
 
-``CollectorSession`` is one attempt over HTTP, whose failure says why. OpenTelemetry's exporters encode
+``CollectorSession`` is one attempt over HTTP, whose error names the cause. OpenTelemetry's exporters encode
 the spans of OTLP, and read headers, certificates and compression from their ``OTEL_EXPORTER_OTLP_…``
 variables. They hide the reason of a failed attempt, log it, and retry after seconds. Each therefore has a
 transport that raises ``DeliveryError``, which they propagate. Spans of Zipkin are translated as
-OpenTelemetry's specification of the Zipkin exporter says. Zipkin has no resource, no lists and no links:
+OpenTelemetry's Zipkin exporter specification requires. Zipkin has no resource, no lists and no links:
 the resource becomes tags of each span, lists become JSON, and links are left out.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class CollectorSession(requests.Session):
-    """Raises DeliveryError for every answer that is not a collector's."""
+    """A session that raises DeliveryError for every response that is not a collector's."""
 
     def __init__(self, address: TraceAddress) -> None:
         super().__init__()
@@ -61,17 +61,17 @@ class CollectorSession(requests.Session):
         if not 200 <= answer.status_code < 300:
             raise DeliveryError(status, again=answer.status_code in AGAIN_STATUSES)
         if kind_of(answer) == "text/html":
-            raise DeliveryError(f"{status} with a web page: what listens there is no collector")
+            raise DeliveryError(f"{status} with a web page: the server there is not a collector")
         return answer
 
 
 def status_of(answer: Response) -> str:
-    """Returns the status of an answer, in words."""
+    """Returns the status of a response, in words."""
     return f"HTTP {answer.status_code} {answer.reason}"
 
 
 def kind_of(answer: Response) -> str:
-    """Returns the media type of an answer."""
+    """Returns the media type of a response."""
     return answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
 
@@ -130,7 +130,7 @@ class OtlpHttpCollector(Collector):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         class Session(CollectorSession):
-            """Also raises DeliveryError for an answer by which OTLP rejects spans."""
+            """Also raises DeliveryError for a response in which OTLP rejects spans."""
 
             def post(self, url: str | bytes, data: Any = None, json: Any = None, **given: Any) -> Response:
                 answer = super().post(url, data, json, **given)
@@ -179,7 +179,7 @@ def _check_taken(answer: ExportTraceServiceResponse) -> None:
 _NS_PER_US = 1000
 _KINDS = {SpanKind.CLIENT: "CLIENT", SpanKind.SERVER: "SERVER"}
 _PEERS = {SpanKind.CLIENT: "server", SpanKind.SERVER: "client"}
-"""Whose address the attributes of a call name, from either side."""
+"""The side whose address the attributes of a call name, for either kind of span."""
 
 
 class ZipkinCollector(Collector):
@@ -226,7 +226,7 @@ def _zipkin_span(span: ReadableSpan) -> dict[str, Any]:
 
 
 def _remote_endpoint(attributes: Mapping[str, Any], side: str) -> dict[str, Any]:
-    """Returns the other side of a call; only an IP address has a place there."""
+    """Returns the other side of a call; Zipkin only accepts an IP address."""
     try:
         address = ipaddress.ip_address(str(attributes.get(f"{side}.address", "")))
     except ValueError:
@@ -242,7 +242,7 @@ def _microseconds(time_ns: int) -> int:
 
 
 def _text(value: object) -> str:
-    """Returns a value as a tag, which is a text: numbers and truth values as in JSON, and so lists."""
+    """Returns a value as a tag, which is text: numbers, booleans and lists become JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

@@ -147,7 +147,7 @@ class TraceAddress:
 
 @dataclass(frozen=True, slots=True)
 class TraceLink:
-    """The web pages of traces, where they are not those that the address of the collector implies.
+    """The web pages of traces, if they are not those that the address of the collector implies.
 
     ``template`` is a URL with ``{trace_id}`` in it.
     """
@@ -158,7 +158,7 @@ class TraceLink:
     def parse(cls, text: str) -> TraceLink:
         """Parses ``--trace_url``; raises ConfigurationError if it is not valid.
 
-        A URL without ``{trace_id}`` is where a Jaeger is.
+        A URL without ``{trace_id}`` is the address of a Jaeger.
         """
         given = text.strip()
         try:
@@ -172,7 +172,7 @@ class TraceLink:
                 f"{TRACE_ID_MARK} in it"
             )
         if "@" in parts.netloc:  # the link is displayed and stored
-            raise ConfigurationError("trace url: it must hold no user and no password")
+            raise ConfigurationError("trace url: it must not contain a user or a password")
         return cls(given if TRACE_ID_MARK in given else f"{given.rstrip('/')}/trace/{TRACE_ID_MARK}")
 
     def of(self, trace_id: str) -> str:
@@ -186,15 +186,15 @@ def _host(text: str, parts: SplitResult) -> str:
     if "@" in parts.netloc:
         # without the address, which contains a password
         raise ConfigurationError(
-            "tracer address: it must hold no user and no password; OTEL_EXPORTER_OTLP_HEADERS may"
+            "tracer address: it must not contain a user or a password; OTEL_EXPORTER_OTLP_HEADERS may"
         )
     if parts.netloc.startswith("["):
         try:
             ipaddress.IPv6Address(host)
         except ValueError:
-            raise _refused(text, f'"{host[:_SHOWN]}" is no IPv6 address') from None
+            raise _refused(text, f'"{host[:_SHOWN]}" is not an IPv6 address') from None
     elif parts.netloc.count(":") > 1:
-        raise _refused(text, "an IPv6 address stands in brackets, such as [::1]:4317")
+        raise _refused(text, "an IPv6 address must be in brackets, such as [::1]:4317")
     elif not _HOST_NAME.fullmatch(host):
         raise _refused(text)
     return host
@@ -236,7 +236,7 @@ class DeliveryError(Exception):
 class Collector(ABC):
     """One connection to a collector, which opens with the first delivery.
 
-    ``deliver`` is called from one thread; ``close`` from any, also during a delivery.
+    ``deliver`` is called from one thread; ``close`` from any, even during a delivery.
     """
 
     span_resource: Resource
@@ -268,7 +268,7 @@ def innermost(error: BaseException) -> str:
 
 
 BATCH_SPANS = 512
-"""Spans in one delivery; no more exist as objects at any time."""
+"""The spans in one delivery; no more than these exist as objects at any time."""
 GRACE_S = 1.0
 """The longest time without progress before ``close`` gives up."""
 _FIRST_PAUSE_S = 0.05
@@ -280,7 +280,7 @@ class ExportReport:
     """The outcome of an export.
 
     ``delivered`` are the spans that the collector has acknowledged, over UDP those that were sent;
-    ``undelivered`` all others, also those whose acknowledgement did not arrive in time. ``reason`` is the
+    ``undelivered`` all others, even those whose acknowledgement did not arrive in time. ``reason`` is the
     most frequent one.
     """
 
@@ -296,7 +296,7 @@ class ExportReport:
             total = self.delivered + self.undelivered
             return f"{self.undelivered:,} of {total:,} spans were not delivered to {kind}: {self.reason}"
         if self.address.protocol is TraceProtocol.JAEGER_UDP:
-            return f"{self.delivered:,} spans sent to {kind}; UDP does not tell whether they arrived"
+            return f"{self.delivered:,} spans sent to {kind}; UDP does not say whether they arrived"
         return f"{self.delivered:,} spans delivered to {kind}"
 
 

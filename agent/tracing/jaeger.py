@@ -31,7 +31,7 @@ from inferometer.agent.tracing.exporting import (
 )
 
 MOST_PACKET_BYTES = 65_000
-"""The most that a Jaeger agent reads from one packet; also nearly the limit of UDP."""
+"""The maximum size of a packet that a Jaeger agent reads; also nearly the limit of UDP."""
 _FIRST_PACKET_SPANS = 64
 _FILL = 0.9  # of a packet, going by the size of the spans before
 
@@ -185,6 +185,6 @@ def _process(resource: Resource) -> Process:
 
 
 def _tag_value(value: Any) -> str | bool | int | float:
-    """Returns a value that a tag can hold: it can hold no list."""
+    """Returns a value that a tag can hold; lists become JSON."""
     tag: str | bool | int | float = value
     return json.dumps(value, ensure_ascii=False) if isinstance(value, tuple | list) else tag

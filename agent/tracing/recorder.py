@@ -56,7 +56,7 @@ AttributeValue: TypeAlias = (
 )
 """The values that OpenTelemetry allows for an attribute."""
 Attributes: TypeAlias = tuple[tuple[str, AttributeValue], ...]
-"""Attributes by their names; a tuple, so that what has them can be compared and hashed."""
+"""Attributes by name; a tuple, so that their owners can be compared and hashed."""
 NO_PARENT = 0
 """The parent's id of a root span."""
 NO_BATCH = -1
@@ -64,7 +64,7 @@ NO_BATCH = -1
 
 
 class SpanRole(Enum):
-    """The side of a call that a span is, which OpenTelemetry calls the kind of a span."""
+    """The side of a call that a span represents; OpenTelemetry calls it the kind of a span."""
 
     INTERNAL = "internal"
     """No call."""
@@ -83,7 +83,7 @@ class SpanKind:
         level: The lowest trace level that records it.
         attributes: By their names in OpenTelemetry's semantic conventions if there is one, else
             ``inferometer.…``; sorted, so that equal kinds compare equal.
-        role: The side of a call that its spans are.
+        role: The side of a call that its spans represent.
     """
 
     name: str
@@ -124,7 +124,7 @@ class SpanChunk:
         batch: int64; the number of the batch within its run, from 0; ``NO_BATCH`` for others.
         thread: int64; the thread, or the stream of a device.
         resource: The process that recorded the spans; empty for this one. See ``process_resource``.
-        links: The spans that a span refers to beside its parent, possibly of other traces, by its id. The
+        links: The spans that a span refers to besides its parent, possibly of other traces, by its id. The
             store and the agent's protocol keep none: they are only exported.
     """
 
@@ -197,9 +197,9 @@ def span_id_text(span_id: int) -> str:
 
 
 CHUNK_SPANS = 16_384
-"""Spans in one chunk, at the most."""
+"""The maximum number of spans in one chunk."""
 MAX_SPANS = 20_000_000
-"""The most spans of one recorder, about 60 bytes each; further ones are dropped and counted."""
+"""The maximum number of spans of one recorder, about 60 bytes each; others are dropped and counted."""
 _KIND_CHARACTERS_PER_CHUNK = 2_000_000  # a chunk becomes a document, and MongoDB's hold 16 MB
 
 
@@ -412,7 +412,7 @@ class Profiler(ABC):
     - ``layer_index``: int, the position in the order of execution, from 0;
     - ``layer_type``: the operator, such as ``Convolution`` or ``aten::conv2d``;
     - ``input_shapes``, ``output_shapes``: texts such as ``8x3x224x224``, if known;
-    - ``arguments``: texts that tell the parameters as the framework has them, such as strides, if known;
+    - ``arguments``: texts with the parameters in the framework's form, such as strides, if known;
     - ``allocated_bytes``, ``peak_bytes``: ints, if known;
 
     each with the prefix ``inferometer.``, as in ``SpanKind.of``. Spans of ML_LIBRARY_TRACE are operators
@@ -477,7 +477,7 @@ class Profiler(ABC):
 
 @dataclass(frozen=True, slots=True)
 class LayerWriter:
-    """Adds spans below a prediction, clipped to it where the clocks differ."""
+    """Adds spans below a prediction, clipped to it if the clocks differ."""
 
     recorder: SpanRecorder
     window: PredictWindow

@@ -13,7 +13,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 LOOPBACK = "127.0.0.1"
 SLURM_PORTS = range(20_000, 30_000)
-"""The ports of Slurm's ranks; Linux gives none of them to programs that ask for any free port."""
+"""The ports of Slurm's ranks; Linux assigns none of them to programs that request any free port."""
 _STEP_STRIDE = 1009
 _MOST_NUMBER = 2**32
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -22,10 +22,10 @@ _DMLC = ("DMLC_ROLE", "DMLC_NUM_WORKER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"
 
 
 def rank_of_environment(environ: Mapping[str, str]) -> Rank | None:
-    """Returns the rank that a launcher gave this process; None where none did, or for a single process.
+    """Returns the rank that a launcher gave this process; None if none did, or for a single process.
 
     torchrun's variables count first, as torchrun also runs in a step of Slurm; then those of MXNet's
-    trackers; then Slurm's. The batch script of a job is no rank, only what ``srun`` starts.
+    trackers; then Slurm's. Only processes that ``srun`` starts are ranks, not the batch script of a job.
 
     Raises:
         ConfigurationError: Variables are missing, not valid, or contradict each other.
@@ -45,13 +45,13 @@ def rank_of_environment(environ: Mapping[str, str]) -> Rank | None:
 
 
 def require_host(address: str) -> None:
-    """Looks up the host of the address at which ranks meet; who cannot find it would wait for the others.
+    """Looks up the host at which ranks meet; a rank that cannot find it would wait for the others.
 
     Args:
         address: A host and a port, such as ``node1:29500``.
 
     Raises:
-        ConfigurationError: This host knows no address of it.
+        ConfigurationError: This host finds no address for it.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -64,7 +64,7 @@ def require_host(address: str) -> None:
 
 
 def rank_threads(rank: Rank, environ: Mapping[str, str]) -> int:
-    """Returns how many threads an operator of a rank uses if no option says it.
+    """Returns how many threads an operator of a rank uses if no option specifies it.
 
     These are the CPUs that ``srun --cpus-per-task`` gives it, but no more than it may use; else the number
     in ``OMP_NUM_THREADS``; else an equal share of the cores that the ranks of this host may use.
@@ -78,7 +78,7 @@ def rank_threads(rank: Rank, environ: Mapping[str, str]) -> int:
 
 
 def rank_gpu(rank: Rank, environ: Mapping[str, str]) -> int:
-    """Returns the index of a rank's GPU: its number on the host, or 0 where it sees only one GPU."""
+    """Returns the index of a rank's GPU: its number on the host, or 0 if it sees only one GPU."""
     visible = environ.get("CUDA_VISIBLE_DEVICES", "")
     return 0 if visible and "," not in visible else rank.local
 
@@ -92,7 +92,7 @@ def expand_hosts(text: str) -> Iterator[str]:
     items = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
     if not items or ",".join(items) != text:
         raise ConfigurationError(
-            f"cannot read the list of hosts {text!r}; it is like node[001-004,007],login"
+            f"cannot read the list of hosts {text!r}; it must be like node[001-004,007],login"
         )
     for item in items:
         parts = re.split(r"\[([^\[\]]*)\]", item)
@@ -104,7 +104,7 @@ def expand_hosts(text: str) -> Iterator[str]:
 
 
 def _numbers(ranges: str, text: str) -> Iterator[str]:
-    """Yields the numbers of ``001-004,007``, as wide as they are written."""
+    """Yields the numbers of ``001-004,007``, with their leading zeros."""
     for span in ranges.split(","):
         found = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", span)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
@@ -171,7 +171,7 @@ def _tasks_here(variables: _Variables) -> int:
     for item in text.split(","):
         found = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", item)
         if found is None:
-            raise ConfigurationError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}; it is like 2(x3),1")
+            raise ConfigurationError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}; it must be like 2(x3),1")
         node -= int(found[2] or 1)
         if node < 0:
             return int(found[1])

@@ -1,7 +1,7 @@
 """The trainer: the interface that every framework implements to train one model on this process's devices.
 
 ``open_trainer`` opens that of a model, as ``agent.inference.session`` opens its predictor. ``Companion``
-is a process that ranks require beside them, such as the servers of MXNet's kvstore.
+is a process that ranks require alongside them, such as the servers of MXNet's kvstore.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class Rank:
     Attributes:
         number: From 0 to ``count`` - 1.
         count: The processes on all hosts.
-        local: The number on this host, which chooses the GPU.
+        local: The number on this host, which selects the GPU.
         address: The host and port where they meet; empty for a single process.
         local_count: The processes on this host, which share its cores.
-        launcher: The number of the process that has started those on this host; None for a single one.
+        launcher: The id of the process that has started those on this host; None for a single one.
         timeout_s: The longest wait for the others, when they meet and in each step.
         servers: The servers of MXNet's kvstore that add up gradients; each holds a part of the parameters.
     """
@@ -111,12 +111,12 @@ class TrainerOptions:
     Attributes:
         predictor: The threads, the weights, the precision and cuDNN's setting; its device is not used. The
             parameters that are updated stay in float32; float16 scales the loss.
-        devices: The devices of this process, which share each batch; several are for MXNet.
+        devices: The devices of this process, which share each batch; only MXNet supports several.
         optimizer: The optimizer.
         communication: How gradients are added up: ``gloo`` or ``nccl`` in PyTorch, the type of the kvstore in
             MXNet; empty for a single device, which needs none.
         rank: The place of this process among several.
-        api: Which of the framework's APIs trains, where it has several: MXNet's ``gluon`` or ``module``.
+        api: The framework's API that trains, if it has several: MXNet's ``gluon`` or ``module``.
     """
 
     predictor: PredictorOptions = PredictorOptions()  # noqa: RUF009 - frozen
@@ -133,7 +133,7 @@ class TrainingBatch:
 
     Attributes:
         inputs: ``(samples, *dimensions)``, of the model's element type.
-        targets: int64. Of ``Loss.CROSS_ENTROPY`` (samples,): the index of the class. Of ``Loss.CTC``
+        targets: int64. For ``Loss.CROSS_ENTROPY`` (samples,): the index of the class. For ``Loss.CTC``
             (samples, length): the labels, from 1; 0 is the blank.
     """
 
@@ -146,7 +146,7 @@ class TrainingBatch:
 
 
 class PlacedBatch(Protocol):
-    """A batch on the trainer's devices; only its trainer knows more of it."""
+    """A batch on the trainer's devices; only its trainer knows its content."""
 
     def __len__(self) -> int:
         """Returns the number of samples."""
@@ -175,7 +175,7 @@ class StepResult:
 
     Attributes:
         loss: The mean loss of this process's samples before the update, without any scale.
-        parts: The times of the parts, if they were asked for.
+        parts: The times of the parts, if requested.
     """
 
     loss: float
@@ -216,7 +216,7 @@ class Trainer(Closeable):
     def check(cls, manifest: ModelManifest, options: TrainerOptions) -> None:
         """Rejects what the framework does not support, before a file of the model or the data is read.
 
-        ``load`` refuses the same; by default, only ``load`` does. Implementations check the devices here.
+        ``load`` rejects the same; by default, only ``load`` does. Implementations check the devices here.
 
         Raises:
             ConfigurationError: An option is not supported here; the message names an alternative.
@@ -293,7 +293,7 @@ class Trainer(Closeable):
 
         Raises:
             TrainingError: The element type or the shape of the inputs or of the targets does not match, a
-                target is no class of the model, or CTC has fewer time steps than the labels need.
+                target is not a class of the model, or CTC has fewer time steps than the labels need.
         """
         inputs, targets = self.checked_inputs(batch.inputs), batch.targets
         ctc = self.loss is Loss.CTC
@@ -343,7 +343,7 @@ class Trainer(Closeable):
 
     @abstractmethod
     def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Sets trainable parameters, by the names of ``parameters``; the state of the optimizer stays.
+        """Sets trainable parameters, by the names of ``parameters``; the state of the optimizer is kept.
 
         Raises:
             TrainingError: A name is unknown, or a shape differs; nothing is set then.
@@ -400,7 +400,7 @@ class Companion:
 
 
 CompanionsOf: TypeAlias = Callable[[Rank], Sequence[Companion]]
-"""Returns what runs beside a rank, on its host."""
+"""Returns the processes to run beside a rank, on its host."""
 
 
 def open_trainer(
@@ -417,8 +417,8 @@ def open_trainer(
     Without a ``cache``, the weights of a model that is not to have random ones must be on this machine.
 
     Returns:
-        The loaded trainer, and what it runs on: the first of the devices, and no threads that preprocess,
-        which are the loader's.
+        The loaded trainer, and its system: the first of the devices, and no preprocessing threads, which
+        are the loader's.
 
     Raises:
         UnknownFrameworkError, FrameworkUnavailableError: The framework is unknown or not installed.
@@ -470,7 +470,7 @@ def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Re
         raise ConfigurationError(f"framework {entry.name} trains no models; allowed: {able or 'none'}")
     trainer = entry.import_part(entry.trainer)
     if not (isinstance(trainer, type) and issubclass(trainer, Trainer)):
-        raise FrameworkUnavailableError(f"framework {entry.name}: {entry.trainer} is no Trainer")
+        raise FrameworkUnavailableError(f"framework {entry.name}: {entry.trainer} is not a Trainer")
     if manifest.model.architecture is None:
         raise ArtifactError(
             f"model {manifest.name} {manifest.version} for {entry.name} is read from a file; only a model "
@@ -481,7 +481,7 @@ def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Re
 
 
 def find_companions(entry: FrameworkEntry, communication: str) -> CompanionsOf | None:
-    """Returns the function that gives the companions of ranks; None for a framework without any.
+    """Returns the function that returns the companions of ranks; None for a framework without any.
 
     Args:
         entry: The framework.
@@ -494,5 +494,5 @@ def find_companions(entry: FrameworkEntry, communication: str) -> CompanionsOf |
         return None
     companions = entry.import_part(entry.companions)
     if not callable(companions):
-        raise FrameworkUnavailableError(f"framework {entry.name}: {entry.companions} is no function")
+        raise FrameworkUnavailableError(f"framework {entry.name}: {entry.companions} is not a function")
     return partial(companions, communication)

@@ -277,16 +277,16 @@ class DeclaredOperatorArguments(TypedDict, total=False):
     They have the defaults of the commands.
 
     Attributes:
-        cache: cold takes other inputs for each run, which together exceed the last-level cache; by default
+        cache: cold uses other inputs for each run, which together exceed the last-level cache; by default
             hot.
         target_ci: Measure until the half-width of the 95 % interval of p50 is at most this share of it, or
             until it gets no narrower; 0 for the whole budget; by default 0.5.
-        time_budget: The most time for a row; by default 0.5.
-        runs: Measure so many runs instead.
-        warmup: The least runs before, for each row; by default 3.
+        time_budget: The maximum time for a row; by default 0.5.
+        runs: Measure this many runs instead.
+        warmup: The minimum number of warm-up runs, for each row; by default 3.
         seed: Seed of the inputs.
         processes: Fresh processes that measure each row, in turn; by default 1.
-        values: What the inputs hold: random values as the table draws them, zeros or ones; by default table.
+        values: Values of the inputs: random values from the table, zeros or ones; by default table.
     """
 
     cache: str

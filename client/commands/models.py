@@ -8,14 +8,10 @@ import tempfile
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from inferometer.agent.artifacts.files import ArtifactCache, get_file, resolve_artifacts
-from inferometer.agent.artifacts.locations import DOWNLOADED, FileReference, labels_file, model_files, refer
-from inferometer.agent.hardware.environment import PredictorOptions, Weights
-from inferometer.agent.inference.requirements import require_supported
-from inferometer.agent.inference.session import select_model
 from inferometer.client.cli.command import (
     FILE,
     SEED,
@@ -28,8 +24,20 @@ from inferometer.client.cli.command import (
     option,
 )
 from inferometer.client.cli.output import EXIT_CODES, SUCCESS
-from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError, OutputError
-from inferometer.manifests.schema import DatasetManifest, ModelManifest
+from inferometer.manifests.errors import (
+    ArtifactError,
+    ArtifactUnavailableError,
+    ConfigurationError,
+    ManifestError,
+    OutputError,
+    UnknownModelError,
+    printable,
+)
+
+if TYPE_CHECKING:
+    from inferometer.agent.artifacts.files import ArtifactCache
+    from inferometer.agent.artifacts.locations import FileReference
+    from inferometer.manifests.schema import DatasetManifest, ModelManifest
 
 
 @click.group(cls=Group)
@@ -47,9 +55,6 @@ def models(model_name: str | None, model_version: str | None, framework_name: st
 
     Failures are reported on stderr; the other files are still downloaded.
     """
-    from inferometer.client.cli.command import current_invocation
-    from inferometer.manifests.errors import ConfigurationError, UnknownModelError
-
     if every == (model_name is not None) or (every and model_version is not None):
         raise ConfigurationError("give either --model_name, which --model_version can limit, or --all")
     invocation = current_invocation()
@@ -70,8 +75,6 @@ def models(model_name: str | None, model_version: str | None, framework_name: st
 @option("--dataset_category", metavar="NAME", help="Category of the dataset.  [default: any]")
 def dataset(dataset_name: str, dataset_category: str | None) -> int:
     """Download and verify a dataset."""
-    from inferometer.client.cli.command import current_invocation
-
     invocation = current_invocation()
     manifest = invocation.catalog.find_dataset(dataset_name, category=dataset_category)
     return CacheFilling(invocation.cache).fill_dataset(manifest)
@@ -93,6 +96,9 @@ class CacheFilling:
         Returns:
             The exit code: that of ``ArtifactError`` if a file failed.
         """
+        from inferometer.agent.artifacts.files import resolve_artifacts
+        from inferometer.agent.artifacts.locations import labels_file, model_files
+
         count = 0
         for manifest in manifests:
             count += 1
@@ -110,6 +116,8 @@ class CacheFilling:
         Raises:
             ArtifactUnavailableError: Users have to obtain the dataset themselves.
         """
+        from inferometer.agent.artifacts.locations import refer
+
         if not manifest.path:
             raise ArtifactUnavailableError(f"dataset {manifest.name} cannot be downloaded: {manifest.obtain}")
         file = refer(manifest, "path", manifest.path, manifest.checksum)
@@ -124,6 +132,8 @@ class CacheFilling:
 
     def _bring(self, file: FileReference) -> bool:
         """Downloads and verifies a file unless it is local; returns whether it is usable."""
+        from inferometer.agent.artifacts.locations import DOWNLOADED
+
         if file.scheme not in DOWNLOADED and file.local():
             return True
         key = (file.url or str(file.candidates), file.checksum)
@@ -132,6 +142,8 @@ class CacheFilling:
         return self._done[key]
 
     def _download(self, file: FileReference) -> None:
+        from inferometer.agent.artifacts.files import get_file
+
         found = get_file(file, self._cache)
         state = "downloaded" if found.downloaded else "already there"
         click.echo(f"{state:<14}{found.path.stat().st_size:>13} bytes  {found.path}")
@@ -165,6 +177,11 @@ def export(model_name: str, model_version: str | None, weights: str, seed: int, 
 
     The file is written completely or not at all; an existing file is not replaced.
     """
+    from inferometer.agent.artifacts.files import resolve_artifacts
+    from inferometer.agent.hardware.environment import PredictorOptions, Weights
+    from inferometer.agent.inference.requirements import require_supported
+    from inferometer.agent.inference.session import select_model
+
     invocation = current_invocation()
     if output.exists():
         raise OutputError(f"{output}: exists; name another file, or remove it")
@@ -211,8 +228,6 @@ def check(paths: tuple[Path, ...]) -> int:
     Below a valid model is what of its files can run code, and unsupported features, for which it would be
     refused on opening. The exit code is that of an invalid manifest if any file is not a valid one.
     """
-    from inferometer.client.cli.output import EXIT_CODES, SUCCESS
-    from inferometer.manifests.errors import ManifestError
     from inferometer.manifests.files import files_in
 
     code = SUCCESS
@@ -232,7 +247,6 @@ def _described(file: Path) -> list[str]:
     """Describes the manifest in a file, and lists what it uses that is not supported."""
     from inferometer.agent.hardware.environment import container_architecture
     from inferometer.agent.inference.requirements import code_of, unsupported
-    from inferometer.manifests.errors import ManifestError
     from inferometer.manifests.loader import load_manifest
     from inferometer.manifests.schema import FrameworkManifest, ModelManifest
 
@@ -272,9 +286,7 @@ def init(
     """
     from inferometer.agent.artifacts.downloads import digest
     from inferometer.agent.inference.given_models import Wanted, model_of_file
-    from inferometer.client.cli.command import current_invocation
     from inferometer.evaluators.reports.output_file import OutputFile
-    from inferometer.manifests.errors import printable
     from inferometer.manifests.loader import manifest_text
 
     wanted = Wanted(shape=input_shape, images=True, name=name)

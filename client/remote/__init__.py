@@ -1,1 +1,1 @@
-"""The client of a remote agent: a system under test behind a socket."""
+"""The client of a remote agent, as a system under test."""

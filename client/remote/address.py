@@ -16,7 +16,7 @@ _ADDRESS = re.compile(
 _SECURE = {"grpcs": True, "grpc": False}
 _MAX_PORT = 65535
 CANNOT_BE_REACHED = "cannot be reached:"
-"""In the message about a server at whose address nobody listens, if it was not reached before."""
+"""Part of the error message if nobody listens at an address that was not reached before."""
 _KSERVE, _KSERVES = "kserve", "kserves"  # over gRPC, without and with TLS
 _KSERVE_HTTP, _KSERVE_HTTPS = "kserve+http", "kserve+https"
 _KSERVE_SCHEMES = {_KSERVE, _KSERVES, _KSERVE_HTTP, _KSERVE_HTTPS}
@@ -57,7 +57,7 @@ class AgentAddress:
 
     @property
     def target(self) -> str:
-        """The address as gRPC takes it; the scheme keeps a host called ``unix`` from being one."""
+        """The address for gRPC; the scheme keeps a host named ``unix`` from being read as a scheme."""
         return f"dns:///{self.host}:{self.port}"
 
     @property
@@ -76,20 +76,20 @@ class AgentAddress:
 
 
 def is_kserve(address: str) -> bool:
-    """Returns whether an agent's address is that of a server of the Open Inference Protocol."""
+    """Returns whether an address names a server of the Open Inference Protocol."""
     scheme, mark, _ = address.strip().partition("://")
     return bool(mark) and scheme.casefold() in _KSERVE_SCHEMES
 
 
 @dataclass(frozen=True, slots=True)
 class KServeAddress:
-    """Where a server listens, and what it calls the model.
+    """The address of a server and the server's name of the model.
 
     Attributes:
         agent: The host and the port.
-        model_name: What the server calls the model; None means as its manifest does.
-        model_version: Which version of it; None leaves the choice to the server.
-        http: Whether the protocol is spoken over HTTP, and not over gRPC.
+        model_name: The server's name of the model; None means the name in the manifest.
+        model_version: The version of the model; None leaves the choice to the server.
+        http: Whether to use HTTP instead of gRPC.
     """
 
     agent: AgentAddress
@@ -101,7 +101,7 @@ class KServeAddress:
     def parse(cls, text: str) -> KServeAddress:
         """Reads ``kserve://host:port``, ``…/model`` or ``…/model/version``; ``kserves`` means TLS.
 
-        ``kserve+http`` and ``kserve+https`` are the same over HTTP.
+        ``kserve+http`` and ``kserve+https`` are the equivalents over HTTP.
 
         Raises:
             ConfigurationError: The text is invalid.
@@ -129,7 +129,7 @@ class KServeAddress:
 
 
 def _masked(text: str) -> str:
-    """Returns the text without what stands before an @, which may be a password."""
+    """Returns the text without the part before an @, which may hold a password."""
     return "/".join(f"…@{part.rpartition('@')[2]}" if "@" in part else part for part in text.split("/"))
 
 

@@ -1,4 +1,4 @@
-"""The batches of one run: hands them to free agents, and returns their results in order."""
+"""The batches of one run: distributes them to free agents, and returns their results in order."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from inferometer.agent.preprocessing.inputs import Input
 from inferometer.manifests.errors import AgentError
 
 MAX_TRIES = 3
-"""A batch is given up after so many agents were lost with it: it may be the cause."""
+"""A batch is given up after this many agents were lost with it, because it may be the cause."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Lease:
-    """A batch that one agent works on; ``number`` is its place in the run."""
+    """A batch that one agent processes; ``number`` is its place in the run."""
 
     number: int
     inputs: Sequence[Input] = field(compare=False)
@@ -62,9 +62,9 @@ class BatchQueue:
             return dict(self._answered)
 
     def take(self, *, wait: bool) -> Lease | None:
-        """Returns a batch to predict; None if there is none, or after waiting, if there will be none.
+        """Returns a batch to predict; None if there is none or, with ``wait``, if there will be none.
 
-        It waits, if ``wait``, while there is none: another agent may be lost with its batches.
+        With ``wait``, waits while there is none: another agent may be lost with its batches.
         """
         with self._changed:
             while not self._closed:
@@ -85,7 +85,7 @@ class BatchQueue:
             self._changed.notify_all()
 
     def lose(self, agent: str, held: Iterable[Lease], reason: str) -> bool:
-        """Removes an agent, whose batches are handed out again; returns whether the run goes on."""
+        """Removes an agent and hands out its batches again; returns whether the run continues."""
         with self._changed:
             if self._closed:
                 return False
@@ -104,7 +104,7 @@ class BatchQueue:
             return True
 
     def fail(self, error: BaseException) -> None:
-        """Ends the run with an error that another agent cannot avoid."""
+        """Ends the run with an error that would also occur on another agent."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()

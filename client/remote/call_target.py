@@ -22,7 +22,7 @@ from inferometer.manifests.errors import InferometerError, SessionError
 
 MAX_IN_FLIGHT = 10_000
 MAX_BYTES_IN_FLIGHT = 512 * 1024 * 1024
-"""A request in flight occupies its size once more, here and at the server."""
+"""Each request in flight occupies its size again, here and at the server."""
 MAX_KEPT_BYTES = 256 * 1024 * 1024
 """The total size of replies to keep for parsing after the run; later replies are parsed on arrival."""
 MOST_KEPT_BYTES = 64 * 1024
@@ -59,7 +59,7 @@ class CallTarget(Closeable):
     in flight.
 
     Args:
-        description: The model and what it runs on.
+        description: The model and the system that it runs on.
         request_bytes: The size of the largest request. It limits the queries in flight to
             ``MAX_BYTES_IN_FLIGHT``, and at most ``MAX_IN_FLIGHT`` queries; a further query fails.
         hold: Opens a connection for the calls, and returns a function that closes it; see
@@ -77,7 +77,7 @@ class CallTarget(Closeable):
         reply: Callable[[grpc.Future[bytes]], bytes],
     ) -> None:
         self.description = description
-        """The model and what it runs on."""
+        """The model and the system that it runs on."""
         self._max_in_flight = max(1, min(MAX_IN_FLIGHT, MAX_BYTES_IN_FLIGHT // max(1, request_bytes)))
         self._run: CallFlight | None = None
         self._closed = False
@@ -93,7 +93,7 @@ class CallTarget(Closeable):
 
     @abstractmethod
     def answered(self, reply: bytes) -> Outcome:
-        """Reads a reply; raises InferometerError if it is no right answer."""
+        """Reads a reply; raises InferometerError if it is not a right answer."""
 
     def outcome(self, call: grpc.Future[bytes]) -> Outcome | bytes:
         """Returns the reply of a call that has ended, for ``read``, or why there is none."""
@@ -199,12 +199,12 @@ class CallFlight:
         self._read = read
         self._checked = answers if isinstance(answers, CheckedAnswers) else None
         self._trusted_until_ns = 0
-        """Until when replies count as right answers, as one was right."""
+        """The time until which replies count as right answers, because one was right."""
         self._kept: list[tuple[int, bytes]] = []
         self._kept_bytes = 0
         self._lock = threading.Lock()
         self.calls: dict[int, grpc.Future[bytes] | None] = {}
-        """The calls in flight, by the number of the query; None is a call that is not sent yet."""
+        """The calls in flight by query number; None is a call that has not been sent yet."""
         self._ending = False
         self._over = False
         self._idle = threading.Event()

@@ -62,10 +62,10 @@ class ClientTls:
         authorities: The trusted authorities; None means those of gRPC.
         certificate: The client's certificate and its chain, for an agent that requires one.
         key: The key of the certificate.
-        server_name: The name in the agent's certificate, if that is not its address.
+        server_name: The name in the agent's certificate, if it differs from the address.
 
     Raises:
-        ConfigurationError: There is a certificate without key, or a key without certificate.
+        ConfigurationError: There is a certificate without a key, or a key without a certificate.
     """
 
     authorities: Path | None = None
@@ -84,7 +84,7 @@ class ClientTls:
         """Reads the files.
 
         Raises:
-            ConfigurationError: A file is missing or cannot be read, is no PEM, or does not fit.
+            ConfigurationError: A file is missing, unreadable or not PEM, or the files do not match.
         """
         roots = read_authorities(self.authorities) if self.authorities else None
         if self.certificate is None or self.key is None:
@@ -101,9 +101,9 @@ class RemoteOptions:
         secret: The secret that it requires, if any.
         tls: How to use TLS; None uses it only if the address requires it.
         open_timeout_s: The timeout of opening the model, in seconds; the server may load it first.
-        call_timeout_s: How long the answer to one batch may take, in seconds; None waits. A server that takes
-            longer is lost.
-        shared_memory: Whether tensors travel through shared memory, to servers that can.
+        call_timeout_s: How long the answer to one batch may take, in seconds; None waits indefinitely. A
+            server that takes longer is lost.
+        shared_memory: Whether tensors travel through shared memory, if the server supports it.
     """
 
     secret: str | None = field(default=None, repr=False)
@@ -127,7 +127,7 @@ def open_channel(
     that would go to another machine unencrypted is logged as a warning.
 
     Raises:
-        ConfigurationError: A file of TLS cannot be used.
+        ConfigurationError: A TLS file cannot be used.
     """
     if with_tls(address, tls).secure:
         tls = tls or ClientTls()
@@ -142,7 +142,7 @@ def warn_of_clear_secret(address: AgentAddress, scheme: str = "grpcs") -> None:
     """Warns that a secret is sent to another machine unencrypted; ``scheme`` is the scheme with TLS."""
     if not address.is_this_machine:
         _log.warning(
-            "INSECURE: the secret goes to %s in clear, where others can read it; "
+            "INSECURE: the secret goes to %s in the clear, where others can read it; "
             "use TLS: %s://%s:%d, or --tls_ca",
             address,
             scheme,
@@ -154,10 +154,10 @@ def warn_of_clear_secret(address: AgentAddress, scheme: str = "grpcs") -> None:
 class ServerConnection(Closeable):
     """A connection to a server. Thread-safe. Nothing is connected before the first call.
 
-    Errors name the server as ``name`` does. The options are those of the channel, beside ``_OPTIONS``.
+    Errors refer to the server as ``name``. ``options`` are channel options in addition to ``_OPTIONS``.
 
     Raises:
-        ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
+        ConfigurationError: The secret cannot be sent, or a TLS file cannot be used.
     """
 
     def __init__(
@@ -179,10 +179,10 @@ class ServerConnection(Closeable):
     def hold(self) -> Callable[[], object]:
         """Opens a new connection for calls under load; returns a function that closes it.
 
-        It has a health watch, which makes the calls cheaper. gRPC starts a thread with the first call of a
-        channel, and ends it with the last one: with few calls in flight, that is more than half of the cost
-        of sending one. While the watch is open, the thread stays. A server without ``grpc.health.v1`` ends
-        the watch, and then nothing is gained.
+        It keeps a health watch open, which makes the calls cheaper. gRPC starts a thread with the first call
+        of a channel, and ends it with the last one: with few calls in flight, that is more than half of the
+        cost of sending one. While the watch is open, the thread stays. A server without ``grpc.health.v1``
+        ends the watch, which then has no benefit.
         """
         channel = self._open()
         with suppress(grpc.FutureTimeoutError):  # the first call says why
@@ -198,7 +198,7 @@ class ServerConnection(Closeable):
 
     @abstractmethod
     def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
-        """Returns the method of a channel that predicts, whose messages are encoded."""
+        """Returns the predicting method of a channel; its messages are already encoded."""
 
     def begin(self, send: Callable[_Given, _Call], *args: _Given.args, **kwargs: _Given.kwargs) -> _Call:
         """Begins a call by calling ``send``.
@@ -212,7 +212,7 @@ class ServerConnection(Closeable):
             raise SessionError(f"the connection to {self._name} is closed; open another") from error
 
     def reply(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the reply of a call that was begun, and waits for it if necessary.
+        """Returns the reply to a call, and waits for it if necessary.
 
         Raises:
             grpc.RpcError: The call failed.
@@ -224,7 +224,7 @@ class ServerConnection(Closeable):
             raise AgentError(f"{self._name}: the call was cancelled") from error
 
     def close(self) -> None:
-        """Closes the connection, and that for load; calling it again does nothing."""
+        """Closes the connection and the one for load; calling it again does nothing."""
         self._load_channel.close()
         self._channel.close()
 
@@ -257,14 +257,14 @@ def _explain_handshake(details: str) -> str | None:
     if "WRONG_VERSION_NUMBER" in details:
         return "speaks no TLS; leave out grpcs:// and the --tls options, or serve it with --tls_cert"
     if "missing selected ALPN property" in details:
-        return "speaks TLS, but no gRPC; is it the right port?"
+        return "speaks TLS, but not gRPC; is it the right port?"
     if "andshake failed" in details:
         return f"TLS could not be agreed on: {details.rpartition('SSL routines:')[2] or details}"
     return None
 
 
 def _explain_closed(agent: object, details: str) -> str | None:
-    """Returns why a connection ended before its first call, or None; makes a connection of its own."""
+    """Returns why a connection ended before its first call, or None; makes a separate connection."""
     if _NOT_CONNECTED not in details or not isinstance(agent, AgentAddress):
         return None
     # A server that speaks only TLS may answer plain bytes with a TLS alert, which is no HTTP/2.
@@ -276,7 +276,7 @@ def _explain_closed(agent: object, details: str) -> str | None:
             "requires a certificate that it trusts, and received "
             "none or another; see --tls_cert and --tls_key"
         )
-    return "speaks TLS only; use grpcs://, or --tls_ca with who vouches for it"
+    return "speaks TLS only; use grpcs://, or --tls_ca with the authority that signed its certificate"
 
 
 def _speaks_tls(address: AgentAddress) -> bool:
@@ -303,13 +303,13 @@ class Hints:
     """The explanations of failures in one protocol.
 
     Attributes:
-        refused: What to check if nobody listens.
-        no_grpc: What it means that the server speaks no gRPC.
-        unauthenticated: What to do if the server requires a secret; ``{}`` is what it says.
-        unimplemented: What it means that a method is missing; ``{}`` is what gRPC says.
-        crashed: Who may have crashed.
+        refused: What to check if nobody listens at the address.
+        no_grpc: The explanation if the server does not speak gRPC.
+        unauthenticated: What to do if the server requires a secret; ``{}`` is its message.
+        unimplemented: The explanation if a method is missing; ``{}`` is gRPC's message.
+        crashed: What may have crashed.
         secure_scheme: The scheme of addresses with TLS.
-        unreached: What the message about a server that cannot be connected to begins with.
+        unreached: The beginning of the message about a server that cannot be connected to.
     """
 
     refused: str
@@ -324,8 +324,8 @@ class Hints:
 def explain(code: grpc.StatusCode, details: str, server: object, hints: Hints) -> str:
     """Explains the status of a failed call.
 
-    ``details`` is what gRPC, or the server, says. A server with an ``AgentAddress`` may be contacted to find
-    out more.
+    ``details`` is the message of gRPC or the server. A server with an ``AgentAddress`` may be contacted to
+    find out more.
     """
     details = one_line(details)
     match code:

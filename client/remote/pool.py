@@ -1,4 +1,4 @@
-"""A pool of agents: one system under test on several machines."""
+"""A pool of agents as one system under test on several machines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Result = TypeVar("_Result")
 
 
 def side_by_side(items: Sequence[_Item], call: Callable[[_Item], _Result]) -> list[_Result | Exception]:
-    """Calls a function with each item, each in a thread of its own, and waits for all.
+    """Calls a function with each item, each call in its own thread, and waits for all.
 
     The threads are daemons: Ctrl-C does not wait for an agent that hangs. Returns the result of each call, or
     the exception that it raised, in the order of the items.
@@ -54,7 +54,7 @@ def side_by_side(items: Sequence[_Item], call: Callable[[_Item], _Result]) -> li
 
 
 LOST = (AgentError, SessionError, DeviceLostError, HungError)
-"""The errors after which an agent is left out, while others go on."""
+"""The errors after which an agent is left out while others continue."""
 _FIRST_ROUND = 2  # batches
 
 
@@ -64,7 +64,7 @@ def reason_of(address: str, error: Exception) -> str:
 
 
 class AgentWorker:
-    """An agent in a run, in its own thread. It sends a round of batches, and the next after the results.
+    """An agent in a run, in its own thread. It sends the next round of batches after the results of the last.
 
     Rounds begin small and grow, as the number of batches is unknown: a short run is shared among all agents,
     and in a long one an agent prepares many inputs at once. Rounds are divided by ``share``, so that all
@@ -140,16 +140,16 @@ _log = logging.getLogger(__name__)
 
 
 class AgentPool(Closeable):
-    """A model that several agents have open; satisfies ``evaluators.evaluation.SystemUnderTest``.
+    """A model that is open on several agents; satisfies ``evaluators.evaluation.SystemUnderTest``.
 
     Free agents take batches, and the results come in order. The batches of a lost agent go to another one;
     the loss is reported, and the agent is left out from then on. The times of a batch are those of the agent
-    that answered it. It runs one evaluation at a time.
+    that answered it. The pool runs one evaluation at a time.
 
     Args:
-        agents: The same model on each; the pool closes them.
+        agents: The agents, each with the same model; the pool closes them.
         warm_up: Whether the first run is a warm-up, which each agent then runs as a whole.
-        say: Receives, in one line for a person, lost agents and differences of machines.
+        say: Receives one-line messages for the user about lost agents and differences between machines.
 
     Raises:
         ConfigurationError: The agents' models, frameworks or kinds of device differ.
@@ -180,7 +180,7 @@ class AgentPool(Closeable):
 
     @property
     def description(self) -> SystemDescription:
-        """The model and what it runs on: the agents of the last run, or those that are left."""
+        """The model and the agents that it runs on: those of the last run, or the remaining ones."""
         known = [agent.description for agent in self._agents]
         ran = [d for d in known if d.agent in self._ran]
         alive = [d for d in known if d.agent not in self._lost]
@@ -203,7 +203,7 @@ class AgentPool(Closeable):
     def predict_batches(
         self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
     ) -> Iterator[BatchResult]:
-        """Predicts batch after batch, and gives the results in order.
+        """Predicts batch after batch, and yields the results in order.
 
         Closing the iterator stops the work. The spans of each agent are added to the trace at the end; the
         batches are numbered as they are here.
@@ -259,7 +259,7 @@ class AgentPool(Closeable):
             _log.info("batches by agent: %s", ", ".join(shares))
 
     def _warm_up(self, batches: Sequence[Sequence[Input]], trace: TraceScope | None) -> Iterator[BatchResult]:
-        """Lets every agent predict all batches; the results are those of one of them."""
+        """Makes every agent predict all batches; the results are those of one agent."""
         alive = self._alive()
         outcomes = side_by_side(alive, lambda agent: list(agent.predict_batches(batches, trace)))
         done: list[list[BatchResult]] = []
@@ -304,9 +304,9 @@ def open_agent_pool(
     An agent that is full or cannot be reached is reported and left out.
 
     Raises:
-        AgentError: None can be reached.
-        ConfigurationError: They are not comparable.
-        InferometerError: One cannot open the model.
+        AgentError: No agent can be reached.
+        ConfigurationError: The agents are not comparable.
+        InferometerError: An agent cannot open the model.
     """
     opened: list[RemoteAgent] = []
     lost: list[str] = []
@@ -370,7 +370,7 @@ def _combined(descriptions: Sequence[SystemDescription]) -> SystemDescription:
     """Returns the common description of several agents that ran one evaluation.
 
     The names of agents, machines and processors are joined with commas; the GPUs are those of all; numbers
-    are the first one's, and ``threads`` is None where they differ.
+    are the first one's, and ``threads`` is None if they differ.
     """
     first = descriptions[0]
     if len(descriptions) == 1:

@@ -1,6 +1,6 @@
-"""A served agent: its parts, its evaluations on behalf of clients, and its publication with a heartbeat.
+"""A served agent: its parts, its evaluations for clients, and its publication with a heartbeat.
 
-The heartbeat keeps an agent in the directory as long as it serves.
+The heartbeat keeps the agent in the directory while it serves.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def run_dataset(
 ) -> str:
     """Evaluates over a dataset of a catalogue, and returns the evaluation as JSON.
 
-    With the first two arguments, it satisfies ``DatasetRunner`` of the server. The cache gets datasets that
-    are at URLs.
+    With the first two arguments bound, it satisfies the server's ``DatasetRunner``. The cache downloads
+    datasets that are at URLs.
     """
     given = asdict(order)
     evaluation = evaluate_open_system(
@@ -79,10 +79,10 @@ def make_agent(
     """Returns an agent that is bound to its address but not started.
 
     Args:
-        invocation: Has the manifests, the frameworks and the cache.
-        options: How it is served.
+        invocation: Holds the manifests, the frameworks and the cache.
+        options: The options of the server.
         allow_private_urls: Whether inputs at private and local addresses are fetched too.
-        tracing: Begins the traces of calls; None exports none.
+        tracing: Begins the traces of calls; None exports no traces.
 
     Raises:
         ConfigurationError: The address cannot be bound, or the options are not safe; see ``AgentServer``.
@@ -113,11 +113,11 @@ _log = logging.getLogger(__name__)
 class Heartbeat:
     """Publishes an agent periodically, in its own thread, which opens and closes the directory.
 
-    A directory that cannot be reached is logged once, and retried with growing pauses; the agent serves on.
+    An unreachable directory is logged once and retried with growing pauses; the agent continues to serve.
 
     Args:
         agent: The agent.
-        address: Where clients reach it, as ``host:port``.
+        address: The address for clients, as ``host:port``.
         open_directory: Opens the directory.
         interval_s: The time between two beats, in seconds.
         now: The clock, in UTC.
@@ -144,15 +144,15 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begins to publish."""
+        """Starts publishing."""
         self._thread.start()
 
     def begin_stop(self) -> None:
-        """Begins to remove the agent from the directory without waiting."""
+        """Starts removing the agent from the directory without waiting."""
         self._stopping.set()
 
     def stop(self, timeout_s: float = _LEAVING_S) -> None:
-        """Waits until the agent is removed; after the timeout, leaves its entry to expire by itself."""
+        """Waits until the agent is removed; on timeout, leaves its entry to expire."""
         self.begin_stop()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -232,7 +232,7 @@ def is_published(advertise: str | None, database_address: str | None) -> bool:
 
     Args:
         advertise: The value of ``--advertise``; None if it is left out.
-        database_address: The database that is given or configured; None for the local file.
+        database_address: The given or configured database; None for the local file.
     """
     if advertise is None:
         return database_address is not None
@@ -240,12 +240,12 @@ def is_published(advertise: str | None, database_address: str | None) -> bool:
 
 
 def advertised_address(advertise: str | None, bound: str, hostname: str | None = None) -> str:
-    """Returns the address that an agent is published with.
+    """Returns the published address of an agent.
 
     Args:
-        advertise: ``host:port``, or a host alone; None or ``auto`` for the address that it listens on, with
-            this machine's name for all of its addresses.
-        bound: Where it listens, as ``host:port``.
+        advertise: ``host:port``, or a host alone; None or ``auto`` means the address that the agent listens
+            on, with this machine's name in place of an unspecified address.
+        bound: The address that it listens on, as ``host:port``.
         hostname: This machine's name; None asks the system.
 
     Raises:
@@ -262,7 +262,7 @@ def advertised_address(advertise: str | None, bound: str, hostname: str | None =
             return str(AgentAddress.parse(f"{given}:{port}"))
         except ConfigurationError:
             raise ConfigurationError(
-                f'--advertise "{given}" is no address; allowed: HOST:PORT, HOST, {AUTOMATIC} or {NONE}'
+                f'--advertise "{given}" is not an address; allowed: HOST:PORT, HOST, {AUTOMATIC} or {NONE}'
             ) from None
 
 
@@ -282,7 +282,7 @@ publication_options = options(
         help="Interval of the heartbeat; the agent expires after three missed ones.",
     ),
 )
-"""Adds the options that say where an agent is published, and as what."""
+"""Adds the options for the place and the address of an agent's publication."""
 
 
 def make_heartbeat(
@@ -295,8 +295,8 @@ def make_heartbeat(
 ) -> Heartbeat | None:
     """Returns the heartbeat that keeps an agent published; None unless publication is requested.
 
-    ``bound`` is where the agent listens, as ``host:port``, with TLS if ``secure``, which its address then
-    says. The other arguments are options.
+    ``bound`` is the address that the agent listens on, as ``host:port``, with TLS if ``secure``; its
+    published address then says so. The other arguments are options.
 
     Raises:
         ConfigurationError: An address is invalid.

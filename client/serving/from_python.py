@@ -1,4 +1,4 @@
-"""The Python function that serves models from this process, and the agent that it returns."""
+"""The function that serves models from this Python process, and the agent that it returns."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ _RANGES = {
 
 
 class ServedAgent:
-    """An agent of this process, which serves models until it is closed.
+    """An agent in this process, which serves models until it is closed.
 
-    ``with im.serve() as agent`` closes it at the end; the end of the program does, too. Thread-safe.
+    ``with im.serve() as agent`` closes it at the end, as does the end of the program. Thread-safe.
     """
 
     def __init__(self, server: AgentServer, heartbeat: Heartbeat | None) -> None:
         self._server: AgentServer | None = server
         self._heartbeat = heartbeat
         self.address = server.address
-        """Where it listens, as ``host:port``; ``agent=`` of the other functions takes it."""
+        """The agent's address, as ``host:port``; pass it as ``agent=`` to the other functions."""
         self.metrics_url = server.metrics_url
-        """Where Prometheus finds metrics; None where they are not served."""
+        """The URL of the metrics for Prometheus; None if they are not served."""
         self.http_url = server.http_url
-        """Where the Open Inference Protocol is over HTTP; None where it is not served."""
+        """The URL of the Open Inference Protocol over HTTP; None if it is not served."""
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class ServedAgent:
         if self._heartbeat is not None:
             self._heartbeat.begin_stop()
         if not server.stop():
-            _log.warning("agent %s was closed with predictions under way, which go on", self.address)
+            _log.warning("agent %s was closed with predictions under way, which continue", self.address)
         if self._heartbeat is not None:
             self._heartbeat.stop()
 
@@ -98,30 +98,29 @@ def serve(
     allowed_hosts: Sequence[str] | None = None,
     grace_s: float = 30.0,
 ) -> ServedAgent:
-    """Serves the models of this machine over gRPC in threads of this process, as ``agent serve`` does.
+    """Serves the models of this machine over gRPC in threads of this process, like ``agent serve``.
 
     Args:
         host: The address to listen on.
         port: The port; 0 chooses a free one.
-        secret: The secret that clients send; None means that of the configuration, if any.
+        secret: The secret that clients must send; None means the configured one, if any.
         gpu: Whether models run on the GPU if a client names no device.
-        threads: CPU threads of an operator if a client names no number.
-        weights: The weights of models that no client has loaded otherwise: ``pretrained`` or ``random``.
+        threads: CPU threads per operator if a client specifies no number.
+        weights: The weights of models that no client has loaded differently: ``pretrained`` or ``random``.
         seed: The seed of random weights.
-        max_batch_size: The most inputs in a batch of several requests; 1 disables dynamic batching.
+        max_batch_size: The maximum inputs in a batch of several requests; 1 disables dynamic batching.
         max_queue_delay_ms: How long the first request of a batch waits for others.
-        max_queue: The most requests that wait for a model.
-        tls_cert: A certificate, to listen with TLS.
-        tls_key: Its key.
-        tls_ca: The authorities that clients need a certificate of.
+        max_queue: The maximum number of requests that wait for a model.
+        tls_cert: A certificate; enables TLS.
+        tls_key: The key of the certificate.
+        tls_ca: The authorities that must have signed the certificates of clients.
         insecure: Whether others may reach it without TLS or a secret.
-        advertise: ``host:port`` or ``auto`` to publish the agent in the database, ``none`` to not do so; None
+        advertise: ``host:port`` or ``auto`` publishes the agent in the database, ``none`` does not; None
             publishes it if the configuration names a database.
         metrics_port: A port for Prometheus; 0 chooses a free one, None serves no metrics.
         http_port: A port for the Open Inference Protocol over HTTP; 0 chooses a free one, None serves none.
-        allowed_hosts: The names in ``Host`` that are answered over HTTP, beside IP addresses and
-            ``localhost``; ``*`` allows every name. None allows every name, but none on a loopback address
-            without a secret.
+        allowed_hosts: The accepted names in ``Host`` over HTTP, besides IP addresses and ``localhost``; ``*``
+            allows every name. None allows every name, but none on a loopback address without a secret.
         grace_s: How long closing waits for accepted calls.
 
     Raises:

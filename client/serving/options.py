@@ -1,7 +1,7 @@
 """The options of ``agent serve``: models and batching, security, and telemetry.
 
-They tell how models are loaded and requests are batched; TLS, network access, and limits for clients;
-metrics, the log format, and the detection of hung predictions.
+They set how models are loaded and requests are batched; TLS, network access, and limits for clients; metrics,
+the log format, and the detection of hung predictions.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ BATCHING = (
     *("priority_levels", "default_priority_level", "default_queue_policy", "priority_queue_policy"),
     *("inline_predict_us", "version_policy"),
 )
-"""The options of the queue, of the memory and of versions, which ``serving_options`` takes."""
+"""The options of the queue, memory and versions, which ``serving_options`` takes."""
 _BATCHING_DEFAULTS = BatchingOptions()
 
 
 def _sizes(_: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """Reads numbers that are separated by commas."""
+    """Parses comma-separated numbers."""
     try:
         return None if value is None else tuple(int(part) for part in value.split(","))
     except ValueError:
         raise click.BadParameter(
-            f'"{value}" is no list of sizes; give numbers with commas, such as 4,8', param=parameter
+            f'"{value}" is not a list of sizes; give numbers with commas, such as 4,8', param=parameter
         ) from None
 
 
@@ -176,7 +176,7 @@ def take_serving(values: dict[str, Any], invocation: Invocation) -> ServingOptio
 def serving_options(
     given: dict[str, Any], configured: ServingSettings, session: SessionOptions
 ) -> ServingOptions:
-    """Returns how models are served.
+    """Returns the serving options.
 
     Args:
         given: The values of the flags; an omitted flag is None, and its value comes from ``configured``.
@@ -212,7 +212,7 @@ def _limit(unit: str, kind: click.ParamType[Any], name: str, text: str, default:
 
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    """Reads names that are separated by commas."""
+    """Parses comma-separated names."""
     return None if value is None else tuple(part.strip() for part in value.split(","))
 
 
@@ -237,7 +237,7 @@ safety_options = options(
         "--allowed_hosts",
         callback=_names,
         metavar="NAME,NAME",
-        help="Names that requests over HTTP may have as their Host, beside IP addresses and localhost; * "
+        help="Names that requests over HTTP may have as their Host, besides IP addresses and localhost; * "
         "allows every name.  [default: every name, but none on a loopback address without a secret]",
     ),
     _count("max_inputs", "Maximum number of inputs per request.", _LIMIT_DEFAULTS.max_inputs),
@@ -281,11 +281,11 @@ def chosen_safety(given: Mapping[str, Any], configured: ServingSettings) -> dict
     """Returns ``tls``, ``insecure``, ``allowed_hosts`` and ``limits`` of ``ServerOptions``.
 
     Args:
-        given: The values of the options by name; what is left out, or None, is that of the configuration.
+        given: The values of the options by name; an omitted or None value comes from the configuration.
         configured: The configuration.
 
     Raises:
-        ConfigurationError: A certificate is given without its key, or a file of TLS cannot be used.
+        ConfigurationError: A certificate is given without its key, or a TLS file cannot be used.
     """
 
     def chosen(name: str) -> Any:
@@ -329,11 +329,11 @@ telemetry_options = options(
         help="Format of the log on stderr; -v logs every call.",
     ),
 )
-"""Adds the options, which are those of ``ServerOptions`` and ``ServingOptions``, and the log's."""
+"""Adds the options of ``ServerOptions`` and ``ServingOptions``, and the log format."""
 
 
 def use_log_format(log_format: str) -> None:
-    """Sets the format of what is logged on stderr, including the errors of threads and Python's warnings."""
+    """Sets the log format on stderr, including the errors of threads and Python's warnings."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
             handler.setFormatter(LogFormat(log_format.lower()).formatter)

@@ -1,6 +1,6 @@
 """The content of the page as JSON values: rows of the reports, one evaluation and its facts, a comparison.
 
-No figure is computed here: each comes from a report, or from ``evaluators.comparing``.
+This module computes no figures: each comes from a report or from ``evaluators.comparing``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def facts_of(
 
     Args:
         evaluation: The evaluation.
-        timed: The evaluation that the latency is taken from; see ``timed_by``.
+        timed: The evaluation that provides the latency; see ``timed_by``.
         told: Further facts about the measurement.
     """
     system, known, dataset = evaluation.system, system_document(evaluation), evaluation.dataset
@@ -141,7 +141,7 @@ def _section(heading: str, rows: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, Any]]:
-    """Yields how it was measured: the options, and where the time went."""
+    """Yields facts about the measurement: the options, and where the time went."""
     measurement = evaluation.measurement
     kind = kind_of(evaluation)
     yield "kind", kind.title
@@ -156,7 +156,7 @@ def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, 
 
 
 def _option_text(value: Any) -> str | None:
-    """Returns an option as a text; None for one that was left out."""
+    """Returns an option as text; None if it was omitted."""
     match value:
         case None:
             return None
@@ -265,8 +265,8 @@ def evaluation_document(
         evaluation: The evaluation.
         group: The others of its group.
         reports: See ``page_reports``.
-        spans: Gives the spans of its trace; None leaves pictures and layers out.
-        omitted: What the page says instead of them.
+        spans: Returns the spans of its trace; None leaves out pictures and layers.
+        omitted: The text that the page shows instead of them.
     """
     system, conditions = evaluation.system, evaluation.conditions
     timed = timed_by(evaluation, group)
@@ -337,7 +337,7 @@ def _reported(
     reports: Reports,
     spans: SpanSource | None,
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]], list[dict[str, Any]]]:
-    """Returns the figures, other values by name, and tables, of all reports that take the evaluation."""
+    """Returns the figures, other values by name, and tables of all reports that accept the evaluation."""
     figures: list[dict[str, Any]] = []
     told: list[tuple[str, str]] = []
     tables: list[dict[str, Any]] = []
@@ -374,7 +374,7 @@ def _table(name: str, report: Report[Any], columns: Sequence[Column], rows: Sequ
 
 
 def comparison_document(a: Side, b: Side, left_out: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns a comparison as ``agent compare`` makes it by default, or why the two cannot be compared."""
+    """Returns the comparison that ``agent compare`` makes by default, or why the two cannot be compared."""
     document: dict[str, Any] = {
         "a": _side(a),
         "b": _side(b),
@@ -414,11 +414,11 @@ def _compare_command(a: Side, b: Side) -> str:
 
 
 _MOST_BATCHES = 20_000
-"""Of more batches, the page shows the shortest and the longest of each stretch."""
+"""For more batches than this, the page shows the shortest and longest of each stretch."""
 
 
 def charts_of(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Returns the pictures of one evaluation; of batches each time, of load each query or probe."""
+    """Returns the pictures of an evaluation: the time of each batch or, for load, each query or probe."""
     return [
         chart_document(each.title, chart, each.notes)
         for each in kind_of(evaluation).drawings(evaluation, _MOST_BATCHES)
@@ -428,7 +428,7 @@ def charts_of(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def _compared_chart(a: Evaluation, b: Evaluation) -> dict[str, Any] | None:
-    """Returns the times of two evaluations in one picture; None if they have none."""
+    """Returns a picture of the times of two evaluations; None if they have none."""
     kind = kind_of(a)
     drawing = kind.compared_drawing(a, b, _MOST_BATCHES) if kind is kind_of(b) else None
     if drawing is None:

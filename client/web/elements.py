@@ -27,7 +27,7 @@ def _is_number(value: Value) -> bool:
 def columns_of(
     columns: Iterable[Column], numeric: Iterable[str] = (), first: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Returns columns, with those of the keys ``first`` before the others, which are details then."""
+    """Returns the columns with those of the keys ``first`` before the others, which become details."""
     known = {column.key: column for column in columns}
     numbers = set(numeric)
     return [
@@ -57,14 +57,14 @@ def table_of(report: str, caption: str, columns: Sequence[Column], rows: Iterabl
 def figures_of(
     report: str, columns: Sequence[Column], row: Row, headlines: Sequence[str], first: int = 0
 ) -> list[dict[str, Any]]:
-    """Returns the numbers of a report's only row; the ends of an interval belong to their figure.
+    """Returns the numbers of a report's only row; interval bounds belong to their figure.
 
     Args:
         report: Its name.
         columns: Its columns.
         row: The row.
         headlines: The keys of the main figures, in their order.
-        first: The place of the first of them among those of all reports.
+        first: The position of the first of them among the main figures of all reports.
     """
     known = {column.key: column for column in columns}
     figures = []
@@ -94,7 +94,7 @@ _DIGITS = 6  # of a coordinate, which are more than any screen has points
 
 
 def chart_document(title: str, chart: PointChart, notes: Sequence[str]) -> dict[str, Any]:
-    """Returns a chart; a latency without an end is null, which the page draws as an arrow."""
+    """Returns a chart; an unbounded latency is null, which the page draws as an arrow."""
     told = "; ".join(series.tooltip.partition(": ")[2] or series.group for series in chart.series)
     return {
         "title": title,

@@ -62,7 +62,7 @@ def content_of(name: str) -> bytes:
 
 
 def content_type_of(name: str) -> str:
-    """Returns the type of a static file, as HTTP names it."""
+    """Returns the media type of a static file."""
     return f"{_TYPES[name.rpartition('.')[2]]}; charset=utf-8"
 
 
@@ -79,12 +79,12 @@ def served_page() -> bytes:
 
 
 def whole_page(parts: Iterable[tuple[str, str]]) -> str:
-    """Returns the page in one file, which loads nothing, with its content.
+    """Returns the page with its content as one file, which loads nothing.
 
-    Its policy names the one script and the one style that are in it, by their checksums.
+    Its security policy names its only script and style by their checksums.
 
     Args:
-        parts: The name of each part of the content, and its text in base64.
+        parts: The name of each part of the content, with its base64-encoded text.
     """
     style = "\n".join(content_of(name).decode("utf-8") for name in STYLES)
     script = f"{content_of(_PLOT_LIBRARY).decode('utf-8')}\n{in_one_script()}"
@@ -106,7 +106,7 @@ def whole_page(parts: Iterable[tuple[str, str]]) -> str:
 
 
 def in_one_script() -> str:
-    """Returns the page's modules as one: browsers load none from files. No two of them share a name."""
+    """Returns the page's modules as one: browsers load none from files. All top-level names are distinct."""
     texts = (content_of(name).decode("utf-8") for name in MODULES)
     return "\n".join(_EXPORT.sub("", _IMPORT.sub("", text)) for text in texts)
 
@@ -137,12 +137,12 @@ def report_text(
 
     Args:
         evaluations: The evaluations, the newest first.
-        spans: Gives the spans of their traces.
-        source: Where they come from.
-        made_at: When the report is made.
-        details: How many of the newest get pictures, with the times of all batches, and layers.
+        spans: Returns the spans of their traces.
+        source: The source of the evaluations.
+        made_at: The time of the report.
+        details: How many of the newest get layers and pictures with the times of all batches.
         compared: How many of the newest are compared with each other.
-        left_out: Why evaluations could not be read, one line each.
+        left_out: The reasons why evaluations could not be read, one line each.
 
     Raises:
         StoreError: Spans cannot be read.
@@ -181,7 +181,7 @@ class _Shared:
         return {"$": self._places[text]}
 
     def shortened(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Returns a document with references; a section of facts is a value of its own."""
+        """Returns a document with references; a section of facts is a separate value."""
         facts = [self.reference(section) for section in document["facts"]]
         return document | {"facts": facts, "manifest": self.reference(document["manifest"])}
 
@@ -213,7 +213,7 @@ def _omitted(evaluation: Evaluation, details: int) -> str:
 
 
 def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[tuple[str, Any]]:
-    """Yields the comparison of every two, in both directions."""
+    """Yields the comparison of every pair, in both directions."""
     for one, other in permutations(evaluations, 2):
         key = f"{one.id} {other.id}"
         try:

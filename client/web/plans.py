@@ -1,4 +1,4 @@
-"""Plans for the server's page: the plans of a data directory, and the JSON documents of one.
+"""Plans for the server's page: the plans of a data directory, and the JSON documents of a plan.
 
 A plan's documents are its runs, its failures, and a table of its cells' measurements.
 """
@@ -44,9 +44,9 @@ from inferometer.evaluators.store.evaluation_store import EvaluationFilter, Eval
 from inferometer.manifests.errors import ConfigurationError, NotFoundError, StoreError, suggestion
 
 MOST_RUNS = 500
-"""The runs that are listed; the counts cover all."""
+"""The maximum number of listed runs; the counts cover all runs."""
 MOST_ROWS = 1000
-"""The rows of a table that are shown."""
+"""The maximum number of rows shown in a table."""
 _MOST_NAMES = 32
 _SCALINGS = tuple(each.value for each in Scaling)
 _LISTS = ("rows", "columns", "value", "minimize", "maximize")
@@ -56,13 +56,13 @@ _NS_PER_S = 1_000_000_000
 
 
 def asked_of(given: Iterable[tuple[str, str]]) -> Asked:
-    """Returns the report that the parameters of a request ask for.
+    """Returns the report that the parameters of a request select.
 
-    Names may be repeated, or have commas between them. A report other than the table has rows and columns of
-    its own, so that those of the request are left out.
+    Names may be repeated or separated by commas. A report other than the table has its own rows and columns,
+    and those of the request are ignored.
 
     Raises:
-        ConfigurationError: There are too many names, or no such scaling.
+        ConfigurationError: There are too many names, or the scaling is unknown.
     """
     found: dict[str, list[str]] = {name: [] for name in (*_LISTS, "scaling", "over", "where")}
     for name, text in given:
@@ -77,7 +77,7 @@ def asked_of(given: Iterable[tuple[str, str]]) -> Asked:
     [kind] = named.pop("scaling")[:1] or [""]
     [over] = named.pop("over")[:1] or [None]
     if kind and kind not in _SCALINGS:
-        raise ConfigurationError(f'"{kind[:40]}" is no scaling; {suggestion(kind, _SCALINGS)}')
+        raise ConfigurationError(f'"{kind[:40]}" is not a scaling; {suggestion(kind, _SCALINGS)}')
     if kind or named["minimize"] or named["maximize"]:
         named |= {"rows": (), "columns": ()}
     asked = Asked(**named, scaling=Scaling(kind) if kind else None, over=over)
@@ -86,7 +86,7 @@ def asked_of(given: Iterable[tuple[str, str]]) -> Asked:
 
 
 def _table(cases: Sequence[Case], asked: Asked) -> PlanTable:
-    """Returns the requested report; adds the table rows that are needed to distinguish the cases."""
+    """Returns the requested report, with the table rows that are needed to distinguish the cases."""
     if asked.objectives or asked.scaling is not None:
         return reported(cases, asked)
     columns = tuple(name for name in asked.columns if name not in asked.rows)
@@ -96,10 +96,10 @@ def _table(cases: Sequence[Case], asked: Asked) -> PlanTable:
 
 
 def table_document(cases: Sequence[Case], asked: Asked) -> dict[str, Any]:
-    """Returns the table that is asked for, its pictures and its notes; no table where nothing is complete.
+    """Returns the requested table, its pictures and its notes; no table if nothing is complete.
 
     Raises:
-        ConfigurationError: A name or a condition is wrong, or no case fulfils the conditions.
+        ConfigurationError: A name or a condition is invalid, or no case meets the conditions.
     """
     if not cases:
         return {"table": None, "charts": [], "notes": []}
@@ -114,7 +114,7 @@ def table_document(cases: Sequence[Case], asked: Asked) -> dict[str, Any]:
 
 
 def _with_one_name_each(chart: PointChart) -> PointChart:
-    """Returns a chart whose legend distinguishes its series; named points are not also part of a line."""
+    """Returns a chart whose legend distinguishes its series; named points are not part of a line."""
     in_lines = {each.group for each in chart.series if each.line}
     named = [
         replace(each, group=each.text or each.group)
@@ -131,7 +131,7 @@ def _with_one_name_each(chart: PointChart) -> PointChart:
 
 
 def _with_intervals(found: PlanTable) -> dict[str, Any]:
-    """Returns a table whose figures have their intervals in their texts: ``1.25 [1.19, 1.31]``."""
+    """Returns a table whose figures include their intervals as text: ``1.25 [1.19, 1.31]``."""
     doubted = any(row.get(DOUBTS.key) for row in found.rows)
     columns = tuple(column for column in found.columns if doubted or column is not DOUBTS)
     shortened = replace(found, columns=columns, rows=found.rows[:MOST_ROWS])
@@ -266,14 +266,14 @@ class PlansReader:
         self._known: dict[str, _Followed] = {}
 
     def plans(self) -> list[dict[str, Any]]:
-        """Returns each plan with its counts, by name; of one that cannot be read, why."""
+        """Returns each plan with its counts by name, or the reason why it cannot be read."""
         names = sorted(self._names())
         for gone in self._known.keys() - set(names):
             del self._known[gone]
         return [self._followed(name).summary() for name in names]
 
     def plan(self, name: str, query: Asked) -> dict[str, Any]:
-        """Returns one plan: its counts, its runs, and the table that is asked for.
+        """Returns one plan: its counts, its runs, and the requested table.
 
         Reads evaluations for at most ``_READING_S``, so that other requests are not blocked. While
         ``reading`` reports progress, there is no table, and the page repeats the request.
@@ -288,7 +288,7 @@ class PlansReader:
         return {**followed.summary(), **followed.report(self._store(), query, self._clock)}
 
     def _names(self) -> Iterator[str]:
-        """Yields the folders that are those of plans."""
+        """Yields the folders of plans."""
         try:
             paths = list(self._folder.iterdir())
         except OSError:
@@ -305,7 +305,7 @@ class PlansReader:
 
 
 def _is_plan(folder: PlanFolder) -> bool:
-    """Returns whether a folder is that of a plan; that of the locks of machines is not."""
+    """Returns whether a folder belongs to a plan; the folder of machine locks does not."""
     try:
         return folder.cells.is_file() or journal_file(folder.path).is_file()
     except OSError:
@@ -344,7 +344,7 @@ class _Followed:
             self._tables.clear()
 
     def summary(self) -> dict[str, Any]:
-        """Returns its line in the list of plans."""
+        """Returns the plan's entry in the list of plans."""
         kept, driven = self._kept, self._folder.is_driven
         return {
             "name": self._folder.path.name,
@@ -357,7 +357,7 @@ class _Followed:
         }
 
     def report(self, store: EvaluationStore, query: Asked, clock: Callable[[], float]) -> dict[str, Any]:
-        """Returns its runs, and what they measured."""
+        """Returns the plan's runs and their measurements."""
         document: dict[str, Any] = {
             "runs": runs_document(self._runs, self._journal.runs),
             "failures": failures_document(self._runs, self._journal.runs),
@@ -410,9 +410,9 @@ class _CellCases:
     """The measurements of one cell.
 
     Attributes:
-        published: Its complete runs, each with the ids of its evaluations.
-        total: How many evaluations the database had.
-        cases: Its cases.
+        published: The complete runs, each with the ids of its evaluations.
+        total: The number of evaluations in the database at that time.
+        cases: The cases of the cell.
         lacking: The runs whose evaluations the database lacked.
     """
 
@@ -423,7 +423,7 @@ class _CellCases:
 
 
 class _MeasuredCells:
-    """The measurements of a plan's cells; those of a cell are reloaded when one of its runs ends."""
+    """The measurements of a plan's cells; a cell's are reloaded when one of its runs ends."""
 
     def __init__(self, kept: KeptPlan, store: EvaluationStore) -> None:
         self._kept = kept
@@ -443,7 +443,7 @@ class _MeasuredCells:
         return tuple(key for cell in self._kept.cells for key in self._found[cell.id].lacking)
 
     def read(self, history: Mapping[str, RunHistory], clock: Callable[[], float]) -> bool:
-        """Reads for a moment; returns whether anything is new, and ``left`` says how many cells are left."""
+        """Reads for a moment; returns whether anything is new. ``left`` is the number of remaining cells."""
         deadline_s = clock() + _READING_S
         total = self._store.count(EvaluationFilter(include_interrupted=True))
         new, self.left = False, 0

@@ -25,9 +25,9 @@ from inferometer.evaluators.store.evaluation_store import EvaluationFilter, Eval
 from inferometer.manifests.errors import ConfigurationError, StoreError
 
 MOST_ROWS = 500
-"""The rows of one answer."""
+"""The maximum number of rows in one answer."""
 MOST_SORTED = 100_000
-"""The evaluations whose rows are kept, and sorted by any column."""
+"""The maximum number of evaluations whose rows are cached and can be sorted by any column."""
 _READ_AT_ONCE = 50
 _READING_S = 0.25
 _BY_TIME = "created_at"
@@ -41,7 +41,7 @@ class ListQuery:
     """A page of the table of evaluations.
 
     Attributes:
-        wanted: Which evaluations.
+        wanted: The filter of the evaluations.
         sort: The key of the column that they are sorted by.
         ascending: Whether the smallest comes first.
         offset: The number of evaluations to skip.
@@ -86,11 +86,11 @@ class ListQuery:
 
     @property
     def is_by_time(self) -> bool:
-        """Whether the store itself sorts and cuts the page, so that nothing else is read."""
+        """Whether the store itself sorts and limits the page, so that nothing else is read."""
         return self.sort == _BY_TIME and not self.ascending and not self.id_prefix
 
     def takes(self, values: Mapping[str, Any]) -> bool:
-        """Returns whether a row with these values by column is one of the wanted, ignoring case."""
+        """Returns whether a row with these values by column is wanted, ignoring case."""
         wanted = self.wanted
         asked = {
             "model_name": wanted.model_name,
@@ -175,8 +175,8 @@ class StoreReader:
     def page(self, query: ListQuery) -> dict[str, Any]:
         """Returns a page of the table, or how many of the rows for it are read.
 
-        In the order of time, it reads that page alone. In any other order, it reads for at most
-        ``_READING_S``, so that other requests are not blocked; the caller asks again.
+        Sorted by time, it reads only that page. In any other order, it reads for at most ``_READING_S``, so
+        that other requests are not blocked; the caller asks again.
 
         Raises:
             StoreError: The store cannot be read.

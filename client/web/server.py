@@ -75,14 +75,14 @@ _CHALLENGE = 'Basic realm="inferometer", charset="UTF-8"'
 class Guard:
     """Forwards authorized requests to the page, and rejects all others.
 
-    With a secret, each request shows it: as the password of any user, which a browser asks for and keeps, or
-    as ``Authorization: Bearer SECRET``. Without one, the page answers only to its own names: see
+    With a secret, each request must carry it: as the password of any user, which a browser asks for and
+    stores, or as ``Authorization: Bearer SECRET``. Without one, the page answers only to its own names: see
     ``HostNames``.
 
     Args:
-        app: What is guarded.
+        app: The guarded application.
         secret: The secret; None for none.
-        names: Further names that it answers to; None for any name. See ``HostNames``.
+        names: Further names that the page answers to; None for any name. See ``HostNames``.
 
     Raises:
         ConfigurationError: The secret cannot be sent.
@@ -124,7 +124,7 @@ class Guard:
 
 
 def _shown_secret(authorization: str) -> str:
-    """Returns the header as ``Bearer SECRET``; a password of Basic authentication is the secret."""
+    """Returns the header as ``Bearer SECRET``; for Basic authentication, the password is the secret."""
     scheme, _, credentials = authorization.partition(" ")
     if scheme.lower() != "basic":
         return authorization
@@ -136,7 +136,7 @@ def _shown_secret(authorization: str) -> str:
 
 
 def _digest(value: str) -> bytes:
-    """Returns a digest: to compare it reveals neither the first difference nor the length."""
+    """Returns a digest; comparing it reveals neither the first difference nor the length."""
     return sha256(value.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -226,7 +226,7 @@ def _event(name: str, value: Any) -> str:
 
 _T = TypeVar("_T")
 _STATUS = {ConfigurationError: 400, NotFoundError: 404}
-"""The status of an error; of any other, such as a database that cannot be read, it is 503."""
+"""The HTTP status of each error; for any other, such as an unreadable database, it is 503."""
 
 
 class PageServer:
@@ -357,7 +357,7 @@ class PageOptions:
         host: The address to listen on.
         port: The port; 0 means a free one.
         secret: The secret that clients have to send; None requires none.
-        tls: The files of TLS; None for none.
+        tls: The TLS files; None disables TLS.
         insecure: Whether others may reach it without TLS or a secret.
         data_directory: The folder in which running evaluations report progress.
     """
@@ -375,7 +375,7 @@ class _Connection(HttpConnection):
 
 
 class _Server(CheckingServer):
-    """A server whose signals its owner handles."""
+    """A server whose owner handles signals."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -383,7 +383,7 @@ class _Server(CheckingServer):
 
 
 def serve_page(options: PageOptions, open_store: OpenStore, on_ready: Callable[[str], None]) -> None:
-    """Serves the page until SIGTERM or SIGINT. To be called in the main thread.
+    """Serves the page until SIGTERM or SIGINT. Must be called in the main thread.
 
     Lowers the priority of the process, because it may run next to a measurement.
 
@@ -393,8 +393,8 @@ def serve_page(options: PageOptions, open_store: OpenStore, on_ready: Callable[[
         on_ready: Called with the URL once requests are answered.
 
     Raises:
-        ConfigurationError: It cannot listen there, a file of TLS cannot be used, or others could reach it
-            without TLS and a secret.
+        ConfigurationError: The address cannot be bound, a TLS file cannot be used, or others could reach the
+            page without TLS and a secret.
         StoreError: The store cannot be opened.
     """
     warning = check_exposure(

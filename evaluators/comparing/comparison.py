@@ -1,7 +1,7 @@
 """Comparison of two sides: the figures to compare, their ratios with verdicts, and the rows of a report.
 
-Besides times, these are the answers of searches for the highest rate that keeps a latency bound, and top-1
-accuracies over the same inputs.
+Besides times, the figures are the answers of searches for the highest rate that keeps a latency bound, and
+top-1 accuracies over the same inputs.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from inferometer.manifests.errors import ConfigurationError
 def compare_rates(a: Sequence[RateAnswer], b: Sequence[RateAnswer], *, threshold: float) -> Ratio:
     """Compares the answers of B's searches with those of A's, on a logarithmic scale.
 
-    A side's rate is the geometric mean of its answers. The error of one answer is that of its own interval,
+    A side's rate is the geometric mean of its answers. The error of one answer comes from its own interval,
     whose two halves may differ; the halves of both sides add up as squares (Zou and Donner, "Construction of
-    confidence limits about effect measures", Statistics in Medicine 27, 2008). Where a side has several
-    answers, their spread gives a second interval, by Student's t distribution with the variance pooled over
-    both sides, and the wider of the two counts: searches that agree by chance are not more exact than each
-    of them, and on a machine whose speed changes they are less exact.
+    confidence limits about effect measures", Statistics in Medicine 27, 2008). If a side has several answers,
+    their spread gives a second interval, by Student's t distribution with the variance pooled over both
+    sides, and the wider interval counts: searches that agree by chance are no more exact than each of them,
+    and less exact on a machine whose speed changes.
 
     The answer "none" is a rate of 0. The answer "at least" has no upper end, and an answer "below" has no
     lower end and no value; the ratio lacks the same ends.
 
     Args:
-        a: At least one.
-        b: At least one.
+        a: The answers of A, at least one.
+        b: The answers of B, at least one.
         threshold: The fraction by which the rate may differ; 0.05 is 5 %.
 
     Raises:
@@ -82,7 +82,7 @@ def noise_of_rates(answers: Sequence[RateAnswer]) -> float:
 class _Rates:
     """The answers of a side, in logarithms of queries per second, with their mean ``log``.
 
-    A value is minus infinity without a rate, and not a number where only a bound is known. The interval of
+    A value is minus infinity without a rate, and NaN if only a bound is known. The interval of
     the mean reaches from ``below`` to ``above``; ``low`` and ``high`` are the outermost ends of the answers.
     """
 
@@ -108,7 +108,7 @@ class _Rates:
 
     @property
     def is_none(self) -> bool:
-        """Whether no rate keeps the bound, in every answer."""
+        """Whether every answer is that no rate keeps the bound."""
         return self.log == -math.inf
 
 
@@ -149,7 +149,7 @@ def _interval(a: _Rates, b: _Rates) -> tuple[float | None, float | None]:
 
 
 def _between(a: Sequence[float], b: Sequence[float]) -> float:
-    """Returns half of the interval by the spread of repeated answers; 0 without repetitions."""
+    """Returns half the width of the interval from the spread of repeated answers; 0 without repetitions."""
     degrees = len(a) + len(b) - 2
     if not degrees:
         return 0.0
@@ -163,18 +163,18 @@ _HALF = 0.5
 def compare_top1(a: Sequence[Accuracy], b: Sequence[Accuracy], *, threshold: float) -> Ratio:
     """Compares the top-1 accuracy of B with that of A over the same inputs.
 
-    The interval is that of the ratio over other inputs of the kind, by Katz et al. ("Obtaining confidence
+    The interval covers the ratio over other inputs of the kind, by Katz et al. ("Obtaining confidence
     intervals for the risk ratio in cohort studies", Biometrics 34, 1978), with half a wrong and half a right
     answer added to each side. It assumes independent sides; for the same inputs it is wider than necessary.
     Repeated runs of a side have the same inputs, and do not narrow it.
 
-    Over the same inputs the ratio itself has no sampling error: within the threshold it is the same, and
-    beyond it it is worse or better if the interval excludes 1, or else undecided.
+    Over the same inputs, the ratio itself has no sampling error: within the threshold, B is the same; beyond
+    it, B is worse or better if the interval excludes 1, and otherwise undecided.
 
     Args:
-        a: At least one with evaluated inputs.
-        b: At least one with evaluated inputs.
-        threshold: The fraction by which it may differ; 0.01 is 1 %.
+        a: The accuracies of A, at least one with evaluated inputs.
+        b: The accuracies of B, at least one with evaluated inputs.
+        threshold: The fraction by which top-1 may differ; 0.01 is 1 %.
 
     Raises:
         ValueError: A side has no evaluated input.
@@ -294,14 +294,14 @@ def compare_sides(
 def _missing(figure: str, a: Side, there: Sequence[str]) -> str:
     """Returns the reason why a figure is missing, and the available ones."""
     if there == (MAX_QPS,):
-        return f"{figure} is no figure of searches for the highest rate; they have {MAX_QPS} alone"
+        return f"{figure} is not a figure of searches for the highest rate; they have only {MAX_QPS}"
     if figure == TOP1 and TOP1 in a.kind.figures(a.measurements):
         return f"{figure} requires right answers that both sides counted over the same inputs; leave it out"
     if there == (THROUGHPUT,):
         reason = "all were due at once, so that latencies follow from how many there were"
-        return f"{figure} is no figure of these queries: {reason}; they have {THROUGHPUT} alone"
+        return f"{figure} is not a figure of these queries: {reason}; they have only {THROUGHPUT}"
     has = listed((*FIGURES, *(each for each in there if each not in FIGURES), "other percentiles"))
-    return f"{figure} is no figure of these evaluations; they have {has}"
+    return f"{figure} is not a figure of these evaluations; they have {has}"
 
 
 COLUMNS = (

@@ -31,9 +31,9 @@ class ComparisonRequest:
     Attributes:
         a: The baseline.
         b: The judged side.
-        noise: Evaluations of one system, whose differences are the threshold of each figure; None for none.
-        threshold: The share by which a figure of time or a rate may differ; None means the default.
-        accuracy_threshold: The share by which top-1 may differ.
+        noise: Evaluations of one system, whose differences set the threshold of each figure; None for none.
+        threshold: The fraction by which a time or a rate may differ; None means the default.
+        accuracy_threshold: The fraction by which top-1 may differ.
         figures: The figures to compare; None means all that both sides have.
 
     Raises:
@@ -54,7 +54,7 @@ class ComparisonRequest:
             raise ConfigurationError(f"evaluation {twice} is on both sides; compare it with another one")
         if self.noise is not None and (judged := _in_both(self.noise, self.b)):
             raise ConfigurationError(
-                f"evaluation {judged} of --noise is one of B, which would be judged by itself; "
+                f"evaluation {judged} of --noise is one of B, which would be judged by its own runs; "
                 "give other runs, such as those of A"
             )
 
@@ -71,13 +71,13 @@ def check_one_threshold(noise: bool, threshold: float | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two sides compared.
+    """The result of a comparison.
 
     Attributes:
-        rows: A row of ``columns`` for each figure; of operators for each of their rows.
-        notes: What qualifies the rows, one line each; a difference of the conditions begins with ``DIFFERS``.
-        undecided: Why figures are undecided, and how much worse B may be, one line each.
-        conclusion: What follows from all figures together, in one line.
+        rows: A row of ``columns`` for each figure; for operators, for each of their rows.
+        notes: Qualifications of the rows, one line each; a difference in conditions begins with ``DIFFERS``.
+        undecided: The reason for each undecided figure, and how much worse B may be, one line each.
+        conclusion: The conclusion from all figures together, in one line.
         worse: Whether B is worse in a figure.
         columns: The columns of the rows.
     """
@@ -113,7 +113,7 @@ def compare(request: ComparisonRequest) -> Comparison:
 
 
 def _conclusion(ratios: Sequence[Ratio]) -> str:
-    """Returns what follows from all figures together, in one line."""
+    """Returns the conclusion from all figures together, in one line."""
     found = {verdict: [ratio.figure for ratio in ratios if ratio.verdict is verdict] for verdict in Verdict}
     if found[Verdict.WORSE]:
         worse = "; ".join(_difference(ratio) for ratio in ratios if ratio.verdict is Verdict.WORSE)
@@ -136,11 +136,11 @@ def _difference(ratio: Ratio) -> str:
 
 
 def _undecided(ratio: Ratio) -> str:
-    """Returns why, and how much worse B may be."""
+    """Returns why a figure is undecided, and how much worse B may be."""
     if not math.isfinite(ratio.threshold):
         return (
-            "the runs of --noise differ by more than 100 % in it, or have no answer at it, and give no "
-            "threshold; give more and longer ones, made on a quiet machine"
+            "the runs of --noise differ by more than 100 % in it, or have no answer at it, so they give no "
+            "threshold; give more and longer runs, made on a quiet machine"
         )
     if ratio.low is None or ratio.high is None:
         if math.isnan(ratio.value):
@@ -175,7 +175,7 @@ def _thresholds(request: ComparisonRequest, figures: Sequence[str]) -> Mapping[s
 
 
 def conditions_warnings(side: Side) -> Iterator[str]:
-    """Yields what was not stable on a side, in one line; nothing if all was."""
+    """Yields the unstable conditions of a side, in one line; nothing if all are stable."""
     found = {each.id: each.conditions.warning for each in side.evaluations if each.conditions}
     suspect = {evaluation_id: warning for evaluation_id, warning in found.items() if warning}
     if suspect:
@@ -186,7 +186,7 @@ def conditions_warnings(side: Side) -> Iterator[str]:
 
 
 def _scores(a: Side, b: Side) -> Iterator[str]:
-    """Yields the first score of each side for tasks that are not judged, i.e. not classification."""
+    """Yields the first score of each side for tasks that are not judged: all but classification."""
     results = a.first_result, b.first_result
     told = [f"{side.name} {_score(result)}" for side, result in zip((a, b), results, strict=True) if result]
     if len(told) == len(results) and results[0] and results[0].task != "classification":
@@ -202,7 +202,7 @@ def _score(result: TaskResult) -> str:
 
 
 def _notes(request: ComparisonRequest, figures: Sequence[str]) -> Iterator[str]:
-    """Yields what qualifies the rows: the source of the thresholds, what differs, and single runs."""
+    """Yields notes on the rows: the source of the thresholds, the differences, and single runs."""
     a, b, noise = request.a, request.b, request.noise
     if noise is not None:
         yield from (f"{DIFFERS}{difference}" for difference in noise.differences(a))

@@ -43,10 +43,10 @@ class ComparedRow:
     """A row of both sides.
 
     Attributes:
-        row: The row, of the first process of A; of B where A has none.
+        row: The row of the first process of A, or of B if A has none.
         ratio: p50 of B over that of A, with its own 95 % interval; None if a side has no times. Its
             verdict allows for all rows of the comparison.
-        processes: The processes with times of A and of B.
+        processes: The numbers of processes with times, of A and of B.
         reason: Why there is no ratio, or no interval; empty if there is one.
     """
 
@@ -58,7 +58,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True)
 class _Estimate:
-    """A side's logarithm of p50, its standard error, and the degrees of freedom of that."""
+    """A side's logarithm of p50, its standard error, and the degrees of freedom of the error."""
 
     log_ns: float
     error: float
@@ -74,18 +74,18 @@ def compare_operators(
 ) -> tuple[ComparedRow, ...]:
     """Compares the rows of B with those of A, paired by key and form.
 
-    Where both sides have a row from several processes, or evaluations, its error is that between them. Else
-    it is that of times in a row, which does not show how processes differ. The difference of the logarithms
-    is judged by Welch's t test ("The Generalization of 'Student's' Problem when Several Different Population
-    Variances are Involved", Biometrika 34, 1947). A row is better or worse where p50 differs by more than the
-    threshold at 2.5 % on that side, adjusted for the number of rows by Holm ("A Simple Sequentially Rejective
-    Multiple Test Procedure", Scandinavian Journal of Statistics 6, 1979). It is the same where its 95 %
-    interval is within the threshold.
+    If both sides have a row from several processes or evaluations, its error is the error between them. Else
+    it is the error of consecutive times, which does not show how processes differ. The difference of the
+    logarithms is judged by Welch's t test ("The Generalization of 'Student's' Problem when Several Different
+    Population Variances are Involved", Biometrika 34, 1947). A row is better or worse if p50 differs by more
+    than the threshold at 2.5 % on that side, adjusted for the number of rows by Holm ("A Simple Sequentially
+    Rejective Multiple Test Procedure", Scandinavian Journal of Statistics 6, 1979). It is the same if its
+    95 % interval is within the threshold.
 
     Args:
         a: The baseline; several evaluations count as several processes.
         b: The judged side.
-        threshold: The share by which p50 may differ.
+        threshold: The fraction by which p50 may differ.
         same_form: Whether rows of different forms are different rows; False to compare frameworks, with the
             first form of each.
     """
@@ -111,7 +111,7 @@ def _grouped(measurements: Iterable[OperatorMeasurement], same_form: bool) -> di
 def _pair(
     a: Sequence[OperatorRow], b: Sequence[OperatorRow], threshold: float
 ) -> tuple[ComparedRow, tuple[float, Verdict]]:
-    """Returns the row, and how probable what was seen is if it does not differ, with what it is otherwise."""
+    """Returns the row, the p-value of a difference beyond the threshold, and the verdict if significant."""
     measured = [
         [row for row in side if row.status is RowStatus.MEASURED and len(row.times_ns)] for side in (a, b)
     ]
@@ -142,7 +142,7 @@ def _pair(
 
 
 def _decided(found: Sequence[tuple[float, Verdict]]) -> Iterable[tuple[int, Verdict]]:
-    """Yields the places of rows that are better or worse, by Holm's procedure over both directions."""
+    """Yields place and verdict of each better or worse row, by Holm's procedure over both directions."""
     order = sorted(range(len(found)), key=lambda place: found[place][0])
     left = sum(verdict is not Verdict.UNDECIDED for _, verdict in found)
     for place in order:
@@ -208,7 +208,7 @@ _SEPARATOR = "\t"  # between a framework and a form, of which neither has one
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Judged:
-    """A row with its verdict, and where it ran; no verdict on what is not compared."""
+    """A row with its verdict, framework and form; the verdict is None for a row that is not compared."""
 
     compared: ComparedRow
     verdict: Verdict | None
@@ -224,13 +224,13 @@ class _Judged:
 
 
 def _compare_sides(a: Side, b: Side, threshold: float) -> Comparison:
-    """Compares the rows of B with those of A, each with that of its own framework.
+    """Compares the rows of B with those of A in the same framework.
 
-    Two sides of one framework each, which are not the same, are compared with each other.
+    If each side has only one framework, and these differ, they are compared with each other.
 
     Raises:
-        ConfigurationError: The sides have no framework and no row in common, or one is no benchmark of
-            operators.
+        ConfigurationError: The sides have no framework and no row in common, or a side is not a benchmark
+            of operators.
     """
     a.check_comparable(b)
     frameworks = _frameworks(a), _frameworks(b)
@@ -285,7 +285,7 @@ def _within(a: Side, b: Side, common: Sequence[str], threshold: float) -> list[_
 
 
 def _in_framework(name: str, measurement: OperatorMeasurement) -> OperatorMeasurement:
-    """Returns the measurement with its framework in the forms of its rows, by which they are paired."""
+    """Returns the measurement with its framework added to the forms of its rows, which pair them."""
     rows = tuple(replace(row, form=f"{name}{_SEPARATOR}{row.form}") for row in measurement.rows)
     return replace(measurement, rows=rows)
 
@@ -304,7 +304,7 @@ def _verdict(
 ) -> Verdict | None:
     """Returns the verdict on a row.
 
-    A row that only one side has times of is worse or better if the other side was asked to measure it.
+    A row with times of only one side is worse or better if the other side was asked to measure it.
     """
     if compared.ratio is not None:
         return compared.ratio.verdict
@@ -372,7 +372,7 @@ def _ratio_text(judged: _Judged) -> str:
 
 
 def _undecided(judged: Sequence[_Judged], threshold: float) -> Iterator[str]:
-    """Yields the rows that are undecided, in one line."""
+    """Yields the undecided rows, in one line."""
     found = [each for each in judged if each.verdict is Verdict.UNDECIDED]
     if found:
         names = "; ".join(each.name for each in found[:_NAMED])
@@ -384,7 +384,7 @@ def _undecided(judged: Sequence[_Judged], threshold: float) -> Iterator[str]:
 
 
 def _notes(a: Side, b: Side, common: Sequence[str]) -> Iterator[str]:
-    """Yields what qualifies the rows: frameworks of one side, what differs, and single processes."""
+    """Yields notes on the rows: frameworks of only one side, the differences, and single processes."""
     for side, other in ((a, b), (b, a)):
         alone = [name for name in _frameworks(side) if name not in _frameworks(other)]
         if common and alone:
@@ -431,7 +431,7 @@ def compare_operators_of(request: ComparisonRequest) -> Comparison:
             "op run --processes=4, and leave out --noise"
         )
     if request.figures not in (None, (FIGURE,)):
-        raise ConfigurationError(f"operators are compared in {FIGURE} alone; leave out --figures")
+        raise ConfigurationError(f"operators are compared only in {FIGURE}; leave out --figures")
     found = _compare_sides(a, b, THRESHOLD if request.threshold is None else request.threshold)
     default = f"threshold {100 * THRESHOLD:g} %, the default; --threshold gives another"
     warnings = (f"warning: {line}" for side in (a, b) for line in conditions_warnings(side))

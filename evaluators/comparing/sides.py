@@ -56,7 +56,7 @@ def _machine_conditions(system: SystemDescription) -> Mapping[str, str]:
 
 
 def _not_comparable(left: Mapping[str, str], right: Mapping[str, str], *, same_framework: bool) -> set[str]:
-    """Returns the names of conditions that say nothing about a difference of two evaluations.
+    """Returns the names of the conditions in which two evaluations cannot be compared.
 
     These are the conditions that depend on an unknown machine, or on a framework that reports no details of
     itself. For two frameworks, they are the conditions that only one of them has.
@@ -94,12 +94,12 @@ def _is_detail(name: str) -> bool:
 DIFFERS = "differs: "
 """The prefix of a note that names a condition in which the sides differ."""
 _QUESTION = {"load", "concurrency", "percentile", "latency bound"}
-"""Conditions that two sides must share: under others, a figure answers another question."""
+"""Conditions that two sides must share: under different ones, a figure answers another question."""
 _SYNTHETIC = "synthetic"
 _FILES = "model files"
 _SAMPLES = "samples of the dataset"
 _EXPLAIN_FILES = {"model", "framework", "weights"}
-"""Conditions that explain a difference of the files."""
+"""Conditions that explain a difference between the files."""
 _PRECISION = "precision"
 
 
@@ -153,7 +153,7 @@ class Side:
 
     @property
     def first_result(self) -> TaskResult | None:
-        """The first evaluation's result of a task; None if none has one."""
+        """The first result of a task among its evaluations; None if there is none."""
         return next((each for each in map(self.kind.result, self.measurements) if each is not None), None)
 
     @property
@@ -194,7 +194,7 @@ class Side:
         for name, left, right in self.differing(other):
             if name in _QUESTION:
                 raise ConfigurationError(
-                    f"{self.name} has {name} {left} and {other.name} {right}, so that their figures answer "
+                    f"{self.name} has {name} {left} and {other.name} {right}, so their figures answer "
                     "different questions; compare evaluations with the same"
                 )
 
@@ -212,7 +212,7 @@ class Side:
 def _unfit(evaluation: Evaluation) -> str:
     """Returns the reason why an evaluation cannot be compared; empty for none."""
     if evaluation.status is Status.FAILED:
-        return "is failed: all of its inputs are; leave it out"
+        return "has failed: all of its inputs failed; leave it out"
     if evaluation.status is not Status.COMPLETE:
         return f"is {evaluation.status.value}: its figures cover only a part; leave it out"
     return kind_of(evaluation).unfit(evaluation.measurement)

@@ -1,6 +1,6 @@
 """The verdict on the conditions of a measurement, and the observations behind it.
 
-Observed are the host, between two readings of its counters, and the stability of the times of a run:
+The observations cover the host, between two readings of its counters, and the stability of a run's times:
 pauses, drift and several levels, each by a published test.
 """
 
@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 from inferometer.agent.hardware.conditions import ConditionCounters, ProcessorTimes, Sample, Samples
 
 OTHERS_SHARE = 0.05
-"""The share of the processors from which other processes disturb: a tenth of one processor of two.
+"""The share of the processors at which other processes begin to disturb: a tenth of one of two processors.
 
 Background processes on a quiet machine take 1 to 2 %.
 """
 STEAL_SHARE = 0.02
-"""The share of the wanted CPU time from which steal disturbs; hosts without other guests take below 1 %."""
+"""The share of the wanted CPU time at which steal begins to disturb; without other guests it is below 1 %."""
 THROTTLED_SHARE = 0.01
-"""The share of time from which a quota, or heat on a GPU, disturbs; one quota period may stall for 0.1 s."""
+"""The share of time at which a quota, or GPU heat, begins to disturb; a quota period may stall for 0.1 s."""
 SWAPPED_PAGES = 64
-"""The number of pages from which swapping disturbs: as many as a few reads of 32 KiB bring back."""
+"""The number of pages at which swapping begins to disturb: a few reads of 32 KiB bring back as many."""
 LEAST_S = 0.5
-"""The minimum duration: CPU time has ticks of 10 ms, too coarse to resolve a 5 % share of less."""
+"""The minimum duration; CPU time has ticks of 10 ms, too coarse for a 5 % share of a shorter one."""
 _LEAST_LOOK_S = 0.25
 _COUNTED = ("swapped_in_pages", "swapped_out_pages", "involuntary_switches", "major_faults", "minor_faults")
 _NS_PER_S = 1_000_000_000
@@ -65,7 +65,7 @@ class HostConditions:
         others_time_share: The share of the samples in which they took more than ``OTHERS_SHARE``.
         steal_share: The share of the CPU time that programs wanted and the host of this virtual machine took.
         throttled_share: The share of the quota's periods in which it was used up.
-        throttled_s: How long processors were withheld for that, summed over them.
+        throttled_s: How long the quota withheld processors, summed over them.
         heated_processors: The processors that heat slowed down.
         swapped_in_pages: The pages that came back from swap.
         swapped_out_pages: The pages that went to swap.
@@ -75,13 +75,13 @@ class HostConditions:
         waited_s: How long its threads were ready and waited for a processor; threads that ended do not count.
         frequency_mhz: The frequencies of the processors.
         gpu_clock_mhz: The clock of the GPU's multiprocessors.
-        gpu_clock_limit_mhz: The highest that it may have.
+        gpu_clock_limit_mhz: The highest clock that it may have.
         gpu_heat_share: The share of the time in which heat slowed the GPU down.
         gpu_power_share: The share of the time in which the power limit did.
         gpu_slowdown_share: The share of the samples in which heat or its power supply slowed the GPU down.
         gpu_other_processes: The other processes on the GPU, at the beginning or at the end.
         looks: The number of samples that the sampler took; 0 without a sampler.
-        watching_cpu_s: The sampler's CPU time, which is in ``own_cpu_s``.
+        watching_cpu_s: The sampler's CPU time, which ``own_cpu_s`` includes.
     """
 
     hostname: str
@@ -112,11 +112,11 @@ class HostConditions:
 
     @property
     def is_known(self) -> bool:
-        """Whether the processors' time is known, on which the verdict rests first."""
+        """Whether the processors' time is known, the first basis of the verdict."""
         return self.others_share is not None
 
     def disturbances(self) -> Iterator[str]:
-        """Yields what disturbed the measurement, each with its figure."""
+        """Yields the disturbances of the measurement, each with its figure."""
         if self.others_share is not None and self.others_share >= OTHERS_SHARE:
             times = self.others_time_share
             when = "" if times is None else f", in {_percent(times)} of the time"
@@ -142,11 +142,11 @@ class HostConditions:
 def host_conditions(
     begins: Sequence[ConditionCounters], ends: Sequence[ConditionCounters], samples: Samples | None = None
 ) -> HostConditions:
-    """Returns what happened on one machine between two readings.
+    """Returns the conditions on one machine between two readings.
 
     Args:
-        begins: The first reading of each of the measured processes there; the first is that of the model.
-        ends: The second one of each, in the same order.
+        begins: The first reading of each of the measured processes there; the model's comes first.
+        ends: The second reading of each, in the same order.
         samples: The samples taken meanwhile.
     """
     begin, end = begins[0], ends[0]
@@ -248,21 +248,21 @@ def _counted(count: int, noun: str, ending: str = "s") -> str:
 
 
 LEAST_BATCHES = 60
-"""The minimum number of times to judge: 20 sections of fewer times would hold less than 3 each."""
+"""The minimum number of times to judge; with fewer, each of 20 sections would hold fewer than 3."""
 PAUSE_SPREADS = 8.0
 """The excess of a pause over the median, in distances from the median to the 90th percentile.
 
-Of exponential times one in 800,000 does, of normal ones none.
+One in 800,000 exponential times exceeds it, and no normal one.
 """
 PAUSE_FACTOR = 2.0
 """The minimum length of a pause in medians, even if the other times hardly vary."""
 PAUSES_SHARE = 0.01
-"""Pauses count where they make the run longer by this share; below, they hardly move the mean."""
+"""Pauses count if they lengthen the run by this share; smaller ones hardly move the mean."""
 SECTIONS = 20
 DRIFT_SHARE = 0.05
-"""Drift counts where the trend changes the times by this share of their median over the run."""
+"""Drift counts if the trend changes the times by this share of their median over the run."""
 DRIFT_Z = 3.29
-"""The trend's distance from none in standard deviations: two-sided 0.1 %."""
+"""The trend's distance from zero in standard deviations: two-sided 0.1 %."""
 MINOR_SHARE = 0.05
 """Each of two levels has at least this share of the times; fewer are outliers."""
 LEVELS_APART = 0.10
@@ -270,9 +270,9 @@ LEVELS_APART = 0.10
 ASHMANS_D = 4.5
 """The distance of two levels in their standard deviations.
 
-Two is enough where the two parts are known (Ashman, Bird and Zepf, 1994). A split of one level in two already
-gives a normal distribution 2.7 and a uniform one 3.5. Of samples of 60, 4 % of uniform ones and 2 % of those
-that are correlated at 0.9 exceed 4.5; longer ones do not.
+Two is enough if the two parts are known (Ashman, Bird and Zepf, 1994). Splitting one level in two already
+gives 2.7 for a normal distribution and 3.5 for a uniform one. Of samples of 60, 4 % of uniform ones and 2 %
+of those correlated at 0.9 exceed 4.5; longer samples do not.
 """
 
 _OF_ROUNDS = 0.9
@@ -319,8 +319,8 @@ def _drift(times: NDArray[np.float64]) -> str:
     """Returns a trend of the medians of sections, by the test of Mann (1945) and Kendall.
 
     The variance is that of Yue and Wang (2004) for correlated values: the correlation of neighbours, which
-    the trend of Theil (1950) and Sen (1968) would raise, is that of the medians without it, and is corrected
-    for its bias in short series (Kendall, 1954).
+    the trend of Theil (1950) and Sen (1968) would raise, is computed from the medians without it, and
+    corrected for its bias in short series (Kendall, 1954).
     """
     medians = np.array([np.median(section) for section in np.array_split(times, SECTIONS)])
     place = np.arange(SECTIONS)
@@ -398,8 +398,8 @@ class Conditions:
     Attributes:
         stability: The verdict.
         reasons: Why it is not stable, each with its figure.
-        note: What the verdict does not take into account; empty for nothing.
-        hosts: What was observed on each host of the model; empty if none is watched.
+        note: The aspects that the verdict ignores; empty for none.
+        hosts: The observations on each host of the model; empty if none is watched.
     """
 
     stability: Stability
@@ -431,7 +431,7 @@ _TOO_FEW = f"by the counters only: fewer than {LEAST_BATCHES} full batches do no
 def judged(
     hosts: Sequence[HostConditions], times_ns: NDArray[np.int64] | None = None, round_size: int = 1
 ) -> Conditions:
-    """Returns the verdict; of several hosts, it is that of the worst one.
+    """Returns the verdict; for several hosts, that of the worst one.
 
     Args:
         hosts: The conditions on each host of the model; empty if none is watched.
@@ -459,5 +459,5 @@ def judged(
 
 def _why_unknown(host: HostConditions) -> str:
     if host.processors is None:
-        return "this system does not tell what its processors do"
+        return "this system does not report what its processors do"
     return f"measured for {host.duration_s:.2g} s, and the counters need {LEAST_S:g} s"

@@ -1,4 +1,4 @@
-"""The watch over a measurement, which reads the counters of the model's hosts around it and judges."""
+"""The watch over a measurement: it reads the counters of the model's hosts before and after, and judges."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Measured(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DescribedHere:
-    """A model in this process that is trained, or of which only the preprocessing runs.
+    """A model in this process that is trained, or whose preprocessing alone runs.
 
     Attributes:
         description: The model and what it runs on.
@@ -68,9 +68,9 @@ class Watch(Closeable):
 
     Args:
         system: The open model.
-        processes: The ids of processes that belong to it beside this one, such as a loader's workers.
-        launcher: The id of the process that has started several ranks, of which this is one; all that it has
-            started by ``begin`` belongs to the measurement then.
+        processes: The ids of processes that belong to it besides this one, such as a loader's workers.
+        launcher: The id of the process that has started several ranks, of which this is one; everything that
+            it has started by ``begin`` then belongs to the measurement.
     """
 
     def __init__(self, system: Measured, processes: Sequence[int] = (), launcher: int | None = None) -> None:
@@ -119,9 +119,9 @@ class Watch(Closeable):
             self._gpu.close()
 
     def _counters(self) -> Sequence[ConditionCounters]:
-        """Returns those of the model's processes, and of this one where it shares a machine with one of them.
+        """Returns the counters of the model's processes, and of this one if it shares a machine with one.
 
-        What this process takes there belongs to the measurement, as it does with a model in this process.
+        The CPU time of this process then belongs to the measurement, as with a model in this process.
         """
         found = list(self._read())
         if self._elsewhere and found:

@@ -1,7 +1,7 @@
-"""Converting a dataset into another format: resumed after an interruption, checked, and then renamed.
+"""Converts a dataset into another format: resumable after an interruption, checked, and renamed at the end.
 
-The journal of a conversion holds its progress, so that another process can continue it. The check reads a
-whole dataset, to report its content and its damage.
+The journal of a conversion holds its progress, so another process can continue it. The check reads a whole
+dataset, and reports its content and its damage.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Journal:
         written: The samples that were written.
         payload_bytes: The bytes of their data.
         checksum: The sum of their digests in hexadecimal; see ``digest_of``.
-        failures: The first failed samples, by their place in the source.
-        failed: How many failed.
+        failures: The first failed samples with their errors, in the order of the source.
+        failed: The number of failed samples.
         writer: The state of the writer.
         is_checked: Whether the files are complete and were checked.
     """
@@ -78,7 +78,7 @@ class Journal:
 
 
 def _open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
-    """Returns the journal of a folder, or a new one; raises OutputError if it is of another task."""
+    """Returns the journal of a folder, or a new one; raises OutputError if it belongs to another task."""
     path = folder / FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -95,7 +95,7 @@ def _open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
     if dict(found.task) != dict(task):
         differ = ", ".join(sorted(name for name in task if found.task.get(name) != task[name]))
         raise OutputError(
-            f"{folder}: is what another conversion has left, with another {differ}; remove it to begin again"
+            f"{folder}: is from another conversion, with another {differ}; remove it to begin again"
         )
     return found
 
@@ -115,7 +115,7 @@ _WRITERS: Mapping[str, Callable[[Path, Encoding, Mapping[str, int]], DatasetWrit
     "caffe_lmdb": LmdbWriter,
     "image_folder": FolderWriter,
 }
-"""The writers that need nothing of the source."""
+"""The writers that need nothing from the source."""
 TARGETS = (*_WRITERS, "npz")
 _Progress: TypeAlias = Callable[[str, int, int], None]
 _ArrayMaker: TypeAlias = Callable[[Payload], NDArray[Any]]
@@ -136,7 +136,7 @@ class Conversion:
         checksum: The sum of their digests; see ``digest_of``.
         failed: The samples of the source that failed and were left out.
         failures: The first failures.
-        resumed: How many samples an earlier process had written.
+        resumed: The number of samples that an earlier process had written.
     """
 
     path: Path
@@ -159,8 +159,8 @@ def convert(
 ) -> Conversion:
     """Writes a dataset in another format, in the same order with the same labels.
 
-    It is written into ``<target>.partial``, which is continued if it is there, read again and compared, and
-    renamed at the end: ``target`` never holds a part. A ``.rec`` target is moved after its ``.idx`` and the
+    It is written into ``<target>.partial``, or continued if that exists, then read back, compared, and
+    renamed: ``target`` never holds a partial dataset. A ``.rec`` target is moved after its ``.idx`` and the
     names of its classes.
 
     Args:
@@ -168,8 +168,8 @@ def convert(
         target: A folder; for ``recordio`` also a ``.rec``; for ``npz`` an ``.npz``.
         backend: The format, one of ``TARGETS``.
         encoding: How images are written.
-        fail_on_error: Whether a sample that cannot be read ends the conversion, which can be continued once
-            it is repaired; else it is left out and counted.
+        fail_on_error: Whether an unreadable sample ends the conversion, which can be continued once the
+            sample is repaired; otherwise it is left out and counted.
         on_progress: Called with the current step, the number of samples done, and their total.
 
     Raises:
@@ -220,7 +220,7 @@ def _check_options(target: Path, backend: str, encoding: Encoding) -> None:
     if encoding.raw and backend != "caffe_lmdb":
         raise ConfigurationError(f"raw is for caffe_lmdb; {backend} has no choice")
     if backend == "npz" and target.suffix != ".npz":
-        raise ConfigurationError(f"{target}: an .npz is a file of that suffix")
+        raise ConfigurationError(f"{target}: an .npz must have that suffix")
     if backend == "npz" and encoding.quality is not None:
         raise ConfigurationError("an .npz holds pixels, which have no quality")
     if backend != "npz" and target.suffix in {".npz", ".zip"}:
@@ -229,7 +229,7 @@ def _check_options(target: Path, backend: str, encoding: Encoding) -> None:
 
 @contextmanager
 def _locked(folder: Path, target: Path) -> Iterator[None]:
-    """Creates the folder of a conversion, and keeps other processes from it; says what cannot be written."""
+    """Creates and locks the folder of a conversion; raises OutputError if it cannot be written or locked."""
     place = folder.with_name(f"{folder.name}.lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -267,7 +267,7 @@ class _Run:
         return self.folder / _CONTENT
 
     def write(self, journal: Journal) -> Journal:
-        """Writes the samples from where a journal is, and returns the last journal."""
+        """Writes the samples that a journal does not cover yet, and returns the last journal."""
         self.content.mkdir(exist_ok=True)
         if journal.read == len(self.source) and journal.writer.get("finished"):
             return journal
@@ -320,7 +320,7 @@ class _Run:
         )
 
     def _number(self, sample: Sample) -> int | None:
-        """Returns the index of the class of a sample, where the format has one."""
+        """Returns the index of the class of a sample; None if the format or the sample has none."""
         if self.backend not in _INDEXED or sample.label is None:
             return None
         if self.numbers is not None:
@@ -328,7 +328,7 @@ class _Run:
         try:
             return int(sample.label)
         except ValueError:
-            raise InputError(f"has the label {sample.label}, which is no index of a class") from None
+            raise InputError(f"has the label {sample.label}, which is not the index of a class") from None
 
     def _writer(self, journal: Journal) -> DatasetWriter:
         folder, encoding, state = self.content, self.encoding, journal.writer
@@ -371,12 +371,12 @@ def _class_numbers(source: Dataset) -> Mapping[str, int] | None:
     labels = sorted(source.labels())
     for label in labels:
         if label != label.strip() or not label or "\n" in label:
-            raise DatasetError(f"the class {label!r} can be no line of a file with the names of classes")
+            raise DatasetError(f"the class {label!r} cannot be a line of a file with the names of classes")
     return {label: number for number, label in enumerate(labels)}
 
 
 def _array_maker(source: Dataset, encoding: Encoding, on_progress: _Progress) -> _ArrayMaker:
-    """Returns what makes the array of a sample: grey if all images are, so that all have one shape."""
+    """Returns the function that makes a sample's array: grey if all images are, so all have one shape."""
     grey = True
     for index, sample in enumerate(source):
         on_progress("looking", index + 1, len(source))
@@ -397,7 +397,7 @@ def _array_maker(source: Dataset, encoding: Encoding, on_progress: _Progress) ->
 _AT_ONCE = 256
 _DIGESTED = EncodedImage | Pixels | Tensor | Text
 _WITH_CHECKSUM = {"zip", "npz"}
-"""The formats that keep a checksum of each entry, which reading compares."""
+"""The formats that keep a checksum of each entry, which is verified on reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,14 +406,14 @@ class DatasetCheck:
 
     Attributes:
         backend: The name of its format.
-        samples: The number of its samples, with the failed ones.
+        samples: The number of its samples, including failed ones.
         labelled: The number of samples with a class.
         classes: The number of different classes among them.
         payload_bytes: The size of the data of all readable samples, in bytes.
-        kinds: How many there are of each kind of data, such as ``EncodedImage``.
-        unprotected: Those that can be read and have no checksum, neither of the format nor, as PNG, of their
-            own: damage of them that still decodes is not noticed.
-        checksum: The sum of their digests, as a conversion has it; None where a sample failed or has none.
+        kinds: The number of samples of each kind of data, such as ``EncodedImage``.
+        unprotected: The number of readable samples without a checksum, either of the format or, as in PNG,
+            of their own: damage that still decodes is not noticed.
+        checksum: The sum of their digests, as in a conversion; None if a sample failed or has no digest.
         failed: The number of samples that cannot be read or decoded.
         failures: The first failures.
     """
@@ -437,7 +437,7 @@ def check_dataset(
 
     Args:
         dataset: The dataset.
-        on_progress: Called with the samples that are done, and all.
+        on_progress: Called with the number of samples done, and their total.
     """
     classes: set[str] = set()
     kinds: Counter[str] = Counter()
@@ -470,10 +470,10 @@ def check_dataset(
 
 
 def _read(index: int, sample: Sample) -> tuple[str, int, bool, int | None] | InputError:
-    """Reads and decodes a sample; or returns why that fails.
+    """Reads and decodes a sample; returns the error if that fails.
 
     Returns:
-        Its kind and size, whether it is a PNG, which has checksums that its decoder compares, and its digest.
+        Its kind and size, whether it is a PNG, which has checksums that its decoder verifies, and its digest.
     """
     try:
         payload: Payload = sample.read()

@@ -1,4 +1,4 @@
-"""The only user of the LMDB library: an environment that is written, and the Datums in it."""
+"""Writes LMDB environments and the Datums in them; the only user of the LMDB library."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _key(field: int, kind: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Returns a number of Protocol Buffers; a negative one has ten bytes."""
+    """Returns a number as a varint of Protocol Buffers; a negative one has ten bytes."""
     value &= (1 << 64) - 1
     content = bytearray()
     while value >= 0x80:

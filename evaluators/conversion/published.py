@@ -1,4 +1,4 @@
-"""Datasets that anybody may download, with the checksums that their publishers state."""
+"""Datasets that anybody may download, with the checksums from their publishers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PublishedDataset:
         files: The MD5 of each file, by name.
         paths: The paths to open, by ``training`` and ``validation``, relative to its folder.
         size_bytes: The size of the download.
-        license: Under which terms it is published.
+        license: The terms under which it is published.
     """
 
     name: str
@@ -74,7 +74,7 @@ PUBLISHED = (
 
 
 def find_published(name: str) -> PublishedDataset:
-    """Returns the dataset of a name.
+    """Returns a dataset by its name.
 
     Raises:
         UnknownDatasetError: No such dataset exists.
@@ -94,7 +94,7 @@ def fetch(
         dataset: The dataset.
         folder: The folder, which is created.
         cache: Downloads the files.
-        base_url: Another place of the same files than their publisher's.
+        base_url: The URL of a mirror of the files; None means the publisher's.
 
     Raises:
         ArtifactUnavailableError: A file cannot be downloaded.
@@ -113,7 +113,7 @@ def fetch(
 
 
 def _put(cached: Path, place: Path) -> None:
-    """Links a file of the cache to a place, or copies it to another file system."""
+    """Links a file of the cache to a place, or copies it if it cannot be linked."""
     new = place.with_name(f".{place.name}.new")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Writers of datasets, which can go on after an interruption, and the conversion of a sample's data."""
+"""Writers of datasets, which can resume after an interruption, and the conversion of a sample's data."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Encoding:
     """How images are written.
 
     Attributes:
-        resize: The length of the shorter side in pixels; None leaves the size.
-        quality: The quality of JPEG, 1 to 100, in which all images are then written. None keeps the bytes of
-            encoded images that are not resized, and else writes JPEG where it was JPEG, and PNG.
-        raw: Whether pixels are written, where the format has a choice.
+        resize: The length of the shorter side in pixels; None keeps the size.
+        quality: The JPEG quality, 1 to 100, in which all images are written. None keeps the bytes of encoded
+            images that are not resized; of the others, JPEG images are written as JPEG, and the rest as PNG.
+        raw: Whether pixels are written, if the format has a choice.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -71,7 +71,7 @@ class Encoding:
             raise ConfigurationError("raw pixels have no quality; leave out one of the two")
 
     def encoded(self, payload: Payload) -> EncodedImage:
-        """Returns an image file of an image; its bytes are kept where neither size nor quality is asked for.
+        """Returns an image as an image file; its bytes are kept if neither size nor quality is requested.
 
         Raises:
             InputError: It is not an image, or cannot be decoded.
@@ -94,7 +94,7 @@ class Encoding:
 
         Args:
             payload: The image.
-            square: Whether a resized one is also cropped to a square at its centre.
+            square: Whether a resized image is also cropped to a square at its centre.
             grey: Whether to convert to grey or colour; None keeps the colours.
 
         Raises:
@@ -154,7 +154,7 @@ def _image(payload: Payload) -> Image.Image:
     if isinstance(payload, Pixels):
         return Image.fromarray(payload.array)
     if not isinstance(payload, EncodedImage):
-        raise InputError(f"is {type(payload).__name__.lower()} data, and no image")
+        raise InputError(f"is {type(payload).__name__.lower()} data, not an image")
     return in_mode(decoded_image(payload.content), "L" if is_grey(payload) else "RGB")
 
 
@@ -177,7 +177,7 @@ def digest_of(index: int, label: str | None, payload: Payload) -> int:
     elif isinstance(payload, Text):
         head, content = "text", repr(payload).encode("utf-8")
     else:
-        raise InputError("is a URL, which has to be fetched before")
+        raise InputError("is a URL, which has to be fetched first")
     digest = hashlib.sha256(f"{index}\n{label!r}\n{head}\n".encode())
     digest.update(content)
     return int.from_bytes(digest.digest(), "big")
@@ -196,7 +196,7 @@ class DatasetWriter(Closeable):
     """Writes samples one after another into the files of a folder.
 
     Args:
-        folder: The folder, which exists. It holds what an earlier writer has left, if ``state`` is not empty.
+        folder: An existing folder. It holds the files of an earlier writer if ``state`` is not empty.
         encoding: How images are written.
         state: The position of the earlier writer at its last flush; later data is written again.
 
@@ -210,7 +210,7 @@ class DatasetWriter(Closeable):
 
     @abstractmethod
     def write(self, index: int, payload: Payload, label: str | None, number: int | None) -> Payload:
-        """Writes the next sample, and returns its data as it is to be read again.
+        """Writes the next sample, and returns its data as it should read back.
 
         Args:
             index: Its place, from 0.
@@ -224,7 +224,7 @@ class DatasetWriter(Closeable):
 
     @abstractmethod
     def flush(self) -> State:
-        """Returns once all is on the disk, with where the writer is."""
+        """Waits until everything is on the disk, and returns the state of the writer."""
 
     def finish(self) -> None:
         """Completes the files, after the last ``flush``."""
@@ -260,7 +260,7 @@ class RecordWriter(DatasetWriter):
 
 
 class LmdbWriter(DatasetWriter):
-    """Writes an LMDB of Datums; see ``DatasetWriter``. What is not flushed is not in it."""
+    """Writes an LMDB of Datums; see ``DatasetWriter``. Samples are in it once they are flushed."""
 
     def __init__(self, folder: Path, encoding: Encoding, state: State) -> None:
         try:
@@ -282,7 +282,7 @@ class LmdbWriter(DatasetWriter):
             if payload.array.ndim != 3 or payload.array.dtype != np.float32:
                 shape = list(payload.array.shape)
                 raise InputError(
-                    f"is a tensor of {payload.array.dtype} of shape {shape}; a Datum has float32 of 3"
+                    f"is a tensor of {payload.array.dtype} of shape {shape}; a Datum has float32 of 3 axes"
                 )
             written, message = payload, float_datum(payload.array, number)
         elif self.encoding.raw:
@@ -320,18 +320,18 @@ class FolderWriter(DatasetWriter):
         folder = self.folder
         if label is not None:
             if not label or label[0] == "." or {"/", "\0"} & set(label) or len(os.fsencode(label)) > 255:
-                raise DatasetError(f'the class "{label}" can be no name of a folder')
+                raise DatasetError(f'the class "{label}" cannot be the name of a folder')
             folder = folder / label
             folder.mkdir(exist_ok=True)
         (folder / f"{index:08d}{suffix_of(image.content)}").write_bytes(image.content)
         return image
 
     def flush(self) -> State:
-        """Returns at once: files that a killed process has written are there."""
+        """Returns at once: written files survive if the process is killed."""
         return {}
 
     def finish(self) -> None:
-        """Writes out all files of this machine, which is quicker than each of very many."""
+        """Syncs all files of this machine to the disk, which is faster than very many one by one."""
         os.sync()
 
     def close(self) -> None:
@@ -345,9 +345,9 @@ class ArrayWriter(DatasetWriter):
         folder: See ``DatasetWriter``.
         encoding: See ``DatasetWriter``.
         state: See ``DatasetWriter``.
-        count: The number of samples, of which some may turn out to fail.
-        first: The first sample as an array, of which all others have the shape and the element type.
-        convert: Makes such an array of a sample.
+        count: The number of samples, some of which may fail.
+        first: The first sample as an array; all others have its shape and element type.
+        convert: Converts a sample to such an array.
     """
 
     FILE = "data.npz"
@@ -379,7 +379,7 @@ class ArrayWriter(DatasetWriter):
         if array.shape != self._array.shape[1:] or array.dtype != self._array.dtype:
             raise InputError(
                 f"is {array.dtype} of shape {list(array.shape)}, and the first one is {self._array.dtype} of "
-                f"shape {list(self._array.shape[1:])}; an .npz has one size, which --resize gives to images"
+                f"shape {list(self._array.shape[1:])}; an .npz has only one size; for images, use --resize"
             )
         self._array[index] = array
         self._labels.write(f"{json.dumps(label)}\n".encode())
@@ -387,7 +387,7 @@ class ArrayWriter(DatasetWriter):
         return Pixels(array) if self._name == "images" else Tensor(array)
 
     def flush(self) -> State:
-        """Writes the array and the labels out."""
+        """Writes the array and the labels to the disk."""
         _flush_map(self._array)
         _flush(self._labels)
         return {"count": self._count, "labels_bytes": self._labels.tell()}
@@ -411,7 +411,7 @@ class ArrayWriter(DatasetWriter):
             os.fsync(written.fileno())
 
     def _written_labels(self) -> list[str] | None:
-        """Returns the labels of the samples; None where there are none."""
+        """Returns the labels of the samples; None if there are none."""
         lines = (self.folder / "labels.jsonl").read_text(encoding="utf-8").splitlines()
         labels = [json.loads(line) for line in lines]
         if None in labels and any(label is not None for label in labels):
@@ -439,7 +439,7 @@ def _flush_map(array: NDArray[Any]) -> None:
 
 
 def _reopened(path: Path, size: int) -> IO[bytes]:
-    """Opens a file to append after its first bytes; truncates the rest."""
+    """Opens a file to append after its first ``size`` bytes; truncates the rest."""
     file = path.open("ab")
     file.truncate(size)
     file.seek(size)
@@ -452,7 +452,7 @@ def _flush(file: IO[bytes]) -> None:
 
 
 def publish(content: Path, target: Path) -> None:
-    """Renames the files that a writer has completed in a folder; continues where it was interrupted.
+    """Moves the completed files of a writer to their target; continues where it was interrupted.
 
     Args:
         content: The folder of the writer.

@@ -1,6 +1,6 @@
-"""Datasets of arrays: those of the caller, random tensors, and those in an ``.npz``.
+"""Datasets of arrays: the caller's, random tensors, and the arrays in an ``.npz``.
 
-An ``.npz`` has images or tensors as one NumPy array, labels as another.
+An ``.npz`` has images or tensors as one NumPy array, and labels as another.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from inferometer.manifests.errors import ConfigurationError, DatasetError, sugge
 from inferometer.manifests.inputs import TensorSpec
 
 MAX_BYTES = 64 * 1024 * 1024
-"""The most memory of the inputs, unless one takes more."""
+"""The maximum memory of the inputs, unless a single one takes more."""
 SYNTHETIC_INPUTS = 64
 _BELOW_ONE = 1 - 2.0**-11
-"""The largest number below 1 that float16 holds, so that no element type rounds up to 1."""
+"""The largest number below 1 that float16 holds, so no element type rounds up to 1."""
 
 _KINDS = "fiub"
 _STRINGS = "UO"
@@ -124,13 +124,13 @@ class NamedArrayInputs(Dataset):
 class SyntheticDataset(Dataset):
     """Random tensors of a model's inputs, as ``synthetic_arrays`` draws them, without labels.
 
-    Where memory bounds their number, or more are asked for than it draws, the same ones follow again.
+    If memory limits their number, or more are requested than it draws, the same tensors repeat.
 
     Args:
         tensors: The tensors that the model takes.
         count: The number of samples.
-        seed: Draws the tensors.
-        size: The size of dynamic axes; None is what each tensor has for them.
+        seed: The seed of the tensors.
+        size: The size of dynamic axes; None means each tensor's own.
     """
 
     def __init__(self, tensors: Sequence[TensorSpec], count: int, seed: int, size: int | None = None) -> None:
@@ -203,7 +203,7 @@ _TARGETS = "targets"
 _LARGEST_ELEMENT_BYTES = 8
 _LEAST_LIMIT_BYTES = 256 * 1024 * 1024
 _MOST_INFLATION = 100
-"""An array has at most so many bytes for each of its file, and may always have the limit above."""
+"""The maximum number of bytes of an array per byte of its file; the limit above is always allowed."""
 
 
 class ArraysDataset(LoadedDataset):
@@ -212,14 +212,13 @@ class ArraysDataset(LoadedDataset):
     ``images`` (or ``x``, or ``data`` as in DLBS) with uint8 elements contains decoded images, which are
     preprocessed: N × height × width (grey), N × height × width × 1 (grey) or N × height × width × 3 (RGB).
     With floating-point elements it contains tensors, which are not preprocessed: N × the shape of the
-    model's input. ``inputs``, instead, contains tensors of any element type. The optional ``labels`` (or
-    ``y``) contains N integers or texts, and the optional ``targets`` N or N × k numbers. Nothing is
-    unpickled.
+    model's input. ``inputs`` instead contains tensors of any element type. The optional ``labels`` (or ``y``)
+    contains N integers or texts, and the optional ``targets`` N or N × k numbers. Nothing is unpickled.
 
-    For a model with several inputs, each is an array of the input's name. A model's only input may also have
-    its name, where there is none of the names above.
+    For a model with several inputs, each is an array of the input's name. The array of a model's only input
+    may also have the input's name, if no array has one of the names above.
 
-    The arguments are those of ``StoredDataset``, and the ``tensors`` that the model takes, if there is one.
+    The arguments are those of ``StoredDataset``, and the ``tensors`` of a model, if there is one.
 
     Raises:
         DatasetError: The file is not an ``.npz``, is damaged, or its arrays are not as above.
@@ -288,7 +287,7 @@ def opened_arrays(path: Path) -> Iterator[NpzFile]:
     """Opens an ``.npz``, whose arrays ``read_array`` reads.
 
     Raises:
-        DatasetError: It cannot be read, is none, or is damaged, also as found while it is open.
+        DatasetError: It cannot be read, is not an ``.npz``, or proves damaged, even while it is open.
     """
     try:
         with path.open("rb") as file:
@@ -302,16 +301,16 @@ def opened_arrays(path: Path) -> Iterator[NpzFile]:
         raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
     except Exception as error:
         # NumPy parses headers with Python's parser, which raises SyntaxError, TokenError and more
-        raise DatasetError(f"{path}: is no .npz of plain arrays, or a damaged one") from error
+        raise DatasetError(f"{path}: is not an .npz of plain arrays, or is damaged") from error
 
 
 def read_array(content: NpzFile, name: str) -> NDArray[Any]:
     """Reads an array, unless it inflates to far more bytes than its file has.
 
-    No more is read than the size that the zip declares, so that a smaller one makes the array incomplete.
+    It reads no more than the size that the zip declares; if that is too small, the array is incomplete.
 
     Raises:
-        DatasetError: It is too large, or no array.
+        DatasetError: It is too large, or not an array.
     """
     archive: Any = content.zip  # which is there while it is open
     for info in archive.infolist():
@@ -323,7 +322,7 @@ def read_array(content: NpzFile, name: str) -> NDArray[Any]:
             )
     array = content[name]
     if not isinstance(array, np.ndarray):
-        raise DatasetError(f"{archive.filename}: {printable_name(name)} is no array")
+        raise DatasetError(f"{archive.filename}: {printable_name(name)} is not an array")
     return array
 
 
@@ -378,7 +377,7 @@ def _texts(labels: NDArray[Any], count: int, path: Path) -> list[str]:
 
 
 def _targets_of(values: NDArray[Any], samples: int, path: Path) -> NDArray[np.float64]:
-    """Returns the targets of so many samples as float64, samples × k."""
+    """Returns the targets of the samples as float64, samples × k."""
     if (
         values.dtype.kind not in "fiub"
         or values.ndim not in {1, 2}

@@ -39,10 +39,10 @@ class RunLengths:
 
 @dataclass(frozen=True, slots=True)
 class Polygons:
-    """A mask as the polygons around its parts, which are filled as COCO does it.
+    """A mask as the polygons around its parts, which are filled by COCO's rules.
 
     Attributes:
-        rings: Of each polygon x and y in turn, in pixels of the image.
+        rings: For each polygon, x and y in turn, in pixels of the image.
     """
 
     rings: tuple[tuple[float, ...], ...]
@@ -50,16 +50,16 @@ class Polygons:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Objects:
-    """The objects in an image; none is a truth too.
+    """The objects in an image; no objects are a truth too.
 
     Attributes:
-        height: Of the image, in pixels.
-        width: Of the image, in pixels.
+        height: The height of the image, in pixels.
+        width: The width of the image, in pixels.
         boxes: float64, objects × 4: left, top, width and height in pixels, as in COCO.
         classes: The name of each object's class.
         areas: float64, objects; in pixels, by which COCO distinguishes small from large objects.
         crowds: bool, objects; whether it is a crowd, which a prediction neither hits nor misses.
-        masks: The mask of each object; None where there are boxes only.
+        masks: The mask of each object; None if there are only boxes.
         image: COCO's id of the image, by which its evaluation orders images; None keeps the dataset's order.
     """
 
@@ -79,8 +79,8 @@ class ClassMap:
 
     Attributes:
         pixels: int32, height × width; positions in the dataset's list of classes;
-            ``IGNORED_CLASS`` where none counts.
-        classes: The names of the dataset's classes; empty where it has none.
+            ``IGNORED_CLASS`` for pixels that do not count.
+        classes: The names of the dataset's classes; empty if it has none.
     """
 
     pixels: NDArray[np.int32]
@@ -104,7 +104,7 @@ class TargetImage:
     """The image that a model should make of its input.
 
     Attributes:
-        pixels: uint8, height × width × channels (red, green, blue, or one of grey).
+        pixels: uint8, height × width × channels (red, green, blue, or one grey channel).
     """
 
     pixels: NDArray[np.uint8]
@@ -123,7 +123,7 @@ class TargetValues:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedAnswers:
-    """The answers to a question that are right; none means that the text does not answer it."""
+    """The right answers to a question; none means that the text does not answer it."""
 
     texts: tuple[str, ...]
 
@@ -143,8 +143,8 @@ class Sample(Input):
         label: The name of the class; None if it is unknown.
         label_is_index: Whether ``label`` is the decimal index of the class instead, from 0, as in formats
             that hold no names.
-        truth: What predictions of other tasks than classification are scored against, or a function that
-            reads it; None if it is unknown.
+        truth: The ground truth of a task other than classification, or a function that reads it; None if it
+            is unknown.
     """
 
     label: str | None = None
@@ -166,7 +166,7 @@ class DatasetIdentity:
         version: The manifest's version; None without a manifest.
         checksum: ``sha256:…`` of the dataset's one file; None for a folder.
         size: The number of its samples.
-        sample_ids: The ids of its samples, in order, where they are only some of the dataset's; else None.
+        sample_ids: The ids of its samples, in order, if they are only some of the dataset's; None otherwise.
     """
 
     category: str
@@ -186,7 +186,7 @@ class DatasetIdentity:
 
     @property
     def chosen_samples(self) -> str | None:
-        """The chosen samples in a few words: few ids as they are, else their checksum; None for all."""
+        """The chosen samples in a few words: few ids in full, many by their checksum; None for all."""
         ids, checksum = self.sample_ids, self.sample_ids_checksum
         if ids is None or checksum is None:
             return None
@@ -231,7 +231,7 @@ class Dataset(ABC):
     def sample(self, index: int) -> Sample:
         """Returns the sample at a place, from 0, which is read later, on demand. Thread-safe.
 
-        The default keeps a list of all samples; a dataset with many finds one by its place.
+        The default keeps a list of all samples; a dataset with many samples finds one by its place.
         """
         if self._listed is None:
             self._listed = tuple(self)
@@ -253,18 +253,18 @@ class Dataset(ABC):
 
 
 class StoredDataset(Dataset):
-    """A dataset that lies at a path, whose samples are found by their place.
+    """A dataset at a path, whose samples are found by their place.
 
     Args:
         path: The file or the folder.
         category: The category, such as ``vision``.
-        checksum: ``sha256:…`` of the file, where it is known.
+        checksum: ``sha256:…`` of the file, if it is known.
         name: The name of the dataset; None means ``default_name``, or else the path.
-        version: The manifest's version, where there is one.
+        version: The manifest's version, if there is one.
 
     Attributes:
-        default_name: The name of what is published under one name only; empty for others.
-        is_one_file: Whether a checksum is that of all of it.
+        default_name: The name of a dataset that is published under one name only; empty for others.
+        is_one_file: Whether a checksum covers the whole dataset.
     """
 
     default_name: str = ""
@@ -287,7 +287,7 @@ class StoredDataset(Dataset):
 
     @abstractmethod
     def _open(self, path: Path) -> int:
-        """Opens what lies at the path, and returns the number of its samples.
+        """Opens the dataset at the path, and returns the number of its samples.
 
         Raises:
             DatasetError: It is missing, damaged, or not of this format.
@@ -318,7 +318,7 @@ def reopened(kind: Callable[..., StoredDataset], path: Path, identity: DatasetId
 class Subset(Dataset):
     """Some samples of a dataset, in the dataset's order.
 
-    Its name and checksum are those of the whole dataset, its size and its ids are its own.
+    Its name and checksum are those of the whole dataset; its size and ids are its own.
 
     Args:
         whole: The dataset; closing the subset closes it.

@@ -55,7 +55,7 @@ _MOST_KEY_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Meta:
-    """One of the two descriptions of the environment, of which the later one counts."""
+    """One of the two descriptions of the environment; the later one counts."""
 
     page_bytes: int
     flags: int
@@ -124,7 +124,7 @@ def _meta(file: RandomAccessFile, offset: int) -> _Meta:
     _, _, flags, _, _ = _PAGE.unpack_from(content)
     magic, version, _, _ = _META.unpack_from(content, _PAGE.size)
     if magic != _MAGIC or not flags & _META_PAGE:
-        raise DatasetError(f"{page} is none of an LMDB, or damaged")
+        raise DatasetError(f"{page} is not a page of an LMDB, or is damaged")
     if version & 0x7FFFFFFF != _VERSION:
         raise DatasetError(f"{page} has the format {version} of LMDB; accepted: {_VERSION}, that of LMDB 0.9")
     place = _PAGE.size + _META.size
@@ -159,9 +159,7 @@ class _Walk:
             raise self._error("holds no samples")
         self._visit(meta.root, meta.depth)
         if len(self._offsets) != meta.entries:
-            raise self._error(
-                f"is damaged: it says that it has {meta.entries} entries, and has {len(self._offsets)}"
-            )
+            raise self._error(f"is damaged: it declares {meta.entries} entries, and has {len(self._offsets)}")
         ends = np.cumsum(np.fromiter(map(len, self._keys), np.int64, len(self._keys)))
         offsets, sizes = (np.array(each, np.int64) for each in (self._offsets, self._sizes))
         return _LmdbEntries(offsets, sizes, b"".join(self._keys), ends, meta.page_bytes)
@@ -274,10 +272,10 @@ class _Window:
 
 
 def _read_fields(read: Callable[[int, int], bytes], size: int) -> _DatumFields:
-    """Reads the fields of a Datum but its data.
+    """Reads the fields of a Datum except its data.
 
     Args:
-        read: Returns a number of bytes from an offset in the message on.
+        read: Returns a number of bytes from an offset in the message.
         size: The size of the message in bytes.
     """
     window = _Window(read, size)
@@ -296,10 +294,10 @@ def _read_fields(read: Callable[[int, int], bytes], size: int) -> _DatumFields:
         elif kind in {FIXED32, _FIXED64}:
             length = 4 if kind == FIXED32 else 8
         else:
-            raise InputError(f"is no Datum, or a damaged one, at byte {begin}")
+            raise InputError(f"is not a Datum, or is damaged, at byte {begin}")
         expected = _KINDS.get(field)
         if not field or (expected is not None and kind not in expected):
-            raise InputError(f"is no Datum, or a damaged one, at byte {begin}")
+            raise InputError(f"is not a Datum, or is damaged, at byte {begin}")
         if length > size - place:
             raise InputError(
                 f"is cut off: field {field} at byte {begin} has {length} bytes, and {size - place} are left"
@@ -364,7 +362,7 @@ def _tensor_of(fields: _DatumFields, parts: list[bytes]) -> NDArray[np.float32]:
     """Returns the tensor in ``float_data``, float32: channels × height × width.
 
     Raises:
-        InputError: The number of values is another one.
+        InputError: The number of values does not match the shape.
     """
     content = b"".join(parts)
     if min(fields.shape) < 1 or 4 * math.prod(fields.shape) != len(content):
@@ -383,10 +381,10 @@ class LmdbDataset(StoredDataset):
     """The Datums of an LMDB, in the order of their keys, which are the ids.
 
     A Datum is an encoded image; raw pixels, channels × height × width in blue, green and red; or a tensor in
-    ``float_data``. A label is the index of a class, as text; where ``classes.txt`` lies in the folder, with
-    the name of a class in each line, it is that name. A label of -1 is none. Samples can be read from several
-    threads. Neither the lock file nor the LMDB library is used, so that the LMDB must not be written to
-    meanwhile, and a damaged one cannot end the process. A damaged Datum fails as an input.
+    ``float_data``. A label is the index of a class, as text; if the folder has a ``classes.txt``, with the
+    name of a class in each line, it is that name. A label of -1 means none. Samples can be read from several
+    threads. Neither the lock file nor the LMDB library is used: the LMDB must not be written to meanwhile,
+    and a damaged one cannot end the process. A damaged Datum fails as an input.
 
     ``path`` is the folder with ``data.mdb``, or a file like it; the other arguments are those of
     ``StoredDataset``.

@@ -28,11 +28,11 @@ class Annotation(NamedTuple):
     Attributes:
         image: The place of its image.
         category: The place of its class.
-        box: Left, top, width and height in pixels; None for that around the mask.
+        box: Left, top, width and height in pixels; None for the box around the mask.
         area: In pixels.
         mask: Its compressed run lengths; None for a box alone.
         crowd: Whether it is a crowd.
-        score: Of a prediction.
+        score: The score of a prediction.
     """
 
     image: int
@@ -44,7 +44,7 @@ class Annotation(NamedTuple):
     score: float = 0.0
 
     def as_coco(self, number: int) -> dict[str, Any]:
-        """Returns it as pycocotools has it; ``number`` counts from 1, because 0 means no match there."""
+        """Returns pycocotools' form of it; ``number`` counts from 1, because 0 means no match there."""
         found: dict[str, Any] = {
             "id": number,
             "image_id": self.image,
@@ -76,13 +76,13 @@ class CocoResults(Predictions):
         return 1
 
     def row(self, place: int) -> CocoResults:
-        """Returns the objects, which are those of one image."""
+        """Returns the objects, all of one image."""
         del place
         return self
 
 
 def annotations_of(prediction: Detections | Instances | CocoResults, image: int) -> Iterator[Annotation]:
-    """Yields the objects of a prediction of one row, the most certain first where a model gave it.
+    """Yields the objects of a prediction of one row, the most certain first if a model gave it.
 
     Args:
         prediction: The row.
@@ -115,15 +115,15 @@ def read_results(
 ) -> Mapping[str, CocoResults]:
     """Reads COCO results JSON.
 
-    Boxes and areas are those of pycocotools' ``COCO.loadRes``, which goes by the first result: with a
-    ``bbox``, each has one, and the area is the box's, also of a mask; without, the area is the mask's, and
+    Boxes and areas are those of pycocotools' ``COCO.loadRes``, which goes by the first result: if it has a
+    ``bbox``, each has one, and the area is the box's, even for a mask; otherwise the area is the mask's, and
     the box is the one around the mask.
 
     Args:
         path: The file: a list of objects with ``image_id``, ``category_id``, ``score``, and ``bbox``,
             ``segmentation`` as run lengths, or both.
         categories: The names of the dataset's classes by their number.
-        labels: The names in the order that the predictions count them.
+        labels: The names in the order in which predictions count them.
 
     Returns:
         The prediction of one row for each image in the file, by its id as a sample has it.
@@ -136,7 +136,7 @@ def read_results(
     rows: dict[str, list[Annotation]] = {}
     entries = read_json(path)
     if not isinstance(entries, list):
-        raise DatasetError(f"{path}: is no list of results, as COCO results JSON is")
+        raise DatasetError(f"{path}: is not a list of results, as COCO results JSON is")
     by_box = bool(entries) and isinstance(entries[0], dict) and _has(entries[0], "bbox")
     for place, entry in enumerate(entries):
         try:
@@ -148,13 +148,13 @@ def read_results(
 
 
 def _has(entry: Mapping[str, Any], name: str) -> bool:
-    """Returns whether a result has a value; pycocotools takes an empty list for none."""
+    """Returns whether a result has a value; pycocotools treats an empty list as none."""
     return entry.get(name) not in (None, [])
 
 
 def _annotation(entry: Any, places: Mapping[Any, int], *, by_box: bool) -> tuple[str, Annotation]:
     if not isinstance(entry, dict):
-        raise ValueError("is no object with image_id, category_id and score")
+        raise ValueError("is not an object with image_id, category_id and score")
     for name in ("image_id", "category_id", "score"):
         if name not in entry:
             raise ValueError(f"has no {name}")
@@ -162,7 +162,7 @@ def _annotation(entry: Any, places: Mapping[Any, int], *, by_box: bool) -> tuple
     category = key(entry["category_id"], "category_id")
     if category not in places:
         known = suggestion(str(category), map(str, places))
-        raise ValueError(f"category_id {printable(str(category))} is none of the dataset's; {known}")
+        raise ValueError(f"category_id {printable(str(category))} is not one of the dataset's; {known}")
     score = number(entry["score"], "score")
     mask = run_lengths(entry["segmentation"]) if _has(entry, "segmentation") else None
     box = _box(entry["bbox"]) if _has(entry, "bbox") else None
@@ -190,18 +190,18 @@ def run_lengths(written: Any) -> RunLengths:
     """Returns a mask of COCO's JSON, whose run lengths are compressed or numbers.
 
     Raises:
-        ValueError: It is none, or its run lengths do not fill its size.
+        ValueError: It is not a mask, or its run lengths do not fill its size.
     """
     size, counts = (written.get("size"), written.get("counts")) if isinstance(written, dict) else (None, None)
     if not _whole(size, _MOST_PIXELS_OF_A_SIDE) or len(size) != 2 or 0 in size:
-        raise ValueError("segmentation is no run lengths with the size, height and width, and counts")
+        raise ValueError("segmentation is not run lengths with the size, height and width, and counts")
     height, width = size
     if isinstance(counts, str) and counts.isascii():
         content = counts.encode("ascii")
     elif _whole(counts, height * width):
         content = compressed(counts)
     else:
-        raise ValueError("segmentation has counts that are no run lengths")
+        raise ValueError("segmentation has counts that are not run lengths")
     areas([content], height, width)
     return RunLengths(height, width, content)
 
@@ -338,7 +338,7 @@ def _images(file: Path, content: Mapping[str, Any]) -> dict[Any, tuple[str, int,
 
 
 def _image_folder(file: Path, names: Sequence[str]) -> Path:
-    """Returns the folder of the images: that which holds the first of them that is found."""
+    """Returns the folder of the images: the one that holds the first of them, or else any."""
     split = file.stem.removeprefix(_PREFIX) if file.stem.startswith(_PREFIX) else ""
     roots = (file.parent, file.parent.parent) if file.parent.name == FOLDER else (file.parent,)
     folders = [root / part for root in roots for part in ("images", split, f"images/{split}", "")]
@@ -375,10 +375,10 @@ def _objects_by_image(
                 raise ValueError(f"has no {missing[0]}")
             image = key(entry["image_id"], "image_id")
             if image not in images:
-                raise ValueError(f"image_id {printable(str(image))} is none of the images")
+                raise ValueError(f"image_id {printable(str(image))} is not one of the images")
             category = key(entry["category_id"], "category_id")
             if category not in categories:
-                raise ValueError(f"category_id {printable(str(category))} is none of the categories")
+                raise ValueError(f"category_id {printable(str(category))} is not one of the categories")
             found.setdefault(image, []).append(_row(entry, categories[category], *images[image][1:]))
         except ValueError as error:
             raise DatasetError(f"{file}: {named}: {error}") from error

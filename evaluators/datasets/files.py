@@ -1,8 +1,8 @@
-"""Reading of the files of datasets: images, random access, JSON that others wrote, the names of classes.
+"""Reads the files of datasets: images, random access, JSON from other programs, the names of classes.
 
-A file of random access is read at any place by several threads, and by the processes that it is sent to.
-JSON, and the numbers and names in it, are read with the program's own messages. The names of classes stand
-in a text file, one a line, in the order of their indices.
+Several threads, and the processes that it is sent to, can read a random-access file at any place. Errors in
+JSON, and in its numbers and names, have the program's own messages. The names of classes are in a text file,
+one per line, in the order of their indices.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_whole(path: Path, most_bytes: int, remedy: str = "") -> bytes:
 
 
 def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walks through a folder as ``os.walk``; raises DatasetError if it, or one in it, cannot be read."""
+    """Walks a folder like ``os.walk``; raises DatasetError if it, or a folder in it, cannot be read."""
 
     def refuse(error: OSError) -> None:
         raise DatasetError(
@@ -78,12 +78,12 @@ def read_image(path: Path) -> EncodedImage:
     """Reads the file of one image.
 
     Raises:
-        InputError: It is not a file, or larger than an image is.
+        InputError: It is not a file, or is too large for an image.
         OSError: It cannot be read.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path}: is no file that can be read")
+        raise InputError(f"{path}: is not a file that can be read")
     if status.st_size > MAX_IMAGE_BYTES:
         raise too_large(str(path), status.st_size)
     return EncodedImage(path.read_bytes())
@@ -105,7 +105,7 @@ class RandomAccessFile:
     """A file that is read at offsets, without a position. Thread-safe; it is not mapped into memory.
 
     A file that shrinks while it is mapped ends the process at the next access, while ``read`` returns less.
-    A pickled one has the path and the size; the process that it is sent to opens the file when it reads.
+    The pickle holds the path and the size; the process that it is sent to opens the file when it reads.
 
     Attributes:
         path: The file.
@@ -124,7 +124,7 @@ class RandomAccessFile:
             self.size = os.fstat(self._open()).st_size
 
     def read(self, size: int, offset: int) -> bytes:
-        """Returns the bytes from an offset on: fewer than ``size`` where the file ends before.
+        """Returns the bytes from an offset: fewer than ``size`` if the file ends first.
 
         Raises:
             OSError: The file cannot be read.
@@ -140,7 +140,7 @@ class RandomAccessFile:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Closes the file, which no thread may be reading. A later read opens it again."""
+        """Closes the file; no thread may be reading it. A later read opens it again."""
         with self._lock:
             if self._closing is not None:
                 self._closing()
@@ -169,8 +169,8 @@ def parse_json(content: str | bytes) -> Any:
     """Returns the content of a JSON text; bytes are UTF-8, with or without a byte order mark.
 
     Raises:
-        ValueError: It is not JSON, or an object has a name twice. The message has the place, and follows the
-            name of the file.
+        ValueError: It is not JSON, or an object has a name twice. The message has the place, and belongs
+            after the name of the file.
     """
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
@@ -179,17 +179,17 @@ def parse_json(content: str | bytes) -> Any:
         raise ValueError(f"is not UTF-8 at byte {error.start}") from error
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if "\n" in error.doc.strip() else ""
-        raise ValueError(f"is no JSON at {line}column {error.colno}") from error
+        raise ValueError(f"is not JSON at {line}column {error.colno}") from error
     except RecursionError as error:
-        raise ValueError("is no JSON that can be read: it is nested too deeply") from error
+        raise ValueError("is JSON that cannot be read: it is nested too deeply") from error
     except _RepeatedNameError:
         raise
     except ValueError as error:  # the interpreter's limit
-        raise ValueError("is no JSON that can be read: a number has too many digits") from error
+        raise ValueError("is JSON that cannot be read: a number has too many digits") from error
 
 
 def read_json(path: Path) -> Any:
-    """Returns the content of a file of JSON; raises DatasetError if it cannot be read, or is none."""
+    """Returns the content of a file of JSON; raises DatasetError if it cannot be read, or is not JSON."""
     with reading(path):
         content = path.read_bytes()
     try:
@@ -212,7 +212,7 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """Returns a value of JSON for a message, in a few words."""
+    """Returns a JSON value in a few words, for a message."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
     return printable(one_line(json.dumps(value, ensure_ascii=False), _SHOWN_CHARACTERS))
@@ -262,7 +262,7 @@ def read_class_names(path: Path) -> tuple[str, ...] | None:
     """Returns the names; None without the file.
 
     Raises:
-        DatasetError: It cannot be read, is not UTF-8, or has no name, an empty or a repeated one.
+        DatasetError: It cannot be read, is not UTF-8, or has no names, or an empty or repeated one.
     """
     with reading(path):
         try:

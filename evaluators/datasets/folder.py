@@ -77,7 +77,7 @@ def arrange(paths: Iterable[str], source: str) -> list[Place]:
     loose = [path for path in images if "/" not in path]
     if loose and len(loose) < len(images):
         raise DatasetError(
-            f"{source}: {printable_name(loose[0])} lies beside class folders, so that its class is unknown; "
+            f"{source}: {printable_name(loose[0])} lies beside class folders, so its class is unknown; "
             "move it into one of them or away"
         )
     places = (Place(path, None if loose else path.split("/", 1)[0]) for path in images)
@@ -115,7 +115,7 @@ class FolderDataset(ImageDataset):
     """Images in class folders, whose names are the labels, or unlabelled images without class folders.
 
     The order is by file name without the class folder, then by class. Hidden files and files without the
-    suffix of an image are ignored. Links to files and to class folders are followed, links to folders inside
+    suffix of an image are ignored. Links to files and to class folders are followed; links to folders inside
     class folders are not. The folder is listed once, when the dataset is opened; a file that is missing or
     unreadable later fails as an input.
 
@@ -172,8 +172,8 @@ class ArchiveDataset(ImageDataset):
     The arguments are those of ``StoredDataset``.
 
     Raises:
-        DatasetError: The file is no zip, damaged, encrypted or compressed in an unsupported way, or contains
-            no image or too large a one.
+        DatasetError: The file is not a zip, is damaged, encrypted or compressed in an unsupported way, or
+            contains no image or one that is too large.
     """
 
     backend = "zip"
@@ -233,7 +233,7 @@ def _open(path: Path) -> zipfile.ZipFile:
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise DatasetError(f"{path}: is no zip, or a damaged one: {one_line(error)}") from error
+        raise DatasetError(f"{path}: is not a zip, or is damaged: {one_line(error)}") from error
 
 
 def _image_entries(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
@@ -275,7 +275,7 @@ _BOM = "\ufeff"
 
 
 class UrlsDataset(Dataset):
-    """The images that a file lists, one URL or path a line, in the file's order.
+    """The images that a file lists, one URL or path per line, in the file's order.
 
     Blank lines and lines that begin with ``#`` are skipped. The agent that runs the model fetches URLs, which
     have a scheme as in ``https://…``. Other lines are paths of images, relative to the file, which are read
@@ -318,7 +318,7 @@ def _read(path: Path) -> EncodedImage:
     try:
         return read_image(path)
     except ValueError as error:  # a name that no file can have, such as one with a NUL
-        raise InputError(f"{printable_name(str(path))}: is no path: {error}") from error
+        raise InputError(f"{printable_name(str(path))}: is not a path: {error}") from error
 
 
 def _content(path: Path) -> bytes:

@@ -1,7 +1,7 @@
 """The validation images of ILSVRC 2012 as published: a flat folder or the tar, and a file of classes.
 
-The classes also stand in the ``meta.mat`` of the development kit, a file of MATLAB's version 5. Numbers and
-texts in an array of structures are read, and other values are left out.
+The classes are also in the ``meta.mat`` of the development kit, a file of MATLAB's version 5. Numbers and
+texts in an array of structures are read; other values are skipped.
 https://www.mathworks.com/help/pdf_doc/matlab/matfile_format.pdf
 """
 
@@ -54,7 +54,7 @@ def read_structures(content: bytes, name: str, source: str) -> list[dict[str, An
         DatasetError: The file is damaged, of another version, or has no such variable.
     """
     if len(content) < _HEADER_BYTES or content[126:128] != b"IM" or content[125] != 1:
-        raise DatasetError(f"{source}: is no file of MATLAB 5 on a little-endian machine")
+        raise DatasetError(f"{source}: is not a file of MATLAB 5 from a little-endian machine")
     try:
         for kind, element in _elements(content, _HEADER_BYTES):
             if kind == _COMPRESSED:
@@ -71,7 +71,7 @@ def read_structures(content: bytes, name: str, source: str) -> list[dict[str, An
 
 
 def _elements(content: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the elements from an offset on: type and content."""
+    """Yields the type and content of each element from an offset."""
     while offset + 8 <= len(content):
         kind, size = struct.unpack_from("<II", content, offset)
         if kind >> 16:  # a small element: its size is in the upper half, and its content in four bytes
@@ -151,8 +151,8 @@ class ValidationDataset(StoredDataset):
     sorted WordNet ids from 0; or from ``ILSVRC2012_validation_ground_truth.txt``, with an ``ILSVRC2012_ID``
     for each image, and ``meta.mat``, which translates it. Both are looked for beside the images, in the
     folder above, and in ``ILSVRC2012_devkit_t12/data`` or the archive of the kit. Without ``meta.mat``,
-    line n of ``synsets.txt`` is the WordNet id of number n. Only those images that are there are samples. An
-    image that is damaged or gone fails as an input.
+    line n of ``synsets.txt`` is the WordNet id of number n. Only images that exist are samples. An image that
+    is damaged or gone fails as an input.
 
     ``path`` is the folder with the images or with ``ILSVRC2012_img_val.tar``, or the tar; the other arguments
     are those of ``StoredDataset``.
@@ -322,7 +322,7 @@ def _wordnet_ids(path: Path) -> tuple[str, ...]:
     ids = tuple(line.split()[0] for line in read_class_names(path) or ())
     for row, each in enumerate(ids, start=1):
         if not _WORDNET_ID.fullmatch(each):
-            raise DatasetError(f"{path}: line {row}: is no WordNet id like n01440764")
+            raise DatasetError(f"{path}: line {row}: is not a WordNet id like n01440764")
     return ids
 
 
@@ -346,7 +346,7 @@ def _kit(places: tuple[Path, ...]) -> tuple[Path, str | None, bytes | None]:
                     contents[name] = file.read(_MAX_TEXT_BYTES)
         return archive / _GROUND_TRUTH, contents[_GROUND_TRUTH].decode("ascii"), contents.get(_META)
     except (tarfile.TarError, EOFError, OSError, KeyError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{archive}: is damaged, or no archive of the kit: {one_line(error)}") from error
+        raise DatasetError(f"{archive}: is damaged, or not the kit's archive: {one_line(error)}") from error
 
 
 def _ids_of_numbers(meta: bytes | None, places: tuple[Path, ...], truth: Path) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Datasets of pairs: an image in one folder, and its ground truth in a file of the same name in another.
 
-That of image enhancement has two images in a pair. Those of segmentation have an image and its class map,
-in folders of images and masks or in PASCAL VOC's.
+For image enhancement, a pair is two images. For segmentation, it is an image and its class map, in folders of
+images and masks or in PASCAL VOC's.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PairsDataset(StoredDataset):
 
     @abstractmethod
     def truth(self, path: Path) -> Callable[[], Truth]:
-        """Returns what reads the truth in a file, and raises DatasetError if it cannot be read."""
+        """Returns the function that reads the truth in a file, and raises DatasetError if it cannot."""
 
     def files(self) -> Iterator[Path]:
         """Returns the files of the images and of their ground truth."""
@@ -163,7 +163,7 @@ def read_target(path: Path) -> TargetImage:
 
 @contextmanager
 def _decoding(what: str, path: Path) -> Iterator[None]:
-    """Raises DatasetError where the file of a truth cannot be read, or is not an image."""
+    """Raises DatasetError if the file of a truth cannot be read, or is not an image."""
     try:
         with reading(f"{what} {path}"):
             yield
@@ -200,12 +200,12 @@ VOC_CLASSES = (
 _IGNORED = 255
 _IGNORED_OF_16_BITS = 65535
 _BITS_OFFSET = 24
-"""Where the bits of a pixel stand in a PNG file, before its kind of colour."""
+"""The place of the bit depth in a PNG file, before the colour type."""
 _MOST_BYTE_CLASSES = 255
 
 
 class _ClassMapsDataset(PairsDataset):
-    """Images with the class map of each, of classes that may have names."""
+    """Images with a class map each, whose classes may have names."""
 
     _classes: tuple[str, ...]
 
@@ -215,11 +215,11 @@ class _ClassMapsDataset(PairsDataset):
 
 
 class MaskFolderDataset(_ClassMapsDataset):
-    """A folder with ``images`` and ``masks``: of each image, a mask of the same path up to the suffix.
+    """A folder with ``images`` and ``masks``: each image has a mask of the same path up to the suffix.
 
     A mask is a PNG as large as the image, whose pixels are the numbers of classes: grey, of up to 16 bits, or
-    with a palette, of which the places count and not the colours. 255 is ignored, and in 16 bits 65535 too.
-    A ``classes.txt`` names the classes, one a line; with more than 255 of them, 255 is a class.
+    with a palette, whose places count and not its colours. 255 is ignored, and in 16 bits 65535 too. A
+    ``classes.txt`` names the classes, one per line; with more than 255 of them, 255 is a class.
 
     The arguments are those of ``StoredDataset``.
 
@@ -238,9 +238,9 @@ class MaskFolderDataset(_ClassMapsDataset):
 class VocSegmentationDataset(_ClassMapsDataset):
     """PASCAL VOC's images of semantic segmentation: ``JPEGImages`` and ``SegmentationClass``.
 
-    The path is the folder, such as ``VOC2012``, or a list of images in its ``ImageSets/Segmentation``. Of the
-    folder, the images in ``val.txt`` are meant; without lists, all that have a mask. The classes are VOC's 20
-    and the background, or those of a ``classes.txt`` in the folder. 255, the border of objects, is ignored.
+    The path is the folder, such as ``VOC2012``, or a list of images in its ``ImageSets/Segmentation``. The
+    folder means the images in ``val.txt``; without lists, all with a mask. The classes are VOC's 20 and the
+    background, or those of a ``classes.txt`` in the folder. 255, the border of objects, is ignored.
 
     The arguments are those of ``StoredDataset``.
 
@@ -280,7 +280,7 @@ def _voc_names(folder: Path, listed: Path) -> list[str]:
 
 def _voc_pair(folder: Path, stem: str, listed: Path) -> Pair:
     if "/" in stem or stem.startswith("."):
-        raise DatasetError(f"{listed}: {printable_name(stem)} is no name of an image")
+        raise DatasetError(f"{listed}: {printable_name(stem)} is not the name of an image")
     pair = Pair(f"{stem}.jpg", folder / VOC_IMAGES / f"{stem}.jpg", folder / VOC_MASKS / f"{stem}.png")
     for path in pair[1:]:
         if not path.exists():
@@ -317,7 +317,7 @@ def read_mask(path: Path, classes: tuple[str, ...] = ()) -> ClassMap:
 
 
 def _numbers(path: Path, image: Image.Image, content: bytes) -> NDArray[np.int32]:
-    """Returns the pixels as they stand in the file."""
+    """Returns the pixels as they are in the file."""
     if image.mode not in {"1", "L", "P", "I"} and not image.mode.startswith("I;16"):
         raise DatasetError(
             f"mask {path}: is an image in colour ({image.mode}); a mask's pixels are numbers of classes, "

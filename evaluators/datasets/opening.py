@@ -1,4 +1,4 @@
-"""Opening of datasets by a manifest, a path or the choice of a user, and detection of their formats."""
+"""Opens datasets by a manifest, a path or a user's choice, and detects their formats."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PAIRS = {
     "voc_segmentation": {masks.VOC_IMAGES, masks.VOC_MASKS},
     "paired_folder": {masks.INPUTS, masks.TARGETS},
 }
-"""Folders that are one dataset where they lie beside each other, and no class folders."""
+"""Folders that are one dataset if they lie beside each other, and not class folders."""
 _BEGIN_BYTES = 4096
 _SQUAD = re.compile(rb'"(paragraphs|qas|context)"\s*:')
 _COCO = re.compile(rb'"(info|licenses|images|annotations|categories)"\s*:')
@@ -67,7 +67,7 @@ def backend_of(path: Path) -> str:
     A folder is known by the names in it, a file by its name or else by its first bytes.
 
     Raises:
-        DatasetError: There is nothing, no known format, or more than one.
+        DatasetError: There is nothing, no known format, or more than one format.
     """
     try:
         of_file = islice(chain(_of_name(path), _of_content(path)), 1)  # one by its name or content
@@ -88,9 +88,9 @@ def backend_of(path: Path) -> str:
 
 
 def may_hold_tensors(path: Path) -> bool:
-    """Returns whether what lies at a path may have tensors or texts, instead of images.
+    """Returns whether the dataset at a path may have tensors or texts instead of images.
 
-    It may not where nothing can be opened.
+    It may not if nothing can be opened.
     """
     try:
         return backend_of(path) in {"npz", "caffe_lmdb", "jsonl", "csv", "squad"}
@@ -99,7 +99,7 @@ def may_hold_tensors(path: Path) -> bool:
 
 
 def _place_of(path: Path, backend: str) -> Path:
-    """Returns the path that the reader of a format opens, where ``path`` is a folder with it."""
+    """Returns the path that the reader of a format opens; ``path`` may be a folder with it."""
     try:
         if not path.is_dir() or backend not in _SUFFIXES:
             return path
@@ -158,7 +158,7 @@ def _in_folder(path: Path) -> list[str]:
 
 
 def _refuse_parts(path: Path, folders: Set[str]) -> None:
-    """Raises DatasetError where the folders are parts with class folders each, and no classes."""
+    """Raises DatasetError if the folders are parts with class folders each, and not classes."""
     parts = [path / name for name in sorted(folders & _PARTS)]
     if parts and folders <= _PARTS and all(any(map(Path.is_dir, part.iterdir())) for part in parts):
         shown = " and ".join(part.name for part in parts)
@@ -166,7 +166,7 @@ def _refuse_parts(path: Path, folders: Set[str]) -> None:
 
 
 def _is_images(path: Path, name: str, is_folder: bool, *, shallow: bool) -> bool:
-    """Returns whether a name is that of an image or, unless ``shallow``, of a class folder with one."""
+    """Returns whether a name belongs to an image or, unless ``shallow``, to a class folder with one."""
     if not is_folder:
         return is_image(name)
     paths = (file for _, _, names in os.walk(path / name) for file in names) if not shallow else ()
@@ -283,11 +283,11 @@ def open_path(
     Args:
         path: A file or a folder.
         category: The category, such as ``vision``.
-        backend: The name of its format, one of ``BACKENDS``; None finds it out.
+        backend: The name of its format, one of ``BACKENDS``; None detects it.
         tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
 
     Raises:
-        DatasetError: It is missing, damaged, or is not what a dataset can be.
+        DatasetError: It is missing, damaged, or cannot be a dataset.
         ConfigurationError: The format does not exist.
     """
     if backend is not None:
@@ -311,7 +311,7 @@ def _open_file(
     checksum: str | None = None,
     **named: str | None,
 ) -> Dataset:
-    """Opens a file that is one of the formats, or that an installed plug-in reads.
+    """Opens a file in one of the formats, or one that an installed plug-in reads.
 
     A plug-in registers a ``Dataset`` as an entry point in the group ``inferometer.datasets``; the entry
     point's name is the suffix of its files. ``checksum`` is the file's SHA-256, if it is known; ``named`` is
@@ -358,21 +358,21 @@ def _digest(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetChoice:
-    """The dataset of an evaluation; with neither name, path nor list it is the one that the model names.
+    """The dataset of an evaluation; without a name, path or list, the one that the model names.
 
     Attributes:
         name: The name in its manifest.
-        path: A dataset in one of the formats of ``BACKENDS``; with a name too, it is where that dataset
-            lies, which the user obtained.
-        backend: The name of its format; None finds it out.
+        path: A dataset in one of the formats of ``BACKENDS``; with a name too, the place of that dataset,
+            which the user obtained.
+        backend: The name of its format; None detects it.
         category: The category that a dataset of a name must have, and one at a path gets; None means any.
-        urls_path: A file with one URL or path a line.
-        duplicates: How many times that list is gone through.
-        synthetic: A number of random tensors instead, which ``seed`` draws; for speed only.
-        array: Inputs in memory instead: samples × the shape of the model's input; of a model with several, an
-            array for each, by name or in its order.
-        sample_ids: The ids of those of its samples that count; None means all.
-        sequence_length: The size that dynamic axes have in ``synthetic`` inputs; None is the model's own.
+        urls_path: A file with one URL or path per line.
+        duplicates: The number of passes over that list.
+        synthetic: The number of random tensors to use instead, drawn from ``seed``; for speed only.
+        array: Inputs in memory instead: samples × the shape of the model's input; for a model with several,
+            an array for each, by name or in its order.
+        sample_ids: The ids of the samples that count; None means all.
+        sequence_length: The size of dynamic axes in ``synthetic`` inputs; None means the model's own.
 
     Raises:
         ConfigurationError: More than one is named.
@@ -417,17 +417,17 @@ class DatasetChoice:
 
     @property
     def holds_images(self) -> bool:
-        """Whether it has only images; an .npz, an LMDB and that of a manifest may have tensors."""
+        """Whether it has only images; an .npz, an LMDB and a manifest's dataset may have tensors."""
         return bool(self.urls_path) or (self.path is not None and not may_hold_tensors(self.path))
 
     def open(
         self, catalog: Catalog, cache: ArtifactCache | None, tensors: Sequence[TensorSpec] = ()
     ) -> Dataset | None:
-        """Opens the dataset; None where the model is to name it.
+        """Opens the dataset; returns None if the model is to name it.
 
         Args:
             catalog: The datasets.
-            cache: Gets one that is at a URL; with None, all are on this machine.
+            cache: Downloads a dataset from its URL; None if all are on this machine.
             tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
 
         Raises:
@@ -464,7 +464,7 @@ class DatasetChoice:
     def open_early(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
         """Opens the dataset, so that errors in it are found before a model is loaded; see ``open``.
 
-        Returns None where the model is to name it, or may have the names of its arrays, as of an ``.npz``.
+        Returns None if the model is to name it, or may have the names of its arrays, as for an ``.npz``.
         """
         place = str(self.path) if self.path is not None and self.path.is_file() else ""
         if self.name and not self.path and not self.urls_path:
@@ -472,7 +472,7 @@ class DatasetChoice:
         return None if place.casefold().endswith(".npz") else self.open(catalog, cache)
 
     def open_for(self, model: ModelManifest, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
-        """Opens the dataset; where none is chosen, that which a model's manifest names. See ``open``.
+        """Opens the dataset, or if none is chosen, the one that a model's manifest names. See ``open``.
 
         Raises:
             ConfigurationError: The manifest names none.

@@ -47,7 +47,7 @@ class _RecordPlaces:
 
     Attributes:
         offsets: int64: where each begins.
-        ends: int64: where the next one begins; of the last one, the end of the file.
+        ends: int64: where the next one begins; for the last one, the end of the file.
     """
 
     offsets: NDArray[np.int64]
@@ -93,7 +93,7 @@ def _join_parts(record: bytes) -> bytes:
     """Returns the content of a record in several parts.
 
     Args:
-        record: From its first word to its end at least.
+        record: The bytes from its first word to its end at least.
     """
     parts: list[bytes] = []
     offset = 0
@@ -115,9 +115,9 @@ def _join_parts(record: bytes) -> bytes:
 
 
 def find_records(file: RandomAccessFile) -> _RecordPlaces:
-    """Goes through a file once, from header to header.
+    """Scans a file once, from header to header.
 
-    Where no header follows a record, one of the two is damaged, and the next header is looked for: the
+    If no header follows a record, one of the two is damaged, and the scan looks for the next header: the
     damaged one is among the places, and fails when it is read.
 
     Raises:
@@ -149,7 +149,7 @@ def find_records(file: RandomAccessFile) -> _RecordPlaces:
 def _end_of_record(file: RandomAccessFile, offset: int) -> tuple[int | None, int]:
     """Returns the end of the record at an offset, and the start of its last part that has a header.
 
-    The end is None where the words are damaged, or the record is cut off.
+    The end is None if the words are damaged, or the record is cut off.
     """
     last, first = offset, True
     while True:
@@ -178,7 +178,7 @@ def _starts(file: RandomAccessFile, offset: int) -> bool:
 
 
 def _next_header(file: RandomAccessFile, offset: int) -> int:
-    """Returns the offset of the next record from an offset on; the file's end if there is none."""
+    """Returns the offset of the next record at or after an offset; the file's end if there is none."""
     size = _FIRST_CHUNK_BYTES
     while offset < file.size:
         chunk = file.read(size, offset)
@@ -195,10 +195,10 @@ def _next_header(file: RandomAccessFile, offset: int) -> int:
 
 
 def _read_index(path: Path, file: RandomAccessFile) -> _RecordPlaces:
-    """Reads an ``.idx``: in each line a key and the offset of a record, with a tab between.
+    """Reads an ``.idx``: each line has a key and the offset of a record, separated by a tab.
 
-    Some of the offsets are compared with the file. Records beyond the file's end, which is truncated then,
-    are among the places.
+    Some of the offsets are compared with the file. Records beyond the end of a truncated file are among the
+    places.
     """
     with reading(path):
         lines = path.read_bytes().split(b"\n")
@@ -210,7 +210,7 @@ def _read_index(path: Path, file: RandomAccessFile) -> _RecordPlaces:
         if not digits.isdigit() or len(digits) > 18:
             shown = line[:40].decode("ascii", "backslashreplace")
             raise DatasetError(
-                f'{path}: line {row + 1}: "{shown}" is no key and offset of a record; {_REMEDY}'
+                f'{path}: line {row + 1}: "{shown}" is not a key and offset of a record; {_REMEDY}'
             )
         offsets[row] = int(digits)
     if not len(offsets):
@@ -228,7 +228,7 @@ _REMEDY = "remove the .idx, and the records are found without it"
 
 
 def _check_index(path: Path, file: RandomAccessFile, places: _RecordPlaces) -> None:
-    """Raises DatasetError if the index is of another file, or leaves out records at an end."""
+    """Raises DatasetError if the index belongs to another file, or omits records at either end."""
     inside = places.offsets[places.offsets < file.size]
     if not len(inside):
         raise DatasetError(f"{path}: no offset is within the {file.size} bytes of {file.path}; {_REMEDY}")
@@ -258,9 +258,9 @@ _LABEL = struct.Struct("<f")
 class RecordDataset(StoredDataset):
     """The images of a ``.rec``, in the order of the file.
 
-    A label is the index of a class, as text; of several labels it is the first. Where ``<name>.classes.txt``
-    lies beside the file, with the name of a class in each line, it is that name. A label of -1 is none. With
-    an ``.idx`` of the same name beside it, the file is not gone through. Samples can be read from several
+    A label is the index of a class, as text; of several labels the first counts. If ``<name>.classes.txt``
+    lies beside the file, with the name of a class in each line, it is that name. A label of -1 means none.
+    With an ``.idx`` of the same name beside it, the file is not scanned. Samples can be read from several
     threads. A damaged record fails as an input.
 
     The arguments are those of ``StoredDataset``.

@@ -1,4 +1,4 @@
-"""Datasets of small images in the files of their authors: CIFAR-10, and MNIST with what has its format."""
+"""Datasets of small images in their authors' files: CIFAR-10, and MNIST with others of its format."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Dtype:
         self.name = name
 
     def __setstate__(self, state: Any) -> None:
-        """The byte order and the like, which bytes do not have."""
+        """Ignores the byte order and the like, which bytes do not have."""
 
 
 class _Array:
@@ -70,14 +70,14 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the replacement of what a pickle names."""
+        """Returns the replacement for a name in a pickle."""
         try:
             return _ALLOWED[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is not allowed") from None
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuses references out of the pickle."""
+        """Refuses references to objects outside the pickle."""
         raise pickle.UnpicklingError("it refers to an object outside of it")
 
 
@@ -96,7 +96,7 @@ def _read_pickled(content: bytes, source: str) -> dict[str, Any]:
     except Exception as error:
         # a damaged pickle calls the replacements, and the methods of the unpickler, with anything
         raise DatasetError(
-            f"{source}: is no pickle of arrays, or a damaged one: {one_line(error)}"
+            f"{source}: is not a pickle of arrays, or is damaged: {one_line(error)}"
         ) from error
     if not isinstance(value, dict):
         raise DatasetError(f"{source}: holds no dictionary")
@@ -122,7 +122,7 @@ class CifarDataset(LoadedDataset):
     """The images of CIFAR-10, in the order of the files; labels are the names of the classes.
 
     A folder or an archive stands for its ``data_batch_…`` files, which are for training, or for
-    ``test_batch`` where it has nothing else. ``test_batch`` is named by its own path, also one in an archive:
+    ``test_batch`` if it has nothing else. ``test_batch`` has a path of its own, even in an archive:
     ``cifar-10-binary.tar.gz/test_batch.bin``. Python files are unpickled without running what they name. All
     images are in memory. A record with a class above 9 fails as an input.
 
@@ -148,7 +148,7 @@ class CifarDataset(LoadedDataset):
         return Sample(str(index), partial(self._read, index), CLASSES[label])
 
     def labels(self) -> frozenset[str]:
-        """Returns the names of the ten classes, also of those without a sample."""
+        """Returns the names of the ten classes, including those without a sample."""
         return frozenset(CLASSES)
 
     def _read(self, index: int) -> Pixels:
@@ -166,7 +166,7 @@ def is_batch(name: str) -> bool:
 
 
 def _batches(path: Path) -> Mapping[str, bytes]:
-    """Returns the content of the files that a path stands for, in order, by their paths."""
+    """Returns the content of the files that a path denotes, in order, by their paths."""
     try:
         if path.is_dir():
             return _of_folder(path)
@@ -210,7 +210,7 @@ def _of_archive(archive: Path, member: str | None) -> Mapping[str, bytes]:
 
 
 def _chosen(names: Mapping[str, object], source: str) -> list[str]:
-    """Returns the files for training in order; without any, that for testing."""
+    """Returns the files for training in order; without any, the one for testing."""
     numbers = {int(match[2]): name for name in names if (match := _BATCH.fullmatch(name)) and match[2]}
     if not numbers:
         return sorted(names)[:1]
@@ -255,7 +255,7 @@ def _unpickled(source: str, content: bytes) -> tuple[NDArray[np.int64], NDArray[
             f"{len(labels)} × {_PIXEL_BYTES}"
         )
     if not all(type(label) is int and 0 <= label < 256 for label in labels):
-        raise DatasetError(f"{source}: has labels that are no classes of CIFAR-10")
+        raise DatasetError(f"{source}: has labels that are not classes of CIFAR-10")
     return np.array(labels, np.int64), images.reshape(len(labels), _CHANNELS, _SIDE, _SIDE)
 
 
@@ -335,8 +335,7 @@ class IdxDataset(LoadedDataset):
     Labels are the digits, as text. All images are in memory.
 
     ``path`` is the file of the images, such as ``t10k-images-idx3-ubyte`` or with ``.gz``, or the folder with
-    it, where the images for training are chosen if they are there; the other arguments are those of
-    ``StoredDataset``.
+    it, in which the images for training are preferred; the other arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: A file is missing, truncated or of another format, or the two do not belong together.
@@ -369,7 +368,7 @@ def is_images_file(name: str) -> bool:
 
 
 def _images_file(folder: Path) -> Path | None:
-    """Returns the file of the images in a folder, rather that for training than another one; None without."""
+    """Returns the file of the images in a folder, preferably the one for training; None without any."""
     found = sorted(path for path in folder.iterdir() if is_images_file(path.name))
     return min(found, key=lambda path: ("train" not in path.name, path.name), default=None)
 
@@ -377,9 +376,7 @@ def _images_file(folder: Path) -> Path | None:
 def _labels_file(images: Path) -> Path:
     match = _IMAGES.fullmatch(images.name)
     if match is None:
-        raise DatasetError(
-            f"{images}: is not named like train-images-idx3-ubyte, so that its labels are unknown"
-        )
+        raise DatasetError(f"{images}: is not named like train-images-idx3-ubyte, so its labels are unknown")
     plain = f"{match[1]}labels{match[2]}idx1-ubyte"
     for name in (plain + (match[3] or ""), plain, f"{plain}.gz"):
         if (found := images.with_name(name)).is_file():

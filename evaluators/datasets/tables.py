@@ -36,7 +36,7 @@ from inferometer.evaluators.datasets.files import (
 from inferometer.manifests.errors import DatasetError, printable
 
 _MAX_FILE_BYTES = 1024 * 1024 * 1024
-"""The most bytes of a file, which is in memory as a whole."""
+"""The maximum size of a file in bytes; it is in memory as a whole."""
 _TAB_SUFFIX = ".tsv"
 _TEXT_COLUMNS = frozenset({"text", "sentence", "question", "context", "sentence1", "sentence2"})
 """The columns with texts."""
@@ -70,7 +70,7 @@ def _read_json_lines(path: Path) -> Iterator[_TextRow]:
         except ValueError as error:
             raise DatasetError(f"{place}: {error}") from error
         if not isinstance(value, dict):
-            raise DatasetError(f'{place}: is no JSON object; give one in each line, such as {{"text": "…"}}')
+            raise DatasetError(f'{place}: is not a JSON object; give one per line, such as {{"text": "…"}}')
         yield _TextRow(place, number, value)
 
 
@@ -90,7 +90,7 @@ def _read_csv(path: Path) -> Iterator[_TextRow]:
         try:
             values = next(rows, None)
         except csv.Error as error:
-            raise DatasetError(f"{path}: line {number}: is no CSV; {CSV_RULES}") from error
+            raise DatasetError(f"{path}: line {number}: is not CSV; {CSV_RULES}") from error
         if values is None:
             return
         if not values:
@@ -106,9 +106,9 @@ def _read_csv(path: Path) -> Iterator[_TextRow]:
 
 
 def _read_squad(path: Path) -> Iterator[_TextRow]:
-    """Yields the questions of a file in the format of SQuAD 1.1 or 2.0, as rows with these columns.
+    """Yields the questions of a file in the format of SQuAD 1.1 or 2.0, as rows.
 
-    ``id``, ``question``, ``context`` and ``answers``, a list that is empty for an impossible question.
+    The columns: ``id``, ``question``, ``context`` and ``answers``, a list, empty for an impossible question.
     """
     try:
         content = parse_json(_content(path))
@@ -163,12 +163,12 @@ _SHOWN = 5
 
 
 class TextDataset(LoadedDataset):
-    """Texts, or pairs of texts, with a label, accepted answers or a reference vector each, in memory.
+    """Texts or pairs of texts in memory, each with a label, accepted answers or a reference vector.
 
     The columns are ``text`` or ``sentence``, with an optional ``pair``; or ``question`` and ``context``; or
-    ``sentence1`` and ``sentence2``. Optional are ``id``, which is else the number of the line; ``label``, a
-    text or a whole number; ``answers``, a list, or ``answer``, one text; and ``target``, a list of numbers.
-    In a CSV, lists are written as in JSON. Further columns are passed over.
+    ``sentence1`` and ``sentence2``. Optional columns are ``id``, by default the number of the line;
+    ``label``, a text or a whole number; ``answers``, a list, or ``answer``, one text; and ``target``, a list
+    of numbers. In a CSV, lists are written as in JSON. Other columns are ignored.
 
     The arguments are those of ``StoredDataset``.
 
@@ -178,7 +178,7 @@ class TextDataset(LoadedDataset):
     """
 
     _rows: ClassVar[staticmethod[[Path], Iterator[_TextRow]]]
-    """Yields the rows of a file; raises DatasetError where it cannot be read."""
+    """Yields the rows of a file; raises DatasetError if it cannot be read."""
 
     def _open(self, path: Path) -> int:
         self._samples = tuple(map(_sample, self._rows(path)))
@@ -248,9 +248,9 @@ def _text(row: _TextRow) -> Text:
 def _of(row: _TextRow, name: str) -> str:
     value = row.columns[name]
     if not isinstance(value, str):
-        raise DatasetError(f"{row.place}: {name} is no text")
+        raise DatasetError(f"{row.place}: {name} is not text")
     if not _is_unicode(value):
-        raise DatasetError(f"{row.place}: {name} holds half of a surrogate pair, which is no character")
+        raise DatasetError(f"{row.place}: {name} holds half of a surrogate pair, which is not a character")
     return value
 
 
@@ -290,7 +290,7 @@ def _truth(row: _TextRow) -> Truth | None:
     if not isinstance(answers, list) or not all(
         isinstance(each, str) and _is_unicode(each) for each in answers
     ):
-        raise DatasetError(f"{row.place}: answers are no list of texts")
+        raise DatasetError(f"{row.place}: answers is not a list of texts")
     return AcceptedAnswers(tuple(answers))
 
 
@@ -303,7 +303,7 @@ def _list_of(row: _TextRow, name: str) -> list[Any]:
         except ValueError:
             value = None
     if not isinstance(value, list):
-        raise DatasetError(f"{row.place}: {name} is no list; write it as in JSON")
+        raise DatasetError(f"{row.place}: {name} is not a list; write it as in JSON")
     return value
 
 
@@ -311,9 +311,9 @@ def _vector(row: _TextRow, values: list[Any]) -> np.ndarray[Any, np.dtype[np.flo
     try:
         vector = numbers(values, "target")
     except ValueError as error:
-        raise DatasetError(f"{row.place}: target is no list of finite numbers: {error}") from error
+        raise DatasetError(f"{row.place}: target is not a list of finite numbers: {error}") from error
     if not vector:
-        raise DatasetError(f"{row.place}: target is no list of finite numbers: it is empty")
+        raise DatasetError(f"{row.place}: target is not a list of finite numbers: it is empty")
     return np.array(vector, np.float64)
 
 
@@ -357,7 +357,7 @@ class ValuesTableDataset(StoredDataset):
 
 
 def is_values_table(path: Path) -> bool:
-    """Returns whether the first column of a ``.csv`` is ``file``, and no column is that of a text."""
+    """Returns whether the first column of a ``.csv`` is ``file``, and no column has texts."""
     if path.suffix.casefold() != SUFFIX:
         return False
     try:
@@ -389,9 +389,9 @@ def _read(path: Path) -> Sequence[_Row]:
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise DatasetError(f"{path}: is no table in UTF-8, at byte {error.start}") from error
+        raise DatasetError(f"{path}: is not a table in UTF-8, at byte {error.start}") from error
     except csv.Error as error:
-        raise DatasetError(f"{path}: line {rows.line_num}: is no CSV; {CSV_RULES}") from error
+        raise DatasetError(f"{path}: line {rows.line_num}: is not CSV; {CSV_RULES}") from error
     if not found:
         raise DatasetError(f"{path}: has no line with a file and its numbers")
     return found
@@ -403,7 +403,7 @@ def _row(path: Path, line: int, cells: Sequence[str], columns: int) -> _Row:
     file = cells[0].strip()
     if not file or PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
         raise DatasetError(
-            f'{path}: line {line}: "{file}" is no path in the folder of the table; it is such as images/1.png'
+            f'{path}: line {line}: "{file}" is not a path in the folder of the table, such as images/1.png'
         )
     for text in cells[1:]:
         if not _is_number(text):

@@ -27,7 +27,7 @@ class VocDataset(StoredDataset):
     The path is the folder of both, or a list of ids such as ``ImageSets/Main/val.txt`` in it. Boxes of VOC
     count pixels from 1 and include the last one: xmin to xmax become xmin - 1 and a width of
     xmax - xmin + 1, as in COCO. A ``difficult`` object becomes a crowd, which neither hits nor misses.
-    Annotations are read when a truth is; the other arguments are those of ``StoredDataset``.
+    Annotations are read with the truth; the other arguments are those of ``StoredDataset``.
 
     Raises:
         DatasetError: A folder is missing or cannot be read, holds no annotations, or a listed one is missing.
@@ -74,7 +74,7 @@ class VocDataset(StoredDataset):
 
 
 def is_image_set(path: Path) -> bool:
-    """Returns whether a path is that of a list of ids, such as ``ImageSets/Main/val.txt``."""
+    """Returns whether a path names a list of ids, such as ``ImageSets/Main/val.txt``."""
     return path.suffix == ".txt" and len(path.parents) > 2 and path.parents[1].name == _SETS
 
 
@@ -86,7 +86,7 @@ def _listed(path: Path) -> list[str]:
     if len(set(found)) < len(found):
         raise DatasetError(f"{path}: names an image twice")
     if wrong := next((each for each in found if len(PurePosixPath(each).parts) != 1 or each == ".."), None):
-        raise DatasetError(f"{path}: {printable(wrong)} is no name of an image")
+        raise DatasetError(f"{path}: {printable(wrong)} is not the name of an image")
     return found
 
 
@@ -97,7 +97,7 @@ def _read_annotation(file: Path) -> Objects:
     """
     with reading(file):
         if file.stat().st_size > _MOST_BYTES:
-            raise DatasetError(f"{file}: has more than {_MOST_BYTES} bytes, which no annotation has")
+            raise DatasetError(f"{file}: has more than {_MOST_BYTES} bytes, the limit for an annotation")
         content = file.read_bytes()
     try:
         root = _parsed(content)
@@ -105,7 +105,7 @@ def _read_annotation(file: Path) -> Objects:
         if width < 1 or height < 1:
             raise ValueError(f"size is {width} × {height}")
     except expat.ExpatError as error:
-        raise DatasetError(f"{file}: is no XML at line {error.lineno}, column {error.offset + 1}") from error
+        raise DatasetError(f"{file}: is not XML at line {error.lineno}, column {error.offset + 1}") from error
     except ValueError as error:
         raise DatasetError(f"{file}: {one_line(error)}") from error
     boxes, classes, difficult = [], [], []

@@ -87,9 +87,9 @@ def _paint_matrix(axes: Axes, chart: MatrixChart, tip: Tip) -> None:
 
 
 _LABEL_CHARACTERS = 58
-"""The characters that fit beside the axes."""
+"""The number of characters that fit beside the axes."""
 _DETAIL_CHARACTERS = 72
-"""The same of the smaller line."""
+"""The same for the smaller line."""
 _THIN_INCHES = 0.02
 _CHARACTER_INCHES = 0.064
 _LOGARITHMIC_FROM = 20
@@ -210,7 +210,7 @@ def _paint_bars(axes: Axes, chart: BarChart, palette: Palette, tip: Tip) -> None
 
 
 def _make_ratios(axes: Axes, end: float, part: float) -> None:
-    """Makes an axis of ratios from 1 on."""
+    """Makes an axis of ratios that begins at 1."""
     end = max(end, 1.01)
     make_logarithmic(axes, axes.xaxis, math.log10(end))
     axes.set_xlim(1, end**part)

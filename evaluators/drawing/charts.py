@@ -38,7 +38,7 @@ MOST_INCHES = 20.0
 class Label:
     """The name of a row or a chart, a smaller second line, and why not to trust a chart's figures.
 
-    A remark is the weaker reason of the two: it stands below the warning, and is not in the colour of alarm.
+    A remark is the weaker reason of the two: it appears below the warning, and not in its colour.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a length that is not negative; ``text`` stands beside it, or inside a stacked bar.
+    """A bar of a length that is not negative; ``text`` is beside it, or inside a stacked bar.
 
-    ``ends`` are those of an interval, which is a whisker over a bar that is not stacked.
+    ``ends`` are the ends of an interval, drawn as a whisker over a bar that is not stacked.
     """
 
     value: float
@@ -79,7 +79,7 @@ class BarChart:
         rows: The rows.
         stacked: Whether the bars of a row follow one another.
         whole: The end of the axis; None for a little beyond the longest bar.
-        logarithmic: Whether the axis is logarithmic and begins at 1, for ratios; not of stacked bars.
+        logarithmic: Whether the axis is logarithmic and begins at 1, for ratios; not for stacked bars.
     """
 
     heading: Label
@@ -134,8 +134,8 @@ class Series:
         tooltip: The tooltip of the series.
         mark: The shape of the points.
         size: The size of a point in typographic points; None for one that suits their number.
-        strong: Whether the line is a limit, and not what joins points.
-        text: A name that stands beside the first point, where there is room.
+        strong: Whether the line is a limit, and does not join points.
+        text: A name beside the first point, if there is room.
     """
 
     group: str
@@ -228,9 +228,9 @@ class MatrixChart:
         heading: The chart's name.
         axis: The meaning of the columns.
         rows: The names of the rows, at least one.
-        columns: The names of the columns, which are short, such as the numbers before the names of the rows.
+        columns: The short names of the columns, such as the numbers before the names of the rows.
         shares: A row of shares for each row.
-        tooltips: In the same way.
+        tooltips: A row of tooltips for each row.
     """
 
     heading: Label
@@ -300,7 +300,7 @@ def how_many_fit(charts: Iterable[Chart]) -> int:
 
 
 MOST_EVALUATIONS = 20
-"""The maximum number of evaluations in one picture, in which charts of a certain height fit."""
+"""The maximum number of evaluations in one picture, which has room for charts of a certain height."""
 PLOTS: Mapping[str, str] = MappingProxyType(
     {
         "latency": "inferometer.evaluators.kinds.batches.plot:LatencyPlot",
@@ -372,7 +372,7 @@ def find_plot(report_name: str) -> Plot[Any]:
 def label_of(evaluation: Evaluation, *more: str, warning: str = "") -> Label:
     """Returns the label of an evaluation: model, batch size, framework, device, ``more``, and start time.
 
-    Where its conditions were not stable, the label says so: the details in one word, the remark in a line.
+    If its conditions were not stable, the label says so: the details in one word, the remark in a line.
 
     Args:
         evaluation: The evaluation.
@@ -459,7 +459,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def described(row: Mapping[str, Value], keys: Mapping[str, str]) -> Iterator[str]:
-    """Yields ``name value`` for those of the ``keys`` that have a value in the row."""
+    """Yields ``name value`` for each of the ``keys`` that has a value in the row."""
     for key, name in keys.items():
         if row.get(key) not in (None, ""):
             yield f"{name} {row[key]}"

@@ -27,7 +27,7 @@ _DARK = frozenset({"#0072B2", "#009E73", "#D55E00"})
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A colour, as ``#rrggbb``, with Matplotlib's name of a hatching or an empty one."""
+    """A colour, as ``#rrggbb``, with Matplotlib's name of a hatching, or an empty name."""
 
     colour: str
     hatch: str = ""
@@ -103,7 +103,7 @@ _PLACES: tuple[tuple[float, float], ...] = (
     (5, -18),
     (-5, -18),
 )
-"""Where the lower end of a name may be, in typographic points beside its point: to the right, or the left."""
+"""The places of a name's lower end beside its point, in typographic points: to the right or the left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class _Box:
 
 
 def _write_names(axes: Axes, every: Sequence[Series]) -> None:
-    """Writes the name of each series beside its first point, where there is room; the limits are set."""
+    """Writes the name of each series beside its first point if there is room; the limits must be set."""
     taken = list(_points(axes, every))
     whole = _whole(axes)
     for series in reversed(every):  # later ones cover earlier ones, and tell more
@@ -296,7 +296,7 @@ def _scale(axes: Axes, chart: PointChart) -> None:
 
 
 def make_logarithmic(axes: Axes, axis: Axis, decades: float) -> None:
-    """Makes an axis logarithmic that goes over so many powers of ten; of many, only these have ticks."""
+    """Makes an axis over a number of powers of ten logarithmic; if there are many, only these have ticks."""
     if axis is axes.yaxis:
         axes.set_yscale("log")
     else:

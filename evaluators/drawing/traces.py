@@ -152,7 +152,7 @@ def _type(row: Row) -> str:
 
 
 def _phase(row: Row) -> str:
-    """Returns the phase of a layer of training where the type does not tell it: behind the name."""
+    """Returns the phase of a training layer, for the end of its name, if its type does not show it."""
     return f" ({row['phase']})" if row["phase"] else ""
 
 
@@ -202,9 +202,9 @@ def _kernel_chart(evaluation: Evaluation, rows: Sequence[Row]) -> BarChart:
 
 
 MOST_SPANS = 400
-"""Spans of one evaluation that are drawn at most."""
+"""The maximum number of spans drawn for one evaluation."""
 MOST_LANES = 40
-"""Lanes of one evaluation that are drawn at most."""
+"""The maximum number of lanes drawn for one evaluation."""
 _NS_PER_US = 1000
 
 
@@ -281,8 +281,8 @@ def _end(row: Row) -> int:
 def _window(rows: Sequence[Row]) -> tuple[int, int, str]:
     """Returns the drawn window of a trace: its ends in nanoseconds since 1970, and the event at its start.
 
-    It reaches from the first measured batch to where there would be too many spans. Inputs are read ahead;
-    where that alone would fill the picture, the window starts with the first predict step.
+    It reaches from the first measured batch to where there would be too many spans. Inputs are read ahead; if
+    that alone would fill the picture, the window starts with the first predict step.
     """
     most = MOST_SPANS * 9 // 10  # others began before
     measured = [row for row in rows if row["name"] == "measure"]
@@ -312,7 +312,7 @@ def _stacked(rows: Iterator[Row]) -> Iterator[tuple[int, Row]]:
 
 
 def _group(row: Row) -> str:
-    """Returns the group that colours a span: the type of a layer, else its name."""
+    """Returns the group that colours a span: the type of a layer, otherwise its name."""
     if row["level"] == TraceLevel.FRAMEWORK_TRACE.name:
         type_ = json.loads(str(row["attributes"])).get("inferometer.layer_type")
         if type_:

@@ -200,7 +200,7 @@ class PictureFile:
 
 
 def inline_svg(drawing: Drawing) -> str | None:
-    """Returns a drawing as SVG that a page can hold; None where Matplotlib is not installed."""
+    """Returns a drawing as SVG that a page can hold; None if Matplotlib is not installed."""
     try:
         from inferometer.evaluators.drawing.canvas import svg
     except (ImportError, ValueError):  # a ValueError: its settings are invalid

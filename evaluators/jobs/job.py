@@ -34,7 +34,7 @@ from inferometer.manifests.inputs import TensorSpec
 from inferometer.manifests.schema import ModelManifest
 
 SYNTHETIC_INPUTS = 64
-"""The least number of random tensors of an evaluation batch by batch."""
+"""The minimum number of random tensors of an evaluation batch by batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +46,12 @@ class SystemRequest:
         model_version: A version or a constraint; None means the highest that has the weights.
         framework_name: The framework; None means the first installed one that has the model.
         agents: The addresses of the agents that run the model; empty for this process.
-        session: What the model is opened with.
+        session: The options for opening the model.
         open_timeout_s: How long an agent may take to open the model, with its downloads.
         answer_timeout_s: How long an agent may take to answer one batch.
         shared_memory: Whether tensors travel through shared memory, to a server of the Open Inference
             Protocol.
-        given: A file or an object in memory that is the model, instead of one of a manifest; it runs in this
+        given: The model as a file or an object in memory, instead of one of a manifest; it runs in this
             process.
 
     Raises:
@@ -85,9 +85,9 @@ class SystemRequest:
 
 
 def default_batch_size(system: SystemRequest, dataset: DatasetChoice, catalog: Catalog) -> int:
-    """Returns the batch size where none is given.
+    """Returns the batch size if none is given.
 
-    That is the only one of a given model, 1 for a model of images of any size, or what inputs can fill.
+    It is the only size of a given model, 1 for a model of images of any size, or what inputs can fill.
     """
     if system.given is not None and system.given.fixed_batch is not None:
         return system.given.fixed_batch
@@ -121,7 +121,7 @@ def inputs_for(
     """Returns the inputs of an evaluation batch by batch.
 
     They are random tensors if these are requested, or if a model without a manifest has no other inputs:
-    ``least`` or more, of which every batch is full.
+    ``least`` or more, so every batch is full.
 
     Raises:
         ConfigurationError: A dataset is named too.
@@ -168,7 +168,7 @@ class JobResources(Protocol):
         Args:
             request: The model, and where it runs.
             warm_up: Whether the first run only warms up.
-            notify: Called for each agent that is left out, and why.
+            notify: Called for each agent that is left out, with the reason.
             trace: The parent of the spans of opening; None records none.
 
         Raises:
@@ -188,7 +188,7 @@ class JobResources(Protocol):
         """Checks everything that needs no model file, such as the device, before anything is downloaded.
 
         Returns:
-            The manifest of a model in this process, by which its dataset can be opened; None if the model
+            The manifest of a model in this process, with which its dataset can be opened; None if the model
             is elsewhere.
 
         Raises:
@@ -197,7 +197,7 @@ class JobResources(Protocol):
         ...
 
     def check_trainer(self, manifest: ModelManifest, options: TrainerOptions) -> None:
-        """Checks what a training needs beside the data and the model's files, such as its devices.
+        """Checks what a training needs besides the data and the model's files, such as its devices.
 
         Raises:
             InferometerError: The model cannot be trained here.
@@ -252,7 +252,7 @@ class JobPart:
 
     Attributes:
         number: Counted from 1.
-        count: The evaluations of the job.
+        count: The number of evaluations in the job.
         trace_level: Its trace level; None under load and in a sweep.
         name: The name that distinguishes it from the others of a sweep; empty for other jobs.
     """
@@ -289,7 +289,7 @@ class JobCallbacks(Generic[_Progress]):
 
     Attributes:
         on_part: Called before each evaluation.
-        on_start: Called before the warm-up. What raises here ends the job.
+        on_start: Called before the warm-up. An exception here ends the job.
         on_progress: Called after each batch, or four times a second under load.
         on_warning: Called with one line that the user should know and that the evaluation does not keep.
         stop_requested: Called after each batch, or four times a second. Once it returns True, the job ends
@@ -311,7 +311,7 @@ class Shown(Enum):
 
     BAR = auto()
     LOAD = auto()
-    """A line for one run under load after the other."""
+    """A line for each run under load."""
     PROBES = auto()
     """The same for the probes of a search, which are numbered."""
 
@@ -336,7 +336,7 @@ class Job(Generic[F_co]):
         run: Yields each evaluation as soon as it is complete. Closing the iterator ends the work early.
         title: The title of its progress.
         opening: The activity before the first progress; empty if fresh processes report it themselves.
-        stops: What still finishes after a stop request.
+        stops: The work that still finishes after a stop request.
         shown: How it shows its progress.
         starts_at_once: Whether it accepts a stop request before it reports what it measures.
     """

@@ -259,7 +259,7 @@ def in_processes(
     processes at once, with their child processes; so does the end of this process.
 
     Args:
-        tasks: What to run.
+        tasks: The tasks to run.
         callbacks: Called in this thread.
         lost: Raised for a process that was killed or ended early.
         beside: Companion tasks that the tasks need. They may end before or after them, but must not fail.
@@ -286,7 +286,7 @@ def _started(task: LinkedTask[Any], started: ExitStack) -> LinkedProcess:
 
 
 class _Supervision(Generic[_Found]):
-    """The supervision of processes, until all that work are complete or one has failed."""
+    """The supervision of processes, until all that work have completed or one has failed."""
 
     def __init__(
         self,
@@ -419,7 +419,7 @@ def in_fresh_process(
 
     Raises:
         EvaluationFailed: The process was killed, or ended early.
-        InferometerError: What ``work`` raised.
+        InferometerError: Raised by ``work``.
     """
     task = LinkedTask("the process of the evaluation", work)
     return in_processes([task], callbacks, EvaluationFailed)
@@ -440,7 +440,7 @@ def in_turn(
 
     Raises:
         EvaluationInterrupted: A stop was requested between two evaluations.
-        InferometerError: What a work raised, or a fresh process was killed.
+        InferometerError: A work raised it, or a fresh process was killed.
     """
     for number, (work, level) in enumerate(works, start=1):
         callbacks.on_part(JobPart(number, len(works), level))

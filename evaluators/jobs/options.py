@@ -28,8 +28,8 @@ class Range:
     Attributes:
         least: The lower end.
         most: The upper end; None for none.
-        open: Whether the ends are left out.
-        closed_above: Whether ``open`` leaves out the lower end only.
+        open: Whether the ends are excluded.
+        closed_above: Whether ``open`` excludes only the lower end.
     """
 
     least: float
@@ -39,7 +39,7 @@ class Range:
 
     @property
     def leaves_out_most(self) -> bool:
-        """Whether the upper end is left out."""
+        """Whether the upper end is excluded."""
         return self.open and not self.closed_above
 
     def __contains__(self, value: float) -> bool:
@@ -64,7 +64,7 @@ COMPARISON = {"threshold": Range(0, 10), "accuracy_threshold": Range(0, 10)}
 
 
 def check(request: object, ranges: Mapping[str, Range]) -> None:
-    """Checks the numbers that a request has.
+    """Checks the numbers of a request.
 
     Raises:
         ConfigurationError: One is outside of its range.
@@ -74,7 +74,7 @@ def check(request: object, ranges: Mapping[str, Range]) -> None:
 
 
 def check_number(name: str, value: float | None, allowed: Range) -> None:
-    """Checks a number; None is one that is left out.
+    """Checks a number; None means that it is not given.
 
     Raises:
         ConfigurationError: It is outside of its range; the message has its name without the unit of time.
@@ -84,7 +84,7 @@ def check_number(name: str, value: float | None, allowed: Range) -> None:
 
 
 class SharedMemoryUse(Enum):
-    """Whether tensors travel to a server on this host through shared memory: where both can, or must."""
+    """Whether tensors travel to a server on this host through shared memory: if both can, or always."""
 
     AUTO = "auto"
     OFF = "off"
@@ -116,7 +116,7 @@ TIME_BUDGET_S = 120.0
 SPARE_CORES = 1
 """The cores that a model in this process leaves to the thread that sends its queries."""
 TRACE_SAMPLE = 0.01
-"""The share of the queries under load that are traced where their spans are sent to a collector."""
+"""The share of the queries under load that are traced if their spans are sent to a collector."""
 THRESHOLD = 0.05
 """The share by which a figure of time or a rate may differ in a comparison."""
 ACCURACY_THRESHOLD = 0.01
@@ -127,7 +127,7 @@ BENCH_BATCHES = 100
 BENCH_WORKERS = 4
 BENCH_PREFETCH = 10
 MXNET, PYTORCH = "mxnet", "pytorch"
-"""The frameworks that train, in small letters."""
+"""The frameworks that train, in lower case."""
 KV_STORES = ("local", "device", "dist_sync", "dist_device_sync", "dist_async", "nccl", "horovod")
 """The ways in which MXNet sums gradients."""
 DIST_BACKENDS = ("gloo", "nccl", "mpi")
@@ -147,17 +147,17 @@ class Declared:
     Attributes:
         help: A sentence that describes it.
         metavar: The placeholder of its value, such as ``S`` for seconds.
-        within: The numbers that are allowed; None for no number, or any.
-        choices: The texts that are allowed; empty for any.
+        within: The allowed numbers; None if it is not a number, or any is allowed.
+        choices: The allowed texts; empty for any.
         ignores_case: Whether the case of a choice does not matter.
-        flags: Its flags; empty for the one of its name.
+        flags: Its flags; empty for the one with its name.
         argument: The library's argument; empty for the name of the field.
         variable: The environment variable that sets it; None for none.
-        default_text: The default that the help names where front ends leave it None unless it is given.
+        default_text: The default that the help names if front ends leave it None unless it is given.
         shows_default: Whether the help names the default.
         reads: Whether it names a file that is read.
-        made: Makes the value of a text, and raises ConfigurationError for any other; None keeps the text.
-        front_default: The default of front ends; ``...`` for that of a request that is made in code.
+        made: Converts a text to the value, and raises ConfigurationError if it cannot; None keeps the text.
+        front_default: The default of front ends; ``...`` for that of a request made in code.
     """
 
     help: str
@@ -203,18 +203,18 @@ class Option:
 
     @property
     def asked(self) -> Any:
-        """The value in a front end where it is not given; None where the default is found elsewhere."""
+        """The value in a front end if it is not given; None if the default is found elsewhere."""
         if self.declared.front_default is not ...:
             return self.declared.front_default
         return None if self.declared.default_text or self.is_required else self.default
 
     @property
     def is_required(self) -> bool:
-        """Whether it has to be given."""
+        """Whether it is required."""
         return self.default is MISSING and not self.declared.default_text
 
     def made(self, value: Any) -> Any:
-        """Returns the value of the field for what a front end was given.
+        """Returns the value of the field for the value given to a front end.
 
         Raises:
             ConfigurationError: There is no such choice.
@@ -239,9 +239,9 @@ class Option:
 
 
 def declared(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:  # noqa: A002 - as click's
-    """Returns a field of a request that is an option; ``more`` are those of ``Declared``.
+    """Returns a field of a request that is an option; ``more`` are fields of ``Declared``.
 
-    A default of ``MISSING`` is none; in a front end, the option may still have one, which its text names.
+    ``MISSING`` means no default; in a front end, the option may still have one, which its text names.
     """
     return field(default=default, metadata={_KEY: Declared(help, metavar, **more)})
 
@@ -256,11 +256,11 @@ def options_of(request: type[Any]) -> Iterator[Option]:
 def values_of(
     request: type[Any], given: MutableMapping[str, Any], *, arguments: bool = False
 ) -> dict[str, Any]:
-    """Takes the options of a request out of what a front end was given, and returns the fields.
+    """Extracts the options of a request from the values given to a front end, and returns the fields.
 
     Args:
         request: The class of the request.
-        given: The values by the names of fields; None is one that is not given.
+        given: The values by the names of fields; None if not given.
         arguments: Whether the names are those of the library's arguments.
 
     Raises:
@@ -279,7 +279,7 @@ def values_of(
 def words(values: Mapping[str, Any], *requests: type[Any], whole: bool = False) -> Iterator[str]:
     """Yields the words of the command line that set options of requests, in the order of ``values``.
 
-    Of options with the same name, that of the last request counts. See ``Option.words`` for ``whole``.
+    Of options with the same name, the one of the last request counts. See ``Option.words`` for ``whole``.
     """
     known = {option.name: option for request in requests for option in options_of(request)}
     for name, value in values.items():
@@ -288,7 +288,7 @@ def words(values: Mapping[str, Any], *requests: type[Any], whole: bool = False) 
 
 
 def plain(value: Any) -> Any:
-    """Returns the value of an option as front ends write it: that of a choice is its text."""
+    """Returns the value of an option as front ends write it: for a choice, its text."""
     return value.name if isinstance(value, IntEnum) else getattr(value, "value", value)
 
 
@@ -301,7 +301,7 @@ def check_options(request: Any) -> None:
     """Checks the options of a request.
 
     Raises:
-        ConfigurationError: One has another type, or is out of its range or none of its choices.
+        ConfigurationError: One has another type, is out of its range, or is not one of its choices.
     """
     for option in options_of(type(request)):
         value, shown = getattr(request, option.name), option.declared
@@ -336,7 +336,7 @@ def given_options(request: Any) -> dict[str, Any]:
 
 
 def further(request: Any, known: Collection[str]) -> dict[str, Any]:
-    """Returns the options of a request that differ from their defaults, but those that are ``known``."""
+    """Returns the options of a request that differ from their defaults, except those that are ``known``."""
     found = {}
     for option in options_of(type(request)):
         value = getattr(request, option.name)
@@ -346,7 +346,7 @@ def further(request: Any, known: Collection[str]) -> dict[str, Any]:
 
 
 def spoken(name: str) -> str:
-    """Returns the name of an option in messages and flags, which is without a unit of time in seconds."""
+    """Returns the name of an option in messages and flags, without a unit of time in seconds."""
     return name.removesuffix("_s")
 
 

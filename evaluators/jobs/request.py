@@ -1,7 +1,7 @@
 """The options that requests share: a model and where it runs, its inputs, and where spans are sent.
 
-Front ends make their options and arguments of them, and then a ``SystemRequest`` and a ``DatasetChoice``.
-Help shows them, so that what takes long to import is imported where it is needed.
+Front ends derive their options and arguments from them, and then a ``SystemRequest`` and a ``DatasetChoice``.
+Because help shows them, slow imports happen only where they are needed.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class DatasetOptions:
         check_options(self)
 
     def choice(self, **more: Any) -> DatasetChoice:
-        """Returns the choice; ``more`` are further fields of it, instead of those that are named here."""
+        """Returns the choice; ``more`` are further fields of it, instead of those named here."""
         from inferometer.evaluators.datasets.opening import DatasetChoice
 
         named = {
@@ -281,7 +281,7 @@ class DatasetOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """Where spans are sent, and where a person finds them.
+    """Where spans are sent, and where users find them.
 
     Attributes:
         tracer_address: Where spans are sent; None sends none.
@@ -313,7 +313,7 @@ def _dataset() -> DatasetChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest(TraceOptions):
-    """What is asked of a model with inputs.
+    """A request for a model with inputs.
 
     Attributes:
         system: The model.

@@ -1,7 +1,7 @@
 """The interface of a kind of measurement, through which the rest of the program uses it.
 
-With it stands what kinds share: the words of commands that measure again, and ``PlainDocuments``, which
-stores a measurement whose fields are plain: numbers, texts, sequences of them, and arrays.
+It also holds what kinds share: the words of commands that measure again, and ``PlainDocuments``, which stores
+a measurement whose fields are plain: numbers, texts, sequences of them, and arrays.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 
 SYNTHETIC = "synthetic"
 _LONGEST_LIST = 1000
-"""How many characters of ids are written into the command."""
+"""The maximum number of characters of ids in a command."""
 
 
 def words_of(name: str, value: object, default: object = None) -> list[str]:
-    """Returns the option, where it differs from its default."""
+    """Returns the option, if it differs from its default."""
     if value is None or value == default:
         return []
     return [f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}"]
@@ -100,7 +100,7 @@ def dataset_words(evaluation: Evaluation) -> Iterator[str]:
 
 
 def notes_on_repeating(evaluation: Evaluation) -> Iterator[str]:
-    """Yields what a command that measures an evaluation again does not repeat, or requires."""
+    """Yields what a command that measures an evaluation again requires, or does not repeat."""
     system, dataset = evaluation.system, evaluation.dataset
     if evaluation.process is not None:
         yield "It is one process of a group of --repeat; the command measures one more."
@@ -128,7 +128,7 @@ def are_short(ids: Sequence[str]) -> bool:
 
 
 _MOST_VALUES = 1_000_000
-"""A document of MongoDB holds 16 MB."""
+"""The maximum number of values; a MongoDB document holds 16 MB."""
 _KEPT = "biuf"
 """The kinds of dtypes: booleans, integers and floating point."""
 
@@ -148,7 +148,7 @@ class PlainDocuments:
         """Returns the document of the measurement.
 
         Raises:
-            StoreError: An array cannot be kept so.
+            StoreError: An array cannot be kept in this way.
         """
         return {name: _written(name, getattr(evaluation.measurement, name)) for name in self._names}, {}
 
@@ -206,7 +206,7 @@ class Again:
 class Kind(Generic[M]):
     """One kind of measurement; it has no state.
 
-    A new kind defines the class attributes and ``documents``, and overrides of the rest what applies to it.
+    A new kind defines the class attributes and ``documents``, and overrides whatever else applies to it.
     """
 
     name: ClassVar[str]
@@ -216,11 +216,11 @@ class Kind(Generic[M]):
     phrase: ClassVar[str]
     """The name in a sentence, with its article."""
     counted: ClassVar[str] = "queries"
-    """What its throughput counts."""
+    """The unit that its throughput counts."""
     collections: ClassVar[tuple[str, ...]] = ()
-    """The collections of its documents beside the evaluation's own."""
+    """The collections of its documents besides the evaluation's own."""
     on_demand: ClassVar[tuple[str, ...]] = ()
-    """Those that are read on demand only."""
+    """The collections that are read only on demand."""
     reports: ClassVar[tuple[str, ...]] = ()
     """The reports that have its figures, by name."""
     headlines: ClassVar[tuple[str, ...]] = ()
@@ -236,7 +236,7 @@ class Kind(Generic[M]):
     mixes_frameworks: ClassVar[bool] = False
     """Whether one side of a comparison may have an evaluation for each of several frameworks."""
     comparer: ClassVar[str | None] = None
-    """What compares two sides in its own way, as ``module:function``; None compares ``figures``."""
+    """The function that compares two sides, as ``module:function``; None compares ``figures``."""
     measurement: ClassVar[type[Any] | None] = None
     """The class of the measurement, for a kind with plain documents; see ``documents``."""
     request: ClassVar[type[Any] | None] = None
@@ -272,7 +272,7 @@ class Kind(Generic[M]):
         return ""
 
     def with_predictions(self, measurement: M, predictions: Sequence[Any]) -> M:
-        """Returns the measurement with other predictions, where a kind has them."""
+        """Returns the measurement with other predictions, if a kind has them."""
         return measurement
 
     def overview(self, measurement: M) -> Row:
@@ -288,7 +288,7 @@ class Kind(Generic[M]):
         return ()
 
     def details(self, evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Rows:
-        """Returns the figures as rows of text, for a single evaluation; ``group`` are those of its group."""
+        """Returns the figures as rows of text, for a single evaluation; ``group`` has those of its group."""
         return self.summary(evaluation)
 
     def document(self, evaluation: Evaluation[M], timed: Evaluation[M], spans: SpanSource) -> dict[str, Any]:
@@ -306,7 +306,7 @@ class Kind(Generic[M]):
         yield from ()
 
     def hints(self, timed: Evaluation[M]) -> Iterator[str]:
-        """Yields why figures are missing, one line each."""
+        """Yields the reasons why figures are missing, one line each."""
         yield from ()
 
     def drawings(self, evaluation: Evaluation[M], most_points: int) -> Iterator[Drawing]:
@@ -368,7 +368,7 @@ class Kind(Generic[M]):
         Raises:
             TypeError: It did not measure batches.
         """
-        raise TypeError(f"{self.name} is no benchmark of batches")
+        raise TypeError(f"{self.name} is not a benchmark of batches")
 
     def effective_batch(self, measurement: M, replica_batch: int) -> int:
         """Returns the samples of a batch on all devices."""
@@ -381,9 +381,9 @@ def top_figures(p50_ns: float | None, rate_per_s: float | None, **more: Any) -> 
 
 
 def timed_by(evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Evaluation[M]:
-    """Returns the evaluation to take times from: of a group, one that no profiler slowed down.
+    """Returns the evaluation to take times from: in a group, one that no profiler slowed down.
 
-    A complete one comes first. Where all ran under a profiler, it is the evaluation itself.
+    A complete one comes first. If all ran under a profiler, it is the evaluation itself.
     """
     name = evaluation.measurement.kind
     alike = [each for each in (evaluation, *group) if each.measurement.kind == name]
@@ -394,7 +394,7 @@ def timed_by(evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Evalu
 
 
 def own_values(report: Report[Any], row: Row, *left_out: str) -> dict[str, Any]:
-    """Returns the values of a row beside the columns of all reports; infinite ones become None."""
+    """Returns the values of a row outside the columns of all reports; infinite ones become None."""
     keys = [c.key for c in report.columns if c not in _COMMON and c.key not in left_out]
     return {key: finite(row[key]) for key in keys}
 

@@ -59,7 +59,7 @@ def find_kind(name: str) -> Kind[Any]:
     except IMPORT_FAILURES as error:
         raise ConfigurationError(f"kind {name}: {target} cannot be imported: {one_line(error)}") from error
     if not isinstance(kind, Kind) or getattr(kind, "name", None) != name:
-        raise ConfigurationError(f'kind {name}: {target} is no Kind with the name "{name}"')
+        raise ConfigurationError(f'kind {name}: {target} is not a Kind with the name "{name}"')
     return kind
 
 

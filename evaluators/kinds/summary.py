@@ -26,8 +26,8 @@ def interval_over(values: Sequence[float]) -> Interval:
     """Returns the 95 % interval of the mean of independent values, by Student's t distribution.
 
     ("Student", "The Probable Error of a Mean", Biometrika 6, 1908.) The times of one process share what was
-    drawn when it began, such as the layout of its memory, so that the processes are what is independent
-    (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013).
+    drawn when it began, such as the layout of its memory, so only the processes are independent (Kalibera and
+    Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013).
 
     Args:
         values: One for each process, at least two.
@@ -40,9 +40,9 @@ def interval_over(values: Sequence[float]) -> Interval:
 
 
 def processes_of(evaluations: Iterable[Evaluation]) -> int:
-    """Returns how many processes ran the model in evaluations, as far as that is known.
+    """Returns how many processes ran the model in evaluations, as far as is known.
 
-    Evaluations of an agent are of its one process. Those of a group that names no processes ran one after the
+    Evaluations of an agent are of its one process. Those of a group without process numbers ran one after the
     other in one.
     """
     return len({_process_of(each) for each in evaluations})
@@ -60,7 +60,7 @@ class OverProcesses:
 
     Attributes:
         name: ``p50`` or ``mean``.
-        value_ns: The figure, in nanoseconds a batch or step.
+        value_ns: The figure, in nanoseconds per batch or step.
         interval_ns: Its 95 % interval.
     """
 
@@ -87,7 +87,7 @@ class ProcessGroup:
 
 
 def process_groups(evaluations: Iterable[Evaluation[TimedMeasurement]]) -> tuple[ProcessGroup, ...]:
-    """Returns the processes of complete evaluations at each trace level, where there are several."""
+    """Returns the processes of complete evaluations at each trace level, if there are several."""
     levels: dict[TraceLevel, list[Evaluation[TimedMeasurement]]] = {}
     for each in evaluations:
         if each.process is not None and each.status is Status.COMPLETE:
@@ -138,7 +138,7 @@ def process_rows(groups: Sequence[ProcessGroup]) -> tuple[tuple[str, str], ...]:
 
 
 def trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
-    """Returns what was traced, where it was more than the application's own steps, or goes to a collector."""
+    """Returns what was traced, if it was more than the application's own steps, or goes to a collector."""
     trace = evaluation.trace
     if trace is None or (evaluation.trace_level <= TraceLevel.APPLICATION_TRACE and not trace.url):
         return ()
@@ -181,7 +181,7 @@ def figures_text(summary: Any, what: str) -> str:
 def interval_rows(
     full_ns: NDArray[np.int64], interval_ns: Interval | None, what: str
 ) -> Iterator[tuple[str, str]]:
-    """Yields why full batches or steps have no interval."""
+    """Yields the reasons why full batches or steps have no interval."""
     needed = batches_for_interval(full_ns) if len(full_ns) else 0
     if interval_ns is None and 0 < len(full_ns) < needed:
         why = ": their times are correlated" if needed > AUTOCORRELATION_TIMES else ""

@@ -71,7 +71,7 @@ class ArrivalProcess:
 
         Args:
             rate_qps: The mean rate, above 0.
-            extent: How many.
+            extent: The length of the schedule.
             seed: At least 0; the same seed gives the same arrivals.
 
         Returns:
@@ -164,7 +164,7 @@ class ArrivalProcess:
 
 @dataclass(frozen=True, slots=True)
 class ConstantArrivals(ArrivalProcess):
-    """Arrivals in equal steps."""
+    """Arrivals at equal intervals."""
 
     name: ClassVar[str] = "constant"
 
@@ -303,7 +303,7 @@ class Schedule:
     """When queries are due.
 
     Attributes:
-        offsets_ns: int64, ascending, not negative; nanoseconds from the begin of the run.
+        offsets_ns: int64, ascending, not negative; nanoseconds from the beginning of the run.
         source: Its source: an arrival process or a file.
         rate_qps: The requested rate; for a file, the mean rate from its first to its last arrival.
         seed: The seed that it was drawn from; None for a file.
@@ -323,11 +323,11 @@ class Schedule:
     def read(cls, path: Path) -> Schedule:
         """Returns the schedule of a file.
 
-        The file has one offset a line, in seconds, or is a csv with a column ``offset_ns``, ``offset_us``,
+        The file has one offset per line, in seconds, or is a csv with a column ``offset_ns``, ``offset_us``,
         ``offset_ms`` or ``offset_s``. Empty lines and lines that begin with ``#`` are skipped.
 
         Raises:
-            ConfigurationError: It cannot be read; the line is named.
+            ConfigurationError: It cannot be read; the message names the line.
         """
         try:
             text = path.read_text(encoding="utf-8-sig")
@@ -347,7 +347,7 @@ class Schedule:
         return cls(offsets, f"file {path.name}", rate)
 
     def text(self) -> str:
-        """Returns what a file of it holds; ``read`` gives back the same offsets."""
+        """Returns the content of its file; ``read`` gives back the same offsets."""
         head = f"# {self.source}, {self.rate_qps:g} queries/s, seed {self.seed}, {self.checksum}\noffset_ns\n"
         return head + "".join(f"{offset}\n" for offset in self.offsets_ns.tolist())
 
@@ -405,5 +405,5 @@ def _cells(line: str, path: Path) -> Sequence[str]:
         return [cell.strip() for cell in next(csv.reader([line]), [])]
     except csv.Error as error:
         raise ConfigurationError(
-            f'schedule {path}: "{line[:40].strip()}…" is no line of a csv: {error}'
+            f'schedule {path}: "{line[:40].strip()}…" is not a line of a csv: {error}'
         ) from error

@@ -92,19 +92,19 @@ class RunWatch:
     """The watch over a run, which checks it four times a second in the thread that sends its queries.
 
     It has no thread of its own, which on two cores would compete with the one that sends. A check costs at
-    most half a millisecond, however long the run is: of more than 8,192 queries it takes every k-th.
+    most half a millisecond, however long the run is: with more than 8,192 queries it takes every k-th.
 
     The backlog grows without end if three checks in a row find that ``validity.growing`` holds, and
     that it would not be gone before the schedule ends if answers went on as they came at their best in the
     last two thirds of the run: neither a burst that is longer than the run so far nor a stall that is over
-    is a reason to stop. A query that is due and could not be sent counts to the backlog. Above the capacity
-    by half, this takes some 500 queries, by a tenth some 6,000. An excess of less than 5 % may not be found.
+    is a reason to stop. A query that is due and could not be sent counts too. At half above the capacity,
+    this takes some 500 queries, at a tenth some 6,000. An excess of less than 5 % may not be found.
 
     Args:
-        log: Of the run.
+        log: The log of the run.
         limits: The limits that end it.
         schedule: When queries are due; None for a closed loop, which has no backlog.
-        total: Of how many queries the progress reports.
+        total: The total number of queries in the progress.
     """
 
     def __init__(self, log: QueryLog, limits: RunLimits, schedule: Schedule | None, total: int) -> None:
@@ -120,7 +120,7 @@ class RunWatch:
         self._silent_ns, self._silent_sent = log.began_ns, 0
 
     def look(self, now_ns: int) -> Stop:
-        """Returns why the run has to stop; ``COMPLETE``, which is false, where it goes on."""
+        """Returns why the run has to stop; ``COMPLETE``, which is false, if it goes on."""
         log, limits = self._log, self._limits
         self.next_ns = now_ns + LOOK_NS
         if log.replied_count != self._settled or not log.sent_count:  # the last outcome
@@ -167,7 +167,7 @@ class RunWatch:
         )
 
     def _due(self, elapsed_ns: int) -> int:
-        """Returns the number of queries of the schedule that are due; 0 of a closed loop."""
+        """Returns the number of queries of the schedule that are due; 0 for a closed loop."""
         return int(np.searchsorted(self._due_ns, elapsed_ns, "right"))
 
     def _grows(self, elapsed_ns: int) -> bool:
@@ -183,9 +183,8 @@ class RunWatch:
     def _drains(self, queries: Queries, step: int, due: int, elapsed_ns: int) -> bool:
         """Returns whether the backlog would drain at some time, at the best rate of answers so far.
 
-        That is the rate in the best eighth of the last two thirds of the run, so that a stall which is over
-        does not count. If it exceeds the rate of arrivals, the backlog has an end, even if after the
-        schedule's.
+        That is the rate in the best eighth of the last two thirds of the run, so a stall that is over does
+        not count. If it exceeds the rate of arrivals, the backlog has an end, even if after the schedule's.
         """
         edges_ns = np.linspace(elapsed_ns // 3, elapsed_ns, _PARTS + 1).astype(np.int64)
         waiting = backlog(queries, edges_ns)
@@ -208,7 +207,7 @@ class IssuedRun:
         queries: Those that were due before the run stopped. One that was not sent by then, because the target
             had not returned from an earlier one, is ``WAITING``, or ``TIMED_OUT`` after the timeout.
         stop: Why the run ended.
-        reasons: How many queries failed for which reason, the most frequent first.
+        reasons: The number of failed queries by reason, the most frequent first.
         began_ns: When it began, on its clock.
     """
 
@@ -243,7 +242,7 @@ _FIRST_SPIN_NS = 75_000
 _SPIN_STEP_NS = 1_000
 """The time to spin follows the median lateness of wake-ups.
 
-On a virtual machine that is 30 to 50 µs, and 90 µs where timers have slack.
+On a virtual machine that is 30 to 50 µs, and 90 µs if timers have slack.
 """
 _SPIN_SHARE = 4
 _LEAD_NS = 1_000_000

@@ -137,7 +137,7 @@ def check_load(rate_qps: float, ceiling_qps: float) -> None:
 
     Args:
         rate_qps: The rate, such as ``peak_qps`` of a schedule. Up to half of ``LEAST_QPS`` every load is
-            accepted, so that there is no need to calibrate.
+            accepted, so there is no need to calibrate.
         ceiling_qps: The result of ``calibrate``.
 
     Raises:
@@ -188,15 +188,14 @@ def run_closed_loop(
 ) -> IssuedRun:
     """Keeps queries in flight, and waits for the last answers.
 
-    A query is due when it is sent, so that there is no lag, and a slow answer delays later queries: the
-    latency is that of a number of users who wait for each answer, and not that of a rate. A query that fails
-    or times out makes room for the next. No backlog can grow; every other rule is that of
-    ``issuer.run_open_loop``.
+    A query is due when it is sent, so there is no lag, and a slow answer delays later queries: the latency is
+    that of a number of users who wait for each answer, not that of a rate. A query that fails or times out
+    makes room for the next. No backlog can grow; every other rule is that of ``issuer.run_open_loop``.
 
     Args:
         target: The system under test.
         loop: How many queries are in flight, and how long.
-        limits: What ends the run early; without a bound.
+        limits: The limits that end the run early; without a bound.
         clock: A monotonic clock in nanoseconds, the same as the target's.
         sleep: Waits for seconds, or until a query is done; None for the real one.
     """
@@ -269,7 +268,7 @@ _QUEUE = SpanKind("queue", TraceLevel.APPLICATION_TRACE)
 class QuerySample:
     """The queries of one run that are traced, about a ``share`` of them, and the spans that they get.
 
-    Choosing and stamping a query is a multiplication each, and needs no memory.
+    Choosing and stamping a query takes one multiplication each, and no memory.
     """
 
     __slots__ = ("_base", "_context", "_limit", "_offset")
@@ -292,7 +291,7 @@ class QuerySample:
         return replace(self._context, span_id=self.span_id(query)).traceparent
 
     def chosen(self, count: int) -> NDArray[np.int64]:
-        """Returns those of the first queries that are traced: int64, ascending."""
+        """Returns the traced ones among the first queries: int64, ascending."""
         numbers = np.arange(count, dtype=np.uint64)
         places = (numbers * np.uint64(_FACTOR) + np.uint64(self._offset)) & np.uint64(_MASK)
         return np.flatnonzero(places < self._limit)
@@ -395,7 +394,7 @@ class LoadSession:
 
     Args:
         target: The system under test.
-        limits: What ends a run early, without a bound.
+        limits: The limits that end a run early, without a bound.
         trace: Records some queries of each run, but not of the warm-up; None records none.
     """
 

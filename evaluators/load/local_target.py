@@ -42,11 +42,11 @@ class LocalTarget(Closeable):
     read are preprocessed within the batch, so that this counts towards the latency. During a run the threads
     of the interpreter switch every 0.1 ms, so that the thread that sends the queries gets it in time.
 
-    The session stays its owner's: ``close`` stops the thread, and closes nothing else.
+    The session still belongs to its owner: ``close`` stops the thread, and closes nothing else.
 
     Query n predicts input n modulo their number. ``max_queue`` queries may wait for their batch to begin; one
-    more fails. See ``BatchingOptions`` for the batches; prepared inputs of different shapes are in none
-    together. The clock is that of the run, in nanoseconds.
+    more fails. See ``BatchingOptions`` for the batches; prepared inputs of different shapes never share one.
+    The clock is that of the run, in nanoseconds.
 
     Raises:
         ConfigurationError: A number is too small.
@@ -123,7 +123,7 @@ class LocalTarget(Closeable):
         run.accepted += 1
 
     def end(self, timeout_s: float) -> None:
-        """Waits until every query has its outcome, or for that time; what still waits then is not predicted.
+        """Waits until every query has its outcome, or for that time; then it drops those that wait.
 
         A prediction under way goes on: the queries of the next run wait until it ends.
         """
@@ -167,7 +167,7 @@ def make_load_target(
 ) -> LoadTarget:
     """Returns a target that puts load on a system; the caller closes it.
 
-    It is the system's own one, which does its own batching, or a ``LocalTarget``.
+    It is the system's own target, which does its own batching, or a ``LocalTarget``.
     """
     if isinstance(system, LoadableSystem):
         return system.load_target(inputs)
@@ -184,7 +184,7 @@ class _Run:
         self.closed = False
         """Whether queries whose batch has not begun fail, because the target is closed."""
         self.finished = False
-        """Whether outcomes go nowhere any more."""
+        """Whether outcomes are discarded from now on."""
         self._settled = 0
         self._ending = False
         self._idle = threading.Event()
@@ -227,7 +227,7 @@ class _Query:
         self.state: RequestState = WAITING
 
     def fail(self, error: BaseException) -> None:
-        """Takes the reason why there is no answer."""
+        """Receives the reason why there is no answer."""
         run, reason = self.run, " ".join(str(error).split())
         if not isinstance(error, InferometerError):
             reason = f"{type(error).__name__}: {reason}".rstrip(": ")
@@ -240,7 +240,7 @@ class _Query:
 class _Batches:
     """Predicts the queries of a batch, all of one run; satisfies ``BatchPredictor``.
 
-    The session stays its owner's. Inputs that are only read are preprocessed with the batch.
+    The session still belongs to its owner. Inputs that are only read are preprocessed with the batch.
     """
 
     def __init__(self, session: TensorSystem, inputs: LoadInputs, max_batch_size: int) -> None:

@@ -67,8 +67,8 @@ class Queries:
     def latency_ns(self) -> NDArray[np.int64]:
         """int64; from when a query was due to its answer, and ``NEVER_NS`` without a right answer.
 
-        It counts from the schedule, so that a query which had to wait before it could be sent is as late as
-        its user would find it (no coordinated omission).
+        It counts from the schedule, so a query that had to wait before it could be sent is as late as its
+        user would find it (no coordinated omission).
         """
         answered = self.outcome == Outcome.ANSWERED
         latency: NDArray[np.int64] = np.where(answered, self.done_ns - self.scheduled_ns, NEVER_NS)
@@ -76,7 +76,7 @@ class Queries:
 
     @property
     def lag_ns(self) -> NDArray[np.int64]:
-        """int64; of the queries that were sent, how much later than due that was: the harness's own delay."""
+        """int64; how much later than due each sent query was sent: the harness's own delay."""
         sent = self.sent_ns >= 0
         lag: NDArray[np.int64] = self.sent_ns[sent] - self.scheduled_ns[sent]
         return lag
@@ -290,7 +290,7 @@ class QueryLog:
             return self._late
 
     def _due_before(self, time_ns: int) -> int:
-        """Returns how many of the queries that were sent were due before a time; the caller has the lock."""
+        """Returns how many of the sent queries were due before a time; the caller holds the lock."""
         due = int(np.searchsorted(self.scheduled_ns, time_ns - self.began_ns))
         return min(due, self.sent_count)
 
@@ -324,12 +324,12 @@ class QueryLog:
 
     @property
     def reasons(self) -> dict[str, int]:
-        """How many queries failed for which reason, the most frequent first."""
+        """The number of failed queries by reason, the most frequent first."""
         with self._lock:
             return dict(self._reasons.most_common())
 
     def queries(self, first: int = 0, end: int | None = None, step: int = 1) -> Queries:
-        """Returns the queries as they stand now: all of them, or every ``step``-th of a part."""
+        """Returns the queries as they are now: all of them, or every ``step``-th of a part."""
         part = slice(first, end, step)
         with self._lock:
             columns = {name: getattr(self._all, name)[part].copy() for name in QUERY_COLUMNS}
@@ -337,7 +337,7 @@ class QueryLog:
 
 
 def bound_ns_of(bound_ms: float) -> int:
-    """Returns a latency bound in nanoseconds: the nearest, as 2.01 ms is a little less in binary."""
+    """Returns a latency bound in nanoseconds, rounded, as 2.01 ms is a little less in binary."""
     return round(bound_ms * 1_000_000)
 
 
@@ -354,7 +354,7 @@ class LoadRun:
         cut_ns: Queries that were due before this are the empty start, and in no figure.
         stopped: Why the run ended before its schedule; empty if it did not.
         invalid: Why its figures cannot be trusted; empty if they can.
-        reasons: How many queries failed for which reason.
+        reasons: The number of failed queries by reason.
     """
 
     rate_qps: float

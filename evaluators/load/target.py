@@ -34,7 +34,7 @@ from inferometer.manifests.errors import DatasetError, InputError
 from inferometer.manifests.inputs import ImageParameters, InputParameters
 
 MAX_INPUTS = 1024
-"""The most inputs of a run: more than the caches of a processor hold, and prepared within seconds."""
+"""The maximum number of inputs: more than the caches of a processor hold, and prepared within seconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class PreparedInputs:
 
     Attributes:
         rows: Each input as a batch of one: the tensors that the model takes, by their names. There is at
-            least one. They differ in shape where the model has dynamic axes.
+            least one. They differ in shape if the model has dynamic axes.
         source: Their description in words.
         failures: The inputs that failed, and are left out.
     """
@@ -129,7 +129,7 @@ def prepare_inputs(
 
 
 def _row(item: PreparedInput, preprocessor: ModelPreprocessor) -> Tensors:
-    """Returns a prepared input as a batch of one; without a copy."""
+    """Returns a prepared input as a batch of one, without a copy."""
     batch = {name: array[item.place : item.place + 1] for name, array in item.batch.items()}
     return preprocessor.assembled(batch, None, [item.rows])
 
@@ -173,7 +173,7 @@ def synthetic_tensors(
     Floats are uniform in [0, 1) and uint8 in 0…255. Other integers are 0 or 1: they may be token ids, and
     every vocabulary has these two. Strings are ``STRING_CHARACTERS`` lower-case letters. Dynamic axes have a
     ``size``, or their own. The same seed gives the same tensors on every machine. There are ``count``, or
-    fewer where they would take more than ``max_bytes``.
+    fewer if they would take more than ``max_bytes``.
     """
     tensors = [tensor for each in inputs for tensor in each.tensors]
     drawn = synthetic_arrays(tensors, seed, count=count, max_bytes=max_bytes, size=size)
@@ -196,7 +196,7 @@ def synthetic_payloads(
     """Returns random inputs that are not preprocessed.
 
     For a model of one image they are decoded images of the model's height and width, so that the latency
-    holds no decoding, and hardly any resizing; others are those of ``synthetic_tensors``.
+    includes no decoding, and hardly any resizing; others are those of ``synthetic_tensors``.
     """
     parameters = inputs[0]
     if len(inputs) > 1 or not isinstance(parameters, ImageParameters):
@@ -275,7 +275,7 @@ class CheckedAnswers(Answers, Protocol):
         ...
 
     def refuted(self, query: int, reason: str) -> None:
-        """Receives the reason, in one line, why an answer was none: its query has failed."""
+        """Receives the reason, in one line, why an answer is not valid: its query has failed."""
         ...
 
 

@@ -33,7 +33,7 @@ def lag_in_percentiles(queries: Queries, cut_ns: int, judged: float, bound_ns: i
 
     Args:
         queries: The whole run.
-        cut_ns: From when on they count.
+        cut_ns: The time from which they count.
         judged: The percentile that the bound is for.
         bound_ns: The latency bound; None for none.
     """
@@ -63,11 +63,11 @@ EMPTY_START_SHARE = 0.1
 _LEAST_ARRIVALS = 50
 _SIGMAS = 2.5
 LEAST_GROWN = 2 * _SIGMAS
-"""A backlog that grows is larger: it gains more than ``_SIGMAS`` in each of two parts; see ``growing``."""
+"""A growing backlog is larger: it gains more than ``_SIGMAS`` in each of two parts; see ``growing``."""
 
 
 def steady_from_ns(queries: Queries) -> int:
-    """Returns from when on queries count: a tenth of the time from first to last is cut off.
+    """Returns the time from which queries count: a tenth of the time from first to last is cut off.
 
     The first queries of a run find an empty queue and are answered sooner than later ones. The cut is fixed
     before the run, and not chosen by its latencies. MSER-5, the usual rule that uses them
@@ -75,7 +75,7 @@ def steady_from_ns(queries: Queries) -> int:
     batches of five by Spratt, 1998), cuts off where the rest varies least: it discards bursts of late
     queries that fell into the first half, and so reports too low a p99. On simulated M/D/1 and M/M/1 queues
     at 50–95 % load, in runs of 600–20,000 queries, it moved the median p99 down by up to 10 percentage
-    points; a tenth moved it by less than 2, and took from the mean some of what the empty start does to it
+    points; a tenth moved it by less than 2, and removed from the mean some of the effect of the empty start
     (at 95 %, and 3,000 queries, it was 14 % too low in place of 18 %). A run that is steady from the
     beginning loses a tenth of its queries, and its intervals grow by 5 %.
 
@@ -101,7 +101,7 @@ def backlog(queries: Queries, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     not a queue. One that was never sent is not counted.
 
     Args:
-        queries: Of one run.
+        queries: The queries of one run.
         times_ns: int64; since the run began.
 
     Returns:
@@ -126,7 +126,7 @@ def growing(queries: Queries, now_ns: int) -> bool:
     after some 150 queries, a tenth above it after some 5,000.
 
     Args:
-        queries: Those of one run, as they are now.
+        queries: The queries of one run, as they are now.
         now_ns: The time, since the run began.
     """
     due_ns, left_ns = _due_and_left(queries)

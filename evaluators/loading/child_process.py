@@ -25,9 +25,9 @@ _hiding = threading.Lock()
 
 
 def start_process(process: SpawnProcess) -> None:
-    """Starts a process whose work is a function of a module.
+    """Starts a process that runs a function of a module.
 
-    Until it can ignore them, it does not notice the ``GOVERNED`` signals, which it has to unblock.
+    The ``GOVERNED`` signals are blocked in it until it can ignore them; it has to unblock them.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GOVERNED)
     try:
@@ -39,10 +39,10 @@ def start_process(process: SpawnProcess) -> None:
 
 @contextmanager
 def _without_script() -> Iterator[None]:
-    """Hides where the main module is from.
+    """Hides the origin of the main module.
 
-    Otherwise ``multiprocessing`` imports it in the fresh process, for functions of its own that the work may
-    need; a script that calls the library without ``if __name__ == "__main__"`` would begin anew there.
+    Otherwise ``multiprocessing`` imports it in the fresh process, because the work may need its functions; a
+    script that calls the library without ``if __name__ == "__main__"`` would start over there.
     """
     with _hiding:
         names = vars(sys.modules["__main__"])
@@ -62,14 +62,14 @@ _MOST_END_S = 5.0
 class ChildProcess:
     """A fresh Python process that answers messages.
 
-    It ignores SIGINT and SIGTERM, which a terminal or a queue sends to all processes of a command: this
-    process decides when it ends. It also ends when this process is gone.
+    It ignores SIGINT and SIGTERM, which a terminal or a queue sends to all processes of a command: the
+    parent process decides when it ends. It also ends when the parent is gone.
 
     Attributes:
         name: Its name in errors.
         process: The process.
         connection: The connection to it.
-        waiting: How many messages it has not answered yet; for its user.
+        waiting: The number of messages that it has not answered yet; maintained by its user.
     """
 
     name: str
@@ -104,7 +104,7 @@ def start_child(name: str, run: Callable[..., None], *given: Any) -> ChildProces
     """Starts a process that runs ``run(*given, connection)``, a function of a module.
 
     Raises:
-        ConfigurationError: This process may have no children.
+        ConfigurationError: This process is not allowed to have children.
     """
     if multiprocessing.current_process().daemon:
         raise ConfigurationError("a daemonic process may not start worker processes; use threads")
@@ -121,7 +121,7 @@ def start_child(name: str, run: Callable[..., None], *given: Any) -> ChildProces
 
 
 def end_children(children: Sequence[ChildProcess]) -> None:
-    """Closes the connections, and kills the processes that do not end then; can be called again."""
+    """Closes the connections, and kills processes that do not end in time; can be called again."""
     for child in children:
         child.connection.close()
     deadline_s = time.monotonic() + _MOST_END_S

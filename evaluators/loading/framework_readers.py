@@ -1,6 +1,6 @@
-"""Loaders around the frameworks' own iterators, which run in a process of their own.
+"""Loaders around the frameworks' own iterators, which run in a separate process.
 
-A damaged record ends the process that MXNet's iterator is in: by ``abort``, or by a division by zero.
+A damaged record ends the process of MXNet's iterator: by ``abort``, or by a division by zero.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from inferometer.manifests.inputs import InputParameters
 _READERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"recordio": ("MXNet", "inferometer.agent.frameworks.mxnet.record_iterator:MXNetRecordReader")}
 )
-"""The framework that has an iterator of a format, and its ``RecordReader`` as ``module:class``."""
+"""The framework that has an iterator for a format, and its ``RecordReader`` as ``module:class``."""
 _NEXT = "next"
 
 
@@ -58,11 +58,11 @@ def open_framework_reader(
     Raises:
         ConfigurationError: No framework has one, or it does not support the options.
         FrameworkUnavailableError: The framework is not installed.
-        DatasetError: It cannot read the dataset.
+        DatasetError: The iterator cannot read the dataset.
     """
     if dataset.backend not in _READERS:
         raise ConfigurationError(
-            f"no framework has a reader of {dataset.backend or dataset.identity.category}, but of "
+            f"no framework has a reader of {dataset.backend or dataset.identity.category}, only of "
             f"{', '.join(_READERS)}; use reader own"
         )
     if options.ranks > 1:
@@ -80,12 +80,12 @@ def open_framework_reader(
 class FrameworkLoader(Loader):
     """The loader around a framework's iterator, which does not report bytes and times of reading.
 
-    The iterator has threads of its own, and always loads ahead. A record that it cannot read ends the epoch.
-    Made by ``open_framework_reader``.
+    The iterator has its own threads, and always loads ahead. A record that it cannot read ends the epoch.
+    Created by ``open_framework_reader``.
 
     Args:
         name: The name of the process in errors.
-        opener: Opens the reader in it.
+        opener: Opens the reader in the process.
 
     Raises:
         ConfigurationError, DatasetError: The reader cannot be opened.
@@ -117,7 +117,7 @@ class FrameworkLoader(Loader):
         return () if pid is None else (pid,)
 
     def epoch(self, number: int) -> Generator[LoadedBatch, None, None]:
-        """Yields the batches of the next epoch, whatever its number: the iterator counts for itself.
+        """Yields the batches of the next epoch, regardless of its number: the iterator counts epochs itself.
 
         Raises:
             DatasetError: A record cannot be read, or ended the process.
@@ -177,7 +177,7 @@ def _run(opener: _Opener, rows: SharedRows, connection: Connection) -> None:
 
 
 def _one_epoch(reader: RecordReader, out: np.ndarray[Any, Any], connection: Connection) -> Any:
-    """Sends the batches of an epoch; returns the message that begins another one, or None for the end."""
+    """Sends the batches of an epoch; returns the message that begins the next one, or None at the end."""
     try:
         for labels in reader.epoch(out):
             if not sent(connection, labels):

@@ -45,12 +45,12 @@ class DataOptions:
         workers: The workers that read and preprocess; 0 for none, in the thread of the steps.
         processes: Whether the workers are processes; else they are threads.
         prefetch: Batches that are loaded ahead; 0 loads a batch on demand.
-        shuffle: Whether the order is drawn anew for each epoch.
+        shuffle: Whether each epoch has a new random order.
         seed: The seed of that order, and of synthetic data.
         cached_before: The share of the dataset's bytes that was in the page cache before the run, 0…1; None
-            if it is not known.
+            if unknown.
         dropped: Whether the dataset was dropped from the page cache before the run.
-        further: Options of the request that have no field here, where they differ from their defaults.
+        further: Options of the request that have no field here, if they differ from their defaults.
     """
 
     backend: str = "synthetic"
@@ -87,7 +87,7 @@ class DataOptions:
         }
 
     def __str__(self) -> str:
-        """Returns the workers and how far they work ahead, in a few words."""
+        """Returns the workers and how far they load ahead, in a few words."""
         if not self.workers:
             return "the thread of the steps"
         kind = "process" if self.processes else "thread"
@@ -109,13 +109,13 @@ class LoaderOptions:
         workers: The workers that read and preprocess; 0 for none: the caller's thread does it.
         processes: Whether the workers are processes; else they are threads.
         prefetch: Batches that are loaded ahead; 0 loads a batch on demand.
-        shuffle: Whether the order is drawn anew for each epoch, by ``seed`` and the epoch's number.
+        shuffle: Whether each epoch has a new random order, by ``seed`` and the epoch's number.
         seed: The seed, the same on every rank.
         rank: The number of this rank.
-        ranks: The number of ranks. Each gets as many batches as the others, from samples of its own.
+        ranks: The number of ranks. All get the same number of batches, each from its own samples.
 
     Raises:
-        ConfigurationError: A number is out of range, or ``prefetch`` and ``processes`` have no workers.
+        ConfigurationError: A number is out of range, or ``prefetch`` or ``processes`` is set without workers.
     """
 
     batch_size: int
@@ -139,7 +139,7 @@ class LoaderOptions:
         if self.prefetch and not self.workers:
             raise ConfigurationError(f"prefetch is {self.prefetch}, but there are no workers to load ahead")
         if self.processes and not self.workers:
-            raise ConfigurationError("workers are 0, so that none can be a process; give at least one")
+            raise ConfigurationError("workers are 0, so none can be a process; give at least one")
         if self.rank >= self.ranks:
             raise ConfigurationError(f"rank is {self.rank} of {self.ranks}; allowed: 0 to {self.ranks - 1}")
 
@@ -171,7 +171,7 @@ class Loader(Closeable):
 
     @abstractmethod
     def epoch(self, number: int) -> Iterator[LoadedBatch]:
-        """Yields the batches of the epoch with a number, from 0. Close the iterator to end it early.
+        """Yields the batches of epoch ``number``, from 0. Close the iterator to end it early.
 
         Raises:
             DatasetError: The dataset is damaged, or a worker process was lost.
@@ -201,15 +201,15 @@ class Loader(Closeable):
 class EpochOrder:
     """Divides the samples of an epoch among batches and ranks.
 
-    The order is that of the dataset, or one that ``seed`` and the epoch's number draw, and depends on nothing
-    else. It is cut into pieces of ``ranks * batch_size`` samples, and each piece into one batch for each
-    rank, so that several ranks see in a step what one rank with a larger batch would. The last piece is
-    smaller: the sizes of its batches differ by one at the most. What is too little of it to give every rank
-    a sample, ``ranks - 1`` samples at the most, is left out of this epoch.
+    The order is that of the dataset, or a random one that depends only on ``seed`` and the epoch's number. It
+    is cut into pieces of ``ranks * batch_size`` samples, and each piece into one batch per rank, so several
+    ranks see in a step what one rank with a larger batch would. The last piece may be smaller: the sizes of
+    its batches differ by at most one. If it has fewer samples than there are ranks, it is left out of this
+    epoch.
 
     Args:
-        count: The samples of the dataset.
-        options: Their batches, ranks and order.
+        count: The number of samples in the dataset.
+        options: The batches, the ranks and the order.
 
     Raises:
         DatasetError: There are fewer samples than ranks.
@@ -244,21 +244,21 @@ UNLABELLED = -1
 
 
 def _no_index(_: str | None) -> int:
-    """Returns ``UNLABELLED`` for every class: for loading alone, whose model need not know the classes."""
+    """Returns ``UNLABELLED`` for every class: for loading only, where the model need not know the classes."""
     return UNLABELLED
 
 
 class DatasetLoader(Loader):
     """The loader of the samples of a dataset. ``EpochOrder`` assigns samples to batches.
 
-    A batch is divided among the workers, and ``prefetch`` of them are loaded while the caller has another
-    one, also those of the next epoch in the order of their numbers: loading does not begin anew with each
-    epoch. The memory of batches is reused: a batch is valid until the next one is requested. A sample that
-    fails is left out of its batch, which names it, and which is empty if all fail. Used from one thread.
+    A batch is divided among the workers, and ``prefetch`` batches are loaded while the caller has another
+    one, including those of the next epoch by number: loading does not start over with each epoch. The memory
+    of batches is reused: a batch is valid until the next one is requested. A sample that fails is left out
+    of its batch, which names it; the batch is empty if all fail. Used from one thread.
 
     Args:
-        dataset: The samples; stays open, and is closed by its owner. For worker processes, pickle passes it
-            on, and each opens it anew.
+        dataset: The samples; its owner closes it. For worker processes, it is pickled, and each process opens
+            it again.
         parameters: The model's input.
         options: See ``LoaderOptions``.
         find_label: Returns the index of a class by its name; None is that of a sample without a label.
@@ -309,7 +309,7 @@ class DatasetLoader(Loader):
         return self._workers.processes
 
     def epoch(self, number: int) -> Generator[LoadedBatch, None, None]:
-        """Yields the batches of an epoch, and ends the epoch before; see ``Loader``.
+        """Yields the batches of an epoch, and ends the previous one; see ``Loader``.
 
         Raises:
             DatasetError: The dataset is damaged, a class is unknown, or a worker process was lost.
@@ -325,13 +325,13 @@ class DatasetLoader(Loader):
         return True
 
     def close(self) -> None:
-        """Ends the epoch and the workers; batches are not valid any more."""
+        """Ends the epoch and the workers; batches are no longer valid."""
         self._end_epoch()
         self._close_workers()
 
     def _require_open(self) -> None:
         if self._closed:
-            raise DatasetError("the loader is closed, as it also is once a worker process was lost")
+            raise DatasetError("the loader is closed, as it is after the loss of a worker process")
 
     def _end_epoch(self) -> None:
         running, self._running = self._running, None
@@ -378,7 +378,7 @@ class DatasetLoader(Loader):
         self._workers.close()
 
     def _submit(self, places: NDArray[np.int64]) -> list[Task]:
-        """Divides a batch among the workers; its rows are those of the batch that is not valid any more."""
+        """Divides a batch among the workers; it reuses the rows of a batch that is no longer valid."""
         first_row = next(self._slots) * self._options.batch_size
         self._rows.places[first_row : first_row + len(places)] = places
         tasks = []
@@ -417,9 +417,9 @@ def _filled(tasks: Sequence[Task], parts: Sequence[FilledRows]) -> NDArray[np.bo
 
 
 MOST_BATCHES = 8
-"""The batches that are drawn; the same ones follow again."""
+"""The maximum number of batches that are drawn; then the same ones repeat."""
 MOST_BYTES = 256 * 1024 * 1024
-"""The most memory of their inputs, unless one batch takes more."""
+"""The maximum memory of their inputs, unless a single batch takes more."""
 
 
 class SyntheticLoader(Loader):
@@ -433,7 +433,7 @@ class SyntheticLoader(Loader):
         options: The batch size, the seed and the rank; there are no workers.
         classes: The number of classes.
         batches: The number of batches in an epoch.
-        fixed: Whether all batches are the same one.
+        fixed: Whether all batches are the same.
         label_length: The number of labels of a sample, which then start at 1, as CTC requires; None for one
             label, which starts at 0.
 
@@ -485,7 +485,7 @@ class SyntheticLoader(Loader):
         return self._batches
 
     def epoch(self, number: int) -> Iterator[LoadedBatch]:
-        """Yields the batches of an epoch, which goes on where the one before it ended."""
+        """Yields the batches of an epoch, which continues where the previous one ended."""
         first = number * self._batches
         for place in range(first, first + self._batches):
             yield self._drawn[place % len(self._drawn)]

@@ -1,4 +1,4 @@
-"""The page cache: which share of a dataset's files the kernel holds in memory, and how to drop them."""
+"""The page cache: the share of a dataset's files that the kernel holds in memory, and how to drop them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 DROPPED_SHARE = 0.01
-"""Files count as dropped from the cache if less of them is in it: another program may read meanwhile."""
+"""Files count as dropped from the cache up to this share: another program may read them meanwhile."""
 MOST_FILES = 20_000
 """The maximum number of files to check; of more files, this many at equal distances are checked."""
 _WINDOW_BYTES = 1 << 30
@@ -25,9 +25,9 @@ class CachedShare:
     """The share of files that is in the page cache.
 
     Attributes:
-        share: 0…1 of their bytes; None if it is not known.
-        reason: Why it is not known, or why they could not be dropped, in one line; empty for neither.
-        dropped: Whether they were dropped from it, and that worked.
+        share: The share of their bytes, 0…1; None if it is unknown.
+        reason: Why it is unknown, or why they could not be dropped, in one line; otherwise empty.
+        dropped: Whether they were successfully dropped from it.
     """
 
     share: float | None
@@ -36,14 +36,14 @@ class CachedShare:
 
 
 def cached_share(files: Iterable[Path]) -> CachedShare:
-    """Returns which share of the files' bytes is in the page cache, by ``mincore``.
+    """Returns the share of the files' bytes that is in the page cache, by ``mincore``.
 
     Linux reports this only to the owner of a file and to those who may write it; to others it reports all
     pages as cached, and the share is then unknown. A file that cannot be opened is left out. Of more than
     ``MOST_FILES`` files, a subset is checked.
     """
     if not _kernel_tells():
-        return CachedShare(None, "this system does not tell what is in its page cache")
+        return CachedShare(None, "this system does not report what is in its page cache")
     paths = list(files)
     if not paths:
         return CachedShare(None, "the dataset has no files of its own")
@@ -56,7 +56,7 @@ def cached_share(files: Iterable[Path]) -> CachedShare:
         try:
             if not _may_know(descriptor, path):
                 return CachedShare(
-                    None, f"{path} is of another user, of whose files the kernel does not tell"
+                    None, f"{path} belongs to another user, on whose files the kernel does not report"
                 )
             size = os.fstat(descriptor).st_size
             resident += _resident_bytes(descriptor, size)
@@ -71,10 +71,10 @@ def cached_share(files: Iterable[Path]) -> CachedShare:
 
 
 def drop(files: Iterable[Path]) -> CachedShare:
-    """Drops files from the page cache as far as the kernel does so, and returns the share that is left.
+    """Drops files from the page cache as far as the kernel allows, and returns the share that is left.
 
-    What is not written to the disk yet is written first. Pages that a process has mapped stay, and so does
-    all of a file system in memory. Only ``DROPPED_SHARE`` of the result shows that it worked.
+    Data that is not on the disk yet is written first. Pages that a process has mapped stay, and so do all
+    files of a file system in memory. It has worked only if the share is at most ``DROPPED_SHARE``.
     """
     paths = list(files)
     for path in paths:

@@ -42,7 +42,7 @@ from inferometer.manifests.inputs import InputParameters
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The buffers of a loader, in which each row is for one sample.
+    """The buffers of a loader; each row is for one sample.
 
     Attributes:
         places: int64, (rows,): the place of the sample in the dataset.
@@ -132,7 +132,7 @@ class SampleFiller:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedRows:
-    """Rows in memory that has no name: it is gone with the last process that uses it, however that ends.
+    """Rows in unnamed shared memory, which is freed with the last process that uses it, however that ends.
 
     Attributes:
         places: The memory of ``Rows.places``.
@@ -176,18 +176,18 @@ def own_rows(rows: int, parameters: InputParameters) -> Rows:
 
 
 def _dtype_of(parameters: InputParameters) -> np.dtype[Any]:
-    """Returns the dtype of an input; raises ConfigurationError if that is strings."""
+    """Returns the dtype of an input; raises ConfigurationError for strings."""
     dtype = dtype_of(parameters)
     if dtype.hasobject:
         raise ConfigurationError(
-            f'input "{parameters.input_layer}" of the model is strings; batches are loaded for models that '
-            "take numbers or images"
+            f'input "{parameters.input_layer}" of the model has strings; batches are loaded only for models '
+            "whose inputs are numbers or images"
         )
     return dtype
 
 
 def _row_shape(parameters: InputParameters) -> tuple[int, ...]:
-    """Returns the shape of an input; raises ConfigurationError if it differs by input."""
+    """Returns the shape of an input; raises ConfigurationError if it differs between inputs."""
     if any(tensor.is_dynamic for tensor in parameters.tensors):
         raise ConfigurationError(
             f'input "{parameters.input_layer}" of the model has no fixed size; batches are loaded for models '
@@ -197,7 +197,7 @@ def _row_shape(parameters: InputParameters) -> tuple[int, ...]:
 
 
 def _no_memory(size: int, error: Exception) -> ConfigurationError:
-    """Returns the error for buffers of so many bytes."""
+    """Returns the error for buffers of this many bytes."""
     return ConfigurationError(
         f"the batches of the loader take {size} bytes, which are not available: {one_line(error)}; use a "
         "smaller batch_size or prefetch"
@@ -207,17 +207,17 @@ def _no_memory(size: int, error: Exception) -> ConfigurationError:
 class Workers(Closeable):
     """The interface of workers that fill rows, in the background or on demand. Used from one thread.
 
-    After an exception of another kind than ``InferometerError``, such as KeyboardInterrupt, or after the loss
-    of a worker process, it can only be closed.
+    After an exception other than an ``InferometerError``, such as KeyboardInterrupt, or after the loss of a
+    worker process, they can only be closed.
     """
 
     @abstractmethod
     def submit(self, task: Task) -> None:
-        """Accepts a task, whose number must be higher than those before."""
+        """Accepts a task, whose number must be higher than all previous ones."""
 
     @abstractmethod
     def result(self, task: Task) -> FilledRows:
-        """Waits for a task that was submitted, and returns its result, once.
+        """Waits for a submitted task, and returns its result; only once per task.
 
         Raises:
             DatasetError: The dataset is damaged, or a worker process was lost.
@@ -225,7 +225,7 @@ class Workers(Closeable):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Drops all tasks that were submitted, and returns when no row is written any more.
+        """Drops all submitted tasks, and returns when no row is being written.
 
         Raises:
             DatasetError: A worker process was lost.
@@ -280,7 +280,7 @@ class WorkerThreads(Workers):
         return self._futures.pop(task.number).result()
 
     def cancel(self) -> None:
-        """Cancels what waits, and waits for the samples in progress."""
+        """Cancels the waiting tasks, and waits for the samples in progress."""
         futures, self._futures = self._futures, {}
         if futures:
             self._cancelled_below = max(futures) + 1
@@ -301,16 +301,16 @@ _NAME = "a worker process of the loader"
 
 
 class WorkerProcesses(Workers):
-    """Fresh Python processes, each of which opens the dataset anew.
+    """Fresh Python processes, each of which opens the dataset again.
 
     Args:
-        dataset: The samples; pickle passes it on.
+        dataset: The samples; it is pickled.
         parameters: The model's input.
         rows: The buffers.
         count: The number of processes.
 
     Raises:
-        ConfigurationError: The dataset cannot be passed to another process, or this one may have no children.
+        ConfigurationError: The dataset cannot be passed to another process, or this one cannot have children.
         DatasetError: A process cannot open the dataset, or ended.
     """
 
@@ -355,14 +355,14 @@ class WorkerProcesses(Workers):
         return found
 
     def cancel(self) -> None:
-        """Tells the processes to skip what waits, and waits for the samples in progress."""
+        """Tells the processes to skip the waiting tasks, and waits for the samples in progress."""
         self._cancelled_below.value = self._last + 1
         while any(worker.waiting for worker in self._workers):
             self._take_what_is_there(timeout_s=None)
         self._results.clear()
 
     def close(self) -> None:
-        """Ends the processes; what interrupts it is made up for at the exit of the interpreter."""
+        """Ends the processes; if it is interrupted, the interpreter ends them at its exit."""
         _end(self._workers, self._cancelled_below)
         self._at_exit.cancel()
 

@@ -74,7 +74,7 @@ def _absolute(folders: Sequence[str]) -> list[str]:
 
 
 def _environment_of(software: Interpreter, environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns variables with an interpreter's folders prepended to those set for libraries and modules."""
+    """Returns variables with an interpreter's folders before those set for libraries and modules."""
     found = dict(environment)
     paths = {"LD_LIBRARY_PATH": software.library_path, "PYTHONPATH": software.python_path}
     for name, folders in paths.items():
@@ -96,7 +96,7 @@ def _variables_of(cell: Cell) -> dict[str, str]:
             name = parameter.removeprefix(VARIABLE)
             if not (name.isidentifier() and name.isascii()):
                 raise ConfigurationError(
-                    f'{parameter}: "{name}" is no name of a variable, such as OMP_NUM_THREADS'
+                    f'{parameter}: "{name}" is not the name of a variable, such as OMP_NUM_THREADS'
                 )
             found[name] = shown(value)
     return found
@@ -116,7 +116,7 @@ def sbatch_options_of(cell: Cell, plan: Plan) -> tuple[str, ...]:
     for option in options:
         if not option.startswith("-") or option.splitlines() != [option] or "\0" in option:
             raise ConfigurationError(
-                f"{SLURM}: {option!r} is no option of sbatch in one line, such as --gres=gpu:1"
+                f"{SLURM}: {option!r} is not an option of sbatch on one line, such as --gres=gpu:1"
             )
     return options
 
@@ -153,10 +153,10 @@ def _cores_of(cell: Cell, *, here: bool = True) -> str:
         first, _, last = part.partition("-")
         numbers = (first, last or first) if "-" not in part or last else ("", "")
         if not all(each.isdecimal() and each.isascii() for each in numbers):
-            raise ConfigurationError(f'{CORES}: "{written}" is no list of cores, such as 0,2-3')
+            raise ConfigurationError(f'{CORES}: "{written}" is not a list of cores, such as 0,2-3')
         low, high = (int(each) for each in numbers)
         if not low <= high < _MOST_CORES:
-            raise ConfigurationError(f'{CORES}: "{part}" is no range of cores, such as 2-3')
+            raise ConfigurationError(f'{CORES}: "{part}" is not a range of cores, such as 2-3')
         wanted.update(range(low, high + 1))
     usable = os.sched_getaffinity(0)
     if here and (missing := sorted(wanted - usable)):
@@ -191,7 +191,7 @@ else:
 print()
 print(json.dumps(told))
 """
-"""Prints a problem by framework of the arguments; under an empty name that of all."""
+"""Prints the problem of each framework in the arguments; an empty name stands for all."""
 
 
 def _container_words(
@@ -205,7 +205,7 @@ def _container_words(
     """Returns the words that run a program in a container and remove the container afterwards.
 
     The words take the place of the image's entry point. Apptainer ignores the cores and the name: its
-    container is a child of this process, which the caller can pin. What is shared is mounted at the same
+    container is a child of this process, which the caller can pin. Shared files are mounted at the same
     paths, writable.
     """
     variables, folders = dict(environment), _absolute(container.library_path)

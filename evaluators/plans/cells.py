@@ -179,7 +179,7 @@ def fits(
                 match = re.match(wanted, shown(value))
             except re.error as error:
                 raise ConfigurationError(
-                    f"the condition on {name} is no regular expression: {error}"
+                    f"the condition on {name} is not a regular expression: {error}"
                 ) from error
             if match is None:
                 return None
@@ -232,13 +232,13 @@ def _side(text: str, values: Mapping[str, Value], comparison: str) -> str | int 
     product: int | float = 1
     for factor in factors:
         if isinstance(factor, str):
-            raise ConfigurationError(f'{where}: "{factor}" is no number')
+            raise ConfigurationError(f'{where}: "{factor}" is not a number')
         product *= factor
     return product
 
 
 def _number(value: Value) -> str | int | float:
-    """Returns a value as a number where it is one or can be parsed as one, else its text."""
+    """Returns a value as a number if it is one or can be parsed as one, otherwise its text."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     text = shown(value)
@@ -268,7 +268,7 @@ class Cell:
             runs.
         words: The command and its arguments.
         options: Values by option, in the plan's order.
-        parameters: All parameters of the cell, also those of the plan itself.
+        parameters: All parameters of the cell, including those of the plan itself.
     """
 
     id: str
@@ -287,7 +287,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The label that tells the cell from others, for people."""
+        """The label that distinguishes the cell from others, for people."""
         return " ".join(f"{name}={shown(value)}" for name, value in self.options.items())
 
 
@@ -428,7 +428,7 @@ def _extended(draft: _Draft, plan: Plan) -> list[_Draft]:
 
 
 def _of_extension(value: Value, prefix: str) -> Any:
-    """Returns a value whose references to what fitted name that of this extension."""
+    """Returns a value whose references to the match name the match of this extension."""
     if isinstance(value, list):
         return [_of_extension(item, prefix) for item in value]
     return value.replace(_CONDITION, "${" + prefix) if isinstance(value, str) else value
@@ -450,7 +450,7 @@ def _cell(plan: Plan, draft: _Draft, environment: Mapping[str, str]) -> Cell:
 
 
 def _written(values: Mapping[str, Value]) -> dict[str, list[str]]:
-    """Returns values as a command line has them, where 16 and "16" are equal, and null counts as absent."""
+    """Returns values as on a command line, where 16 and "16" are equal, and null counts as absent."""
     written = {
         name: [shown(each) for each in items_of(value) if each is not None] for name, value in values.items()
     }

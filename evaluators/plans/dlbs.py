@@ -6,10 +6,10 @@ It rejects, with a ``ConfigurationError``:
 - the name of a parameter that differs from one of DLBS in one character, if it is only set or only named;
 - a first phase other than training and inference;
 - a framework whose value is a Python expression, or refers to a parameter that does not exist;
-- a configuration in which no cell has an equal, or whose plan does not expand.
+- a configuration in which no cell has an equivalent, or whose plan does not expand.
 
-It omits, with a reason, each parameter and value without an equal, Python in ``$( )$``, values that refer
-to an omitted parameter, and the cells of other frameworks, other precisions and phases after the first.
+It omits, with a reason, each parameter and value without an equivalent, Python in ``$( )$``, values that
+refer to an omitted parameter, and the cells of other frameworks, other precisions and phases after the first.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Imported:
 def import_dlbs(text: str, name: str, environment: Mapping[str, str] | None = None) -> Imported:
     """Returns the plan of a configuration of DLBS.
 
-    Conditions, cases and references keep their meaning: a parameter without an equal that one of them names
-    remains a parameter of the plan. The plan states the defaults of DLBS that differ from those of
-    ``agent bench``, and its constraints exclude the cells without an equal.
+    Conditions, cases and references keep their meaning: a parameter without an equivalent that one of them
+    names remains a parameter of the plan. The plan states the defaults of DLBS that differ from those of
+    ``agent bench``, and its constraints exclude the cells without an equivalent.
 
     Args:
         text: The configuration, in JSON, which has no comments in DLBS either.
         name: The name of the plan.
-        environment: The variables that references may name beside parameters.
+        environment: The variables that references may name besides parameters.
 
     Raises:
         ConfigurationError: The configuration is refused, as the module describes, or ``name`` is not a valid
@@ -121,7 +121,7 @@ class _Import:
         self._parameters, self._variables, self._extensions = (content[each] for each in _SECTIONS)
         self._parts = _parts(content)
         others = (each for each in content if each not in _SECTIONS)
-        self._lost = dict.fromkeys(others, "DLBS passes over this section too")
+        self._lost = dict.fromkeys(others, "DLBS ignores this section too")
         self._has_nested = False
         self._mentioned = self._find_mentioned()
         self._add_defaults()
@@ -382,7 +382,7 @@ class _Import:
             yield from _REFERENCE.findall(filled)
 
     def _leave_out(self, plan: dict[str, Any]) -> None:
-        """Adds the constraints that exclude the cells without an equal, and counts those cells."""
+        """Adds the constraints that exclude the cells without an equivalent, and counts those cells."""
         constraints = list(plan.get("constraints", ()))
         for phase in self._phases[1:]:  # an option it is not: equal cells of two phases have one id
             count = len(self._cells(plan, [*constraints, f"${{{names.PHASE}}} == {phase}"]))
@@ -429,7 +429,7 @@ def _of_extension(extension: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _why_python(value: Any) -> str:
-    """Returns the reason why a value with a Python expression has no equal; empty for one without."""
+    """Returns the reason why a value with a Python expression has no equivalent; empty for one without."""
     for text in items_of(value):
         if isinstance(text, str) and (found := _PYTHON.search(text)):
             whole = found[0]

@@ -35,15 +35,15 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "exp.dtype": ("float|float32|float16", "dtype takes float, float32, float16 and bfloat16"),
     "exp.gpus": ("[^:]*", "a replica has one GPU here; separate them with commas"),
 }
-"""The pattern of the values of a parameter that have an equal here, and why the others have none."""
+"""The pattern of the values of a parameter that have an equivalent here, and why the others have none."""
 
 
 class Name(NamedTuple):
-    """The equal of a parameter of DLBS in a plan.
+    """The equivalent of a parameter of DLBS in a plan.
 
     Attributes:
         ours: The parameter of the plan that it becomes; empty for none.
-        reason: Why it has no equal; empty for a parameter that an imported plan keeps under DLBS's name.
+        reason: Why it has no equivalent; empty for a parameter that an imported plan keeps under DLBS's name.
         default: DLBS's default, for a configuration that does not set the parameter; None for none.
         instead: What to write in a plan, since ``-P``, ``-V`` and ``-E`` refuse the parameter; empty for
             none.
@@ -145,7 +145,7 @@ TABLE: Mapping[str, Name] = {
     "pytorch.kv_store": Name(reason=_SUM),
     **{f"{of}.{name}": each for of in FRAMEWORKS for name, each in _OF_EACH_FRAMEWORK.items()},
 }
-"""The parameters of DLBS, without those of frameworks that are not here."""
+"""The parameters of DLBS, without those of unsupported frameworks."""
 NAMES = {name: each.ours for name, each in TABLE.items() if each.ours and not name.startswith(FRAMEWORKS)}
 """Our names of the parameters that all frameworks have."""
 DEFAULTS = {name: each.default for name, each in TABLE.items() if each.default is not None}
@@ -158,7 +158,7 @@ def options_of(command: str) -> Mapping[str, str]:
 
 
 def why_no_equal(name: str) -> str | None:
-    """Returns why a parameter has no equal; None for one that a plan keeps under DLBS's name."""
+    """Returns why a parameter has no equivalent; None for one that a plan keeps under DLBS's name."""
     namespace = name.partition(".")[0]
     if namespace in FOREIGN:
         return f"there is no {namespace} here; the frameworks of DLBS that are: {', '.join(FRAMEWORKS)}"
@@ -166,7 +166,7 @@ def why_no_equal(name: str) -> str | None:
 
 
 def why_not(name: str, value: Any) -> str | None:
-    """Returns why a value of a parameter has no equal; None if it has one, or is empty."""
+    """Returns why a value of a parameter has no equivalent; None if it has one, or is empty."""
     if not value or name not in ALLOWED:
         return None
     fitting, reason = ALLOWED[name]
@@ -174,7 +174,7 @@ def why_not(name: str, value: Any) -> str | None:
 
 
 def is_known(name: str) -> bool:
-    """Returns whether DLBS has a parameter, including private ones and those of frameworks of DLBS alone."""
+    """Returns whether DLBS has a parameter, including private ones and those of unsupported frameworks."""
     namespace, _, rest = name.partition(".")
     is_listed = name in TABLE or namespace in FOREIGN
     return is_listed or rest.startswith("__") or name.startswith(RUNTIME_VARIABLE)
@@ -227,7 +227,7 @@ class GivenNames:
         """Returns values by the names that the plan has for them.
 
         Raises:
-            ConfigurationError: The plan has no such name, or no equal of DLBS's parameter or of its value.
+            ConfigurationError: The plan has no such name, or no equivalent of DLBS's parameter or value.
         """
         return self._renamed(given, self._used)
 
@@ -279,7 +279,7 @@ def _ours(name: str, command: str) -> str:
     """Returns the name of a parameter of DLBS in a plan with a command; any other name is unchanged.
 
     Raises:
-        ConfigurationError: A plan has no equal of the parameter, or a different one for each framework.
+        ConfigurationError: A plan has no equivalent of the parameter, or a different one for each framework.
     """
     if name.startswith(RUNTIME_VARIABLE):
         return VARIABLE + name.removeprefix(RUNTIME_VARIABLE)

@@ -180,8 +180,8 @@ class Extension(_Strict):
     """Parameters for the cells that fit a condition, and cases, which make one cell into several.
 
     Attributes:
-        condition: Values by parameter. A cell fits where each that it has is equal, or one of a list; a text
-            is a regular expression that the value begins with. What a cell lacks fits.
+        condition: Values by parameter. A cell fits if each parameter that it has is equal, or one of a list;
+            a text is a regular expression that matches the start of the value. Those that it lacks fit.
         parameters: Parameters for the cells; ``${__condition.NAME_0}`` is the match, ``_1`` its first group.
         cases: The parameters of each of the cells that take its place; empty for one cell.
     """
@@ -201,7 +201,7 @@ class SlurmOptions(_Strict):
         setup: Lines of the shell before the run, such as ``module load python``.
         python: The interpreter of the jobs, or the folder of a virtual environment; empty for that of the
             driver. A cell's software has its own.
-        exclusive: Whether a job has its node alone.
+        exclusive: Whether a job has its node to itself.
         capacity: How many jobs may be queued at once.
     """
 
@@ -225,7 +225,7 @@ class Plan(_Strict):
     """A plan.
 
     Attributes:
-        name: Its name, that of its folder.
+        name: Its name, and that of its folder.
         description: The purpose of the plan.
         command: The words of the command that a cell runs, such as ``predict dataset``.
         arguments: Words that follow the command, such as the operators of ``op run``.
@@ -236,8 +236,8 @@ class Plan(_Strict):
         exclude: Conditions; a cell that has all their parameters and fits one is left out.
         constraints: Comparisons such as ``${batch_size} * ${replicas} <= 256``, which each cell fulfils.
         extensions: Applied to each cell, in their order.
-        repeat: How often each cell runs.
-        seed: Of the order, in which each repetition of all cells comes before the next one.
+        repeat: The number of times that each cell runs.
+        seed: The seed of the order, in which each repetition of all cells comes before the next one.
         timeout_s: How long a cell may take.
         rerun: See ``Rerun``.
         batch_option: The option whose larger values are left out after a cell ran out of memory; empty for
@@ -304,7 +304,7 @@ def read_plan(path: Path) -> Plan:
     except ValueError as error:  # invalid YAML, or invalid UTF-8
         raise ConfigurationError(f"{path}: cannot be read as YAML: {error}") from error
     if not isinstance(content, dict):
-        raise ConfigurationError(f"{path}: is no mapping with name, command, parameters and variables")
+        raise ConfigurationError(f"{path}: is not a mapping with name, command, parameters and variables")
     return plan_of(content, str(path))
 
 

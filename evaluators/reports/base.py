@@ -39,13 +39,13 @@ class Column:
         key: The stable name in json and csv, which includes the unit.
         header: The heading in a table.
         decimals: Digits after the decimal point in a table; json and csv keep the full value.
-        detail: How much less it tells than those with 0: a terminal that is too narrow shows columns with a
-            higher number after those with a lower one, or not.
-        is_id: Whether its values are ids, of which such a terminal shows the beginning.
+        detail: Its level of detail, 0 for the most informative columns: a terminal that is too narrow shows
+            columns with a higher number after those with a lower one, or not at all.
+        is_id: Whether its values are ids, of which such a terminal shows only the beginning.
         is_time: Whether its values are times in ISO 8601, which such a terminal shows to the minute.
-        stays: Whether it stays in the table there although it is the same in every row.
-        least: The least width of a text there.
-        wraps: Whether a text without room goes on in further lines there; otherwise its end is cut off.
+        stays: Whether it stays in the table there even if it is the same in every row.
+        least: The minimum width of a text there.
+        wraps: Whether a text that is too long is wrapped there; otherwise its end is cut off.
     """
 
     key: str
@@ -66,7 +66,7 @@ class Table:
     Attributes:
         title: The heading above the table, if there are several tables.
         columns: The columns.
-        rows: The rows, once.
+        rows: The rows, which can be read only once.
     """
 
     title: str
@@ -125,13 +125,13 @@ STATUS_COLUMN = Column("status", "status", detail=2)
 CONDITIONS_COLUMN = Column("conditions", "conditions", least=10)
 _NAMES = ("id", "model_name", "framework_name", "batch_size")
 NAME_COLUMNS = tuple(column for column in EVALUATION_COLUMNS if column.key in _NAMES)
-"""The few of ``EVALUATION_COLUMNS`` that reports with many rows for an evaluation have."""
+"""The few of ``EVALUATION_COLUMNS`` in reports with many rows per evaluation."""
 STABILITY_COLUMN = Column("stability", "stability")
 """The verdict on the conditions in one word, for those reports."""
 VERDICT_COLUMN = Column("verdict", "verdict")
-"""``INVALID``, or the verdict on the conditions; a table has room for it, and not for the reason."""
+"""``INVALID``, or the verdict on the conditions; a table has room for it, but not for the reason."""
 INVALID_COLUMN = Column("invalid", "INVALID", detail=3)
-"""The reason."""
+"""The reason for ``INVALID``."""
 
 SCORE_COLUMNS = (
     Column("score_name", "score name"),
@@ -222,7 +222,7 @@ def known_reports() -> dict[str, str]:
 
 
 def find_report(name: str) -> Report[Any]:
-    """Returns the report of a name or an alias; case does not matter.
+    """Returns a report by its name or an alias, ignoring case.
 
     Raises:
         ConfigurationError: No such report exists, or a plug-in's report cannot be imported.
@@ -238,14 +238,14 @@ def find_report(name: str) -> Report[Any]:
     except IMPORT_FAILURES as error:
         raise ConfigurationError(f"report {key}: {target} cannot be imported: {one_line(error)}") from error
     if not isinstance(report, Report):
-        raise TypeError(f"{target} is no Report")
+        raise TypeError(f"{target} is not a Report")
     return report
 
 
 def time_columns(
     key: str, heading: str, details: Mapping[str, int], intervals: Collection[str]
 ) -> Iterator[Column]:
-    """Yields a column ``key_NAME`` for each figure, and after it those of its interval's ends.
+    """Yields a column ``key_NAME`` for each figure, followed by those of its interval's ends.
 
     Args:
         key: The beginning of the keys, with the unit: ``latency_ms``.

@@ -12,7 +12,7 @@ from inferometer.agent.files import replacing
 from inferometer.manifests.errors import OutputError
 
 Content: TypeAlias = str | bytes | Iterable[str]
-"""The content of a file: text, bytes, or text in pieces, which are taken one by one."""
+"""The content of a file: text, bytes, or text in pieces, which are read one by one."""
 
 
 class OutputFile:
@@ -22,8 +22,8 @@ class OutputFile:
 
     Args:
         path: The file; a link is followed.
-        appendable: Whether errors about an existing file suggest to append to it.
-        replaceable: Whether they suggest to overwrite it.
+        appendable: Whether errors about an existing file suggest appending to it.
+        replaceable: Whether they suggest overwriting it.
     """
 
     def __init__(self, path: Path, *, appendable: bool = True, replaceable: bool = True) -> None:
@@ -46,7 +46,7 @@ class OutputFile:
             if self._path.is_dir():
                 raise OutputError(f"{self}: is a folder; name a file")
             if not self._path.is_file():
-                raise OutputError(f"{self}: is no regular file; to write to the screen name no file")
+                raise OutputError(f"{self}: is not a regular file; to write to the screen, name no file")
             if not os.access(self._path, os.W_OK):
                 raise OutputError(f"{self}: cannot be written: it is read-only")
             return True
@@ -62,7 +62,7 @@ class OutputFile:
         except OSError as error:
             raise OutputError(f"{self}: cannot be read: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
-            raise OutputError(f"{self}: is no text in UTF-8; name another file") from error
+            raise OutputError(f"{self}: is not text in UTF-8; name another file") from error
 
     def create(self, content: Content) -> None:
         """Writes a new file.
@@ -84,7 +84,7 @@ class OutputFile:
             self._write(Path(os.path.realpath(self._path)), content, new=False)
 
     def in_the_way(self) -> OutputError:
-        """Returns the error for an existing file that is not to be changed."""
+        """Returns the error for an existing file that must not be changed."""
         if not self._replaceable:
             return OutputError(f"{self} exists; name another file")
         remedy = "overwrite it (--overwrite)"
@@ -93,7 +93,7 @@ class OutputFile:
         return OutputError(f"{self} exists; {remedy}, or name another file")
 
     def refuse_existing(self) -> None:
-        """Checks before the content is made that ``create`` can succeed.
+        """Checks, before the content exists, that ``create`` can succeed.
 
         Raises:
             OutputError: The file exists, or its folder does not.
@@ -112,11 +112,11 @@ class OutputFile:
                 if not new and target.exists():
                     os.fchmod(file.fileno(), target.stat().st_mode & 0o7777)
         except UnicodeEncodeError as error:
-            raise OutputError(f"{self}: cannot be written: a value is no text in UTF-8") from error
+            raise OutputError(f"{self}: cannot be written: a value is not text in UTF-8") from error
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Translates errors of the system."""
+        """Translates the system's errors."""
         try:
             yield
         except FileExistsError as error:

@@ -1,4 +1,4 @@
-"""Rendering of rows as an aligned table, which is made to fit a terminal."""
+"""Renders rows as an aligned table, which is made to fit a terminal."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _SEPARATOR = "\t"  # cells hold no tab and no line feed, as both are escaped
 class Cells:
     """The cells of rows, which can be read repeatedly, and the widths and kinds of the columns.
 
-    A megabyte is kept in memory; more is kept in an unnamed temporary file.
+    Up to a megabyte is kept in memory; more goes to an unnamed temporary file.
 
     Attributes:
         count: The number of rows.
         widths: The width of the widest cell of each column, in terminal cells.
-        numeric: Whether each column holds nothing but numbers.
+        numeric: Whether each column holds only numbers.
         first: The cells of the first row.
         same: Whether each column has the same cell in every row.
-        short: Whether each column holds ids of which no two begin with the same 8 characters.
+        short: Whether each column holds ids that differ in their first 8 characters.
 
     Raises:
         OutputError: The temporary file cannot be written.
@@ -77,7 +77,7 @@ class Cells:
             raise _no_room(error) from error
 
     def close(self) -> None:
-        """Frees the cells, which cannot be read afterwards."""
+        """Releases the cells, which cannot be read afterwards."""
         self._file.close()
 
     def _line(self, columns: Sequence[Column], row: Row) -> str:
@@ -111,7 +111,7 @@ class Cells:
 
 def _no_room(error: OSError) -> OutputError:
     return OutputError(
-        f"a table of so many rows requires a temporary file, which fails: {error.strerror or error}; "
+        f"a table of this many rows requires a temporary file, which fails: {error.strerror or error}; "
         "set TMPDIR to another folder, or choose csv or json"
     )
 
@@ -139,7 +139,7 @@ _GAP = "  "
 
 
 def joined(lines: Iterable[str]) -> Iterator[str]:
-    """Yields the lines in pieces that are worth writing."""
+    """Yields the lines, joined into pieces that are worth a write."""
     source = iter(lines)
     while piece := "".join(itertools.islice(source, _LINES_IN_A_PIECE)):
         yield piece
@@ -167,9 +167,9 @@ def terminal_table(
 ) -> Iterator[str]:
     """Yields the pieces of the table for a terminal; see ``plain_table``.
 
-    A table with a header that is wider than the terminal is made to fit: what is the same in every row goes
-    above it, ids are shortened, long texts are cut or go on in further lines, and the columns that tell
-    least, which come last then, are left out and named. With ``every_column``, none is moved or left out.
+    A table that has a header and is wider than the terminal is made to fit: columns that are the same in
+    every row move above it, ids are shortened, long texts are cut or wrapped, and the least informative
+    columns, which come last then, are left out and named. With ``every_column``, none is moved or left out.
     """
     from rich.console import Console  # a pipe or a file does not require it
 
@@ -243,7 +243,7 @@ class _Room:
         return min(most, _TIME_LENGTH) if self._columns[place].is_time else most
 
     def fit(self, places: list[int]) -> list[int]:
-        """Takes the last of the ``places`` out until the others have room; returns those it took out.
+        """Removes the last of the ``places`` until the others fit; returns the removed ones.
 
         Texts are narrowed before an informative column is omitted.
         """
@@ -268,14 +268,14 @@ class _Room:
         return []
 
     def heading(self, places: Sequence[int]) -> Iterator[str]:
-        """Yields the lines of the heading, in which long ones are folded and end in the last line."""
+        """Yields the lines of the heading; long headers are folded, and all end in the last line."""
         headings = [folded(self._columns[place].header, self.widths[place]) for place in places]
         most = max(map(len, headings))
         for line in zip(*([""] * (most - len(each)) + each for each in headings), strict=True):
             yield self._joined(places, line)
 
     def lines(self, places: Sequence[int], row: Sequence[Sequence[str]]) -> Iterator[str]:
-        """Yields the lines of a row, whose cells may have several."""
+        """Yields the lines of a row, whose cells may have several lines."""
         for line in itertools.zip_longest(*row, fillvalue=""):
             yield f"{self._joined(places, line)}\n"
 
@@ -287,7 +287,7 @@ class _Room:
         return folded(text, wide) if self._columns[place].wraps else [_cut(text, wide)]
 
     def shortened(self, place: int, text: str) -> str:
-        """Returns a time to the minute; any other text."""
+        """Returns a time to the minute; any other text unchanged."""
         return text[:_TIME_LENGTH].replace("T", " ") if self._columns[place].is_time else text
 
     def _joined(self, places: Sequence[int], line: Sequence[str]) -> str:
@@ -328,7 +328,7 @@ def wrapped(items: Sequence[str], wide: int, gap: str = _GAP) -> Iterator[str]:
 def folded(text: str, wide: int) -> list[str]:
     """Returns the lines of a text, each of at most this width.
 
-    It is split between words, where there are two blanks first; a word that is wider than a line is split.
+    It is split between words, preferably at two blanks; a word that is wider than a line is split.
     """
     wide = max(wide, 1)
     lines = [""]

@@ -28,12 +28,12 @@ _DESCENDING = "-"
 def choose_columns(columns: Sequence[Column], names: str) -> tuple[Column, ...]:
     """Returns the named columns, each once, in the order of the names.
 
-    A column has the name of its key, and of its heading without the unit if no other column has that; case
-    does not matter, and blanks and hyphens stand for underscores.
+    A column's name is its key or, if no other column has the same, its heading without the unit; case does
+    not matter, and blanks and hyphens stand for underscores.
 
     Args:
         columns: All columns of the report.
-        names: Names, with commas between.
+        names: Names, separated by commas.
 
     Raises:
         ConfigurationError: A column does not exist, or no name is given.
@@ -43,14 +43,14 @@ def choose_columns(columns: Sequence[Column], names: str) -> tuple[Column, ...]:
 
 
 def sort_rows(columns: Sequence[Column], rows: Iterable[Row], names: str) -> list[Row]:
-    """Returns the rows in the order of the named columns; rows that are equal there keep their order.
+    """Returns the rows sorted by the named columns; rows that are equal in them keep their order.
 
     Rows without a value come last in either direction.
 
     Args:
         columns: All columns of the report.
         rows: The rows, which are kept in memory.
-        names: As for ``choose_columns``; one that begins with ``-`` sorts from the highest value down.
+        names: As for ``choose_columns``; a name that begins with ``-`` sorts in descending order.
 
     Raises:
         ConfigurationError: A column does not exist, or no name is given.
@@ -100,14 +100,14 @@ def _is_missing(value: Value) -> bool:
 
 
 def _place(value: Value) -> tuple[int, float, str]:
-    """Numbers by their value, and texts after them."""
+    """Returns a sort key: numbers by their value, and texts after them."""
     if _is_missing(value):
         return (0, 0.0, "")
     return (1, 0.0, value.casefold()) if isinstance(value, str) else (0, float(value or 0), "")
 
 
 NOTHING = "---"
-"""The cell of a value that is not there."""
+"""The cell of a missing value."""
 
 
 def _markdown_lines(columns: Sequence[Column], rows: Iterable[Row], *, header: bool) -> Iterator[str]:
@@ -119,7 +119,7 @@ def _markdown_lines(columns: Sequence[Column], rows: Iterable[Row], *, header: b
 
 
 def _header_line(columns: Sequence[Column]) -> str:
-    """Returns the first line of a table of some columns."""
+    """Returns the header line of a table."""
     return _line(_escaped(column.header) for column in columns)
 
 
@@ -140,7 +140,7 @@ class Format(str, Enum):
     """The format of rows.
 
     ``TABLE`` is for people, with rounded numbers, and so is ``MARKDOWN``, a table for a page. ``CSV`` follows
-    RFC 4180, except that lines end in a line feed alone. ``JSON`` is an array of objects. Both have the
+    RFC 4180, except that lines end in only a line feed. ``JSON`` is an array of objects. Both have the
     columns' keys and exact numbers.
     """
 
@@ -174,14 +174,14 @@ def write(
             extended.
         overwrite: Replaces the file.
         header: Whether table, csv and markdown begin with a header line; json has none.
-        every_column: Whether a table has every column although the terminal is too narrow for it.
+        every_column: Whether a table has every column even if the terminal is too narrow for it.
 
     Returns:
-        The number of rows. Without any, a table, a csv and markdown are their header, and json is ``[]``.
+        The number of rows. Without rows, a table, csv or markdown is only its header, and json is ``[]``.
 
     Raises:
         ConfigurationError: Both ``append`` and ``overwrite`` are set, or one of them for a stream.
-        OutputError: The destination cannot be written, or holds what cannot be appended to.
+        OutputError: The destination cannot be written, or has content that cannot be appended to.
     """
     if append and overwrite:
         raise ConfigurationError("append and overwrite exclude each other; choose one")
@@ -206,7 +206,7 @@ def write(
 
 
 def _counted(rows: Iterable[Row]) -> tuple[Iterator[Row], Iterator[int]]:
-    """Returns the rows, and an iterator whose next number is how many of them were read once all are."""
+    """Returns the rows, and an iterator whose next number is their count once all of them are read."""
     count = itertools.count()
     return (row for row, _ in zip(rows, count)), count  # noqa: B905 - the count has no end
 
@@ -278,7 +278,7 @@ def _appended(
         header = False
     if output_format is Format.MARKDOWN and header:
         if not present.startswith(_header_line(columns)):
-            raise OutputError(f"{file}: has another table than this one; name another file")
+            raise OutputError(f"{file}: has a different table; name another file")
         header = False
     separator = "" if present.endswith("\n") else "\n"
     yield present + separator
@@ -299,7 +299,7 @@ def _check_csv(present: str, columns: Sequence[Column], file: OutputFile, header
     try:
         first = next(csv.reader(io.StringIO(present, newline="")), [])
     except csv.Error as error:
-        raise OutputError(f"{file}: is no csv: {error}; name another file") from error
+        raise OutputError(f"{file}: is not csv: {error}; name another file") from error
     if first != keys and (header or len(first) != len(keys)):
         raise OutputError(f"{file}: has other columns than {','.join(keys)}; name another file")
 
@@ -331,7 +331,7 @@ def _json_array(present: str, file: OutputFile) -> list[Any]:
         content = json.loads(present)
         json.dumps(content, allow_nan=False)  # Python also reads NaN and Infinity, which are no JSON
     except (ValueError, RecursionError) as error:
-        raise OutputError(f"{file}: is no JSON: {error}; name another file") from error
+        raise OutputError(f"{file}: is not JSON: {error}; name another file") from error
     if not isinstance(content, list):
-        raise OutputError(f"{file}: holds no JSON array that could be extended; name another file")
+        raise OutputError(f"{file}: holds no JSON array to extend; name another file")
     return content

@@ -34,10 +34,10 @@ class PredictionFile(ABC):
     Args:
         path: The file or the folder.
         dataset: The whole dataset.
-        labels: The names of the classes in the order of their numbers; empty takes the dataset's.
+        labels: The names of the classes in the order of their numbers; empty means the dataset's.
 
     Attributes:
-        labels: The names of the classes, in the order that the predictions count them.
+        labels: The names of the classes, in the order in which the predictions count them.
         scores: The scores that such predictions determine; None means all of the task.
 
     Raises:
@@ -51,16 +51,16 @@ class PredictionFile(ABC):
         self.labels = tuple(labels)
 
     def key(self, sample: Sample) -> str:
-        """Returns what the predictions of a sample are found by; the default is its id."""
+        """Returns the key of a sample's predictions; the default is its id."""
         return sample.id
 
     @abstractmethod
     def keys(self) -> Collection[str]:
-        """Returns the keys of the samples that it has predictions of."""
+        """Returns the keys of the samples with predictions."""
 
     @abstractmethod
     def read(self, sample: Sample) -> Predictions | None:
-        """Returns the predictions of one row; None if it has none of this sample.
+        """Returns the predictions of a sample, one row; None if there are none.
 
         Raises:
             PredictionError: They cannot be scored, such as a number that is not finite.
@@ -68,7 +68,7 @@ class PredictionFile(ABC):
         """
 
     def check(self, dataset: Dataset) -> None:
-        """Raises DatasetError if it has predictions of a sample that the dataset lacks."""
+        """Raises DatasetError if it has predictions for a sample that the dataset lacks."""
         unknown = set(self.keys())
         known = []
         for sample in dataset:
@@ -90,7 +90,7 @@ class _Folder(PredictionFile):
         super().__init__(path, dataset, labels)
         self._files: dict[str, Path] = {}
         if not path.is_dir():
-            raise DatasetError(f"{path}: is no folder; predicted images are one file for each image")
+            raise DatasetError(f"{path}: is not a folder; predicted images are one file for each image")
         for file in _images(path):
             stem = _stem(file.relative_to(path).as_posix())
             if stem in self._files:
@@ -122,7 +122,7 @@ class _Folder(PredictionFile):
 
 
 class MaskFiles(_Folder):
-    """PNG files whose pixels are the numbers of the dataset's classes; 255 is none of them."""
+    """PNG files whose pixels are the numbers of the dataset's classes; 255 is not a class."""
 
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
         named = next((getattr(sample.truth, "classes", ()) for sample in dataset), ())
@@ -150,9 +150,9 @@ def _stem(path: str) -> str:
 
 
 class ObjectsFile(PredictionFile):
-    """COCO results JSON. An image without a result has a prediction: that nothing is in it.
+    """COCO results JSON. An image without a result has the prediction that nothing is in it.
 
-    ``category_id`` is a number of the dataset's categories, or, where it has no numbers, as VOC's, the name
+    ``category_id`` is a number of the dataset's categories, or, if it has no numbers, like VOC's, the name
     of a class.
     """
 
@@ -175,7 +175,7 @@ class ObjectsFile(PredictionFile):
 
 
 class MasksOfObjectsFile(ObjectsFile):
-    """COCO results JSON with masks; as in pycocotools, one of a ``bbox`` alone is its rectangle."""
+    """COCO results JSON with masks; as in pycocotools, the mask of a ``bbox`` alone is its rectangle."""
 
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
         super().__init__(path, dataset, labels)
@@ -187,7 +187,7 @@ class MasksOfObjectsFile(ObjectsFile):
 
 
 def _categories(dataset: Dataset) -> Mapping[Any, str]:
-    """Returns the names of a dataset's classes by what results call them."""
+    """Returns the names of a dataset's classes by the ids that results use."""
     numbered: Mapping[Any, str] | None = getattr(dataset, "categories", None)
     if numbered is not None:
         return numbered
@@ -205,23 +205,23 @@ ACCEPTED = "a .csv with a column id, a .jsonl of objects with an id, or a .json 
 
 
 def read_rows(path: Path, column: str, *, several: bool = False) -> Mapping[str, Any]:
-    """Reads what is predicted for each sample, by its id, as it stands in the file.
+    """Reads the prediction of each sample, by its id, as written in the file.
 
     Args:
         path: A ``.csv`` whose first line names the columns, ``.jsonl`` with an object on each line, or
             ``.json`` with such objects in a list, or with an object of predictions by their ids.
         column: The column with the prediction.
-        several: Whether a prediction is numbers: those of all columns but the id in a ``.csv``, and a list
-            ``values`` elsewhere. They are given as a list of float64, also of one.
+        several: Whether a prediction is several numbers: all columns except the id in a ``.csv``, and a list
+            ``values`` elsewhere. They are returned as a list of float64, even a single one.
 
     Raises:
-        DatasetError: The file cannot be read, or an entry lacks an id or a prediction, or has an id of
+        DatasetError: The file cannot be read, or an entry lacks an id or a prediction, or has the id of
             another.
     """
     suffix = path.suffix.casefold()
     readers = {".csv": _of_csv, ".json": _of_json} | dict.fromkeys(_LINES, _of_lines)
     if suffix not in readers:
-        raise DatasetError(f"{path}: is none of the predictions that can be read; accepted: {ACCEPTED}")
+        raise DatasetError(f"{path}: is not a file of predictions that can be read; accepted: {ACCEPTED}")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             found: dict[str, Any] = {}
@@ -234,7 +234,7 @@ def read_rows(path: Path, column: str, *, several: bool = False) -> Mapping[str,
     except UnicodeDecodeError as error:
         raise DatasetError(f"{path}: is not UTF-8 at byte {error.start}") from error
     except csv.Error as error:
-        raise DatasetError(f"{path}: is no CSV; {CSV_RULES}") from error
+        raise DatasetError(f"{path}: is not CSV; {CSV_RULES}") from error
     except ValueError as error:
         raise DatasetError(f"{path}: {error}") from error
     if not found:
@@ -290,7 +290,7 @@ def _parsed(text: str, place: str = "") -> Any:
 def _of_object(entry: Any, place: str, column: str, several: bool) -> tuple[str, str, Any]:
     name = "values" if several else column
     if not isinstance(entry, dict) or _ID not in entry or name not in entry:
-        raise ValueError(f"{place} is no object with {_ID} and {name}")
+        raise ValueError(f"{place} is not an object with {_ID} and {name}")
     return place, _id_of(entry[_ID], place), entry[name]
 
 
@@ -304,7 +304,7 @@ def _parsed_number(text: str, place: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f'{place}: "{printable(text)}" is no number') from None
+        raise ValueError(f'{place}: "{printable(text)}" is not a number') from None
 
 
 def _numbers(given: Any, place: str) -> list[float]:
@@ -314,7 +314,7 @@ def _numbers(given: Any, place: str) -> list[float]:
         raise ValueError(f"{place}: has no numbers")
     for each in found:
         if isinstance(each, bool) or not isinstance(each, int | float):
-            raise ValueError(f"{place}: {shown(each)} is no number")
+            raise ValueError(f"{place}: {shown(each)} is not a number")
     return [_as_float(each) for each in found]
 
 
@@ -355,7 +355,7 @@ class TextLabelsFile(_Table):
         self._found = {key: self._class_of(key, value) for key, value in read_rows(path, "label").items()}
 
     def _class_of(self, key: str, value: object) -> int:
-        """Returns the place of a class, which is called as a label is, or as a class of the dataset."""
+        """Returns the place of a class, given by a label, by its name in the dataset, or by its number."""
         if isinstance(value, bool) or not isinstance(value, str | int):
             found = f"label is {shown(value)}, and neither a text nor a whole number"
             raise DatasetError(f'{self.path}: "{printable(key)}": {found}')
@@ -367,11 +367,9 @@ class TextLabelsFile(_Table):
         number = decimal(name)
         if number is not None and number < len(self._index) and self._given:
             return number
-        whose = (
-            "labels that are given" if self._given else "dataset's classes; give those of the model as labels"
-        )
+        whose = "given labels" if self._given else "dataset's classes; give those of the model as labels"
         raise DatasetError(
-            f'{self.path}: "{printable(key)}": label "{printable(name)}" is none of the {whose}'
+            f'{self.path}: "{printable(key)}": label "{printable(name)}" is not one of the {whose}'
         )
 
     def read(self, sample: Sample) -> Classifications | None:
@@ -385,7 +383,7 @@ class TextLabelsFile(_Table):
 
 
 class LabelsFile(TextLabelsFile):
-    """The best class of each image, which determines top-1 only."""
+    """The best class of each image, which determines only top-1."""
 
     scores: ClassVar[frozenset[str] | None] = frozenset({"top-1"})
 
@@ -398,7 +396,7 @@ class AnswersFile(_Table):
         self._found = read_rows(path, "answer")
         wrong = next((key for key, value in self._found.items() if not _is_text(value)), None)
         if wrong is not None:
-            raise DatasetError(f'{path}: "{printable(wrong)}": its answer is no text')
+            raise DatasetError(f'{path}: "{printable(wrong)}": its answer is not text')
 
     def read(self, sample: Sample) -> Texts | None:
         """Returns the answer to a question."""
@@ -432,7 +430,7 @@ class NumbersFile(_Table):
 
 
 def _is_text(value: object) -> bool:
-    """Returns whether a value is a text; half of a surrogate pair is no character."""
+    """Returns whether a value is a text, without halves of surrogate pairs."""
     return isinstance(value, str) and value == value.encode("utf-8", "ignore").decode("utf-8")
 
 
@@ -442,7 +440,7 @@ def _vectors(path: Path, dataset: Dataset) -> Mapping[str, NDArray[np.float64]]:
     ids = arrays.pop("ids", None)
     chosen = [arrays[name] for name in _ARRAYS if name in arrays] or list(arrays.values())
     if len(chosen) != 1:
-        raise DatasetError(f"{path}: holds {len(chosen)} arrays; name the one of the predictions vectors")
+        raise DatasetError(f"{path}: holds {len(chosen)} arrays; name the array of the predictions vectors")
     vectors = chosen[0].reshape(-1, 1) if chosen[0].ndim == 1 else chosen[0]
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or not vectors.size:
         raise DatasetError(

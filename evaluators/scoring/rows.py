@@ -19,7 +19,7 @@ COLUMNS = (
     Column("dataset_name", "dataset"),
     Column("definition", "definition", detail=3),
 )
-"""As in the report on accuracy, which has a row for each evaluation instead."""
+"""Like the columns of the report on accuracy, which has a row for each evaluation instead."""
 
 
 def rows_of(result: TaskResult, failed: int, dataset: str) -> Iterator[Row]:
@@ -27,7 +27,7 @@ def rows_of(result: TaskResult, failed: int, dataset: str) -> Iterator[Row]:
 
     Args:
         result: The scores.
-        failed: How many inputs could not be scored.
+        failed: The number of inputs that could not be scored.
         dataset: The name of the dataset.
     """
     for score in result.scores:

@@ -61,10 +61,10 @@ class ScoreRequest:
         task: The name of a task, or a shorter or older one; see ``task_named``.
         predictions: The file, or the folder, of the predictions.
         dataset: The dataset. All of its samples count, or those of ``sample_ids``.
-        labels: The names of the classes in the order that predictions count them; empty takes the
+        labels: The names of the classes in the order in which predictions count them; empty means the
             dataset's.
         parameters: More of the manifest's ``output.parameters``, such as ``score_border``.
-        fail_on_error: Whether the first sample that cannot be scored fails all.
+        fail_on_error: Whether the first sample that cannot be scored ends the scoring with an error.
     """
 
     task: str
@@ -81,7 +81,7 @@ class ScoredPredictions:
 
     Attributes:
         result: The scores.
-        dataset: The samples that count, of which some may have failed.
+        dataset: The samples that count, some of which may have failed.
         failures: The samples that could not be scored, or have no prediction; they are not in the scores.
     """
 
@@ -94,7 +94,7 @@ def task_named(name: str) -> str:
     """Returns the ``output.type`` of a name: its own, MLModelScope's, or a short one such as ``detection``.
 
     Raises:
-        ConfigurationError: There is no such task, or its predictions cannot be read.
+        ConfigurationError: The task does not exist, or its predictions cannot be read.
     """
     folded = name.strip().casefold().replace("-", "_")
     found = _SHORT.get(folded) or OUTPUT_TYPES.get(folded, folded)
@@ -112,11 +112,11 @@ def score(
 ) -> ScoredPredictions:
     """Scores predictions against the truths of a dataset, by the metric of their task; runs no model.
 
-    Every sample of the dataset counts: one without a prediction is a failure, except in COCO's results, where
-    it has no objects, which misses those of the truth.
+    Every sample of the dataset counts: one without a prediction is a failure, except in COCO's results: there
+    it has no objects, and so misses those of the truth.
 
     Raises:
-        ConfigurationError: There is no such task, or a parameter is invalid.
+        ConfigurationError: The task does not exist, or a parameter is invalid.
         DatasetError: The dataset or the predictions cannot be read, or do not fit each other.
         EvaluationFailed: A sample failed, and the request stops on failures.
     """
@@ -154,7 +154,7 @@ def _reader(task: str) -> type[PredictionFile]:
 def _add_all(
     metric: TaskMetric, file: PredictionFile, dataset: Dataset, on_progress: Callable[[Progress], None]
 ) -> Iterator[ScoringFailure]:
-    """Takes every sample, and yields those that cannot be scored."""
+    """Adds every sample to the metric, and yields those that cannot be scored."""
     for sample in dataset:
         metric.check(sample)
     for place, sample in enumerate(dataset, start=1):
@@ -187,7 +187,7 @@ def _told(result: TaskResult, file: PredictionFile) -> TaskResult:
 
 
 def _manifest(task: str, labels: Sequence[str], parameters: Mapping[str, Any]) -> ModelManifest:
-    """Returns a model that would predict so, for the metric."""
+    """Returns the manifest of a model with such predictions, for the metric."""
     try:
         return ModelManifest.model_validate(
             {

@@ -7,7 +7,7 @@
 | ``model_accuracy`` | one per evaluation with an accuracy |
 | ``input_failure`` | the failed inputs, many per document |
 | ``input_prediction`` | one per input, with its best classes or columns; more for large columns |
-| ``task_result`` | one per evaluation with a score; more where its details are long |
+| ``task_result`` | one per evaluation with a score; more if its details are long |
 | ``load_query`` | the queries of its runs under load, in columns |
 | ``operator_row`` | the rows of operators, each with its raw times |
 | ``training_step`` | the raw times of the steps of each rank, in columns |
@@ -95,9 +95,9 @@ def _host(document: dict[str, Any]) -> HostConditions:
 def span_documents(chunks: Sequence[SpanChunk]) -> Iterator[Document]:
     """Yields the documents of a trace's spans.
 
-    ``start_ns`` counts from ``epoch_ns``, which is nanoseconds since 1970, so that the numbers stay short.
-    ``resource`` is the process that recorded them; documents of earlier versions have none, and kinds without
-    ``role`` are no calls.
+    ``start_ns`` counts from ``epoch_ns``, which is nanoseconds since 1970, to keep the numbers short.
+    ``resource`` is the process that recorded them; documents of earlier versions have none. Kinds without a
+    ``role`` are not calls.
     """
     for chunk in chunks:
         epoch_ns = int(chunk.start_ns.min()) if len(chunk) else 0
@@ -123,7 +123,7 @@ def chunk_from_document(document: Stored) -> SpanChunk:
     """Returns the spans that a document holds.
 
     Raises:
-        KeyError, TypeError, ValueError: It holds none.
+        KeyError, TypeError, ValueError: It does not hold spans.
     """
     kinds = tuple(
         checked(
@@ -154,7 +154,7 @@ def _pairs(attributes: Attributes) -> list[Document]:
 
 
 def _attributes(stored: Sequence[Any]) -> Attributes:
-    """Returns attributes, each by MongoDB's attribute pattern, or as a pair in earlier versions."""
+    """Returns attributes from MongoDB's attribute pattern, or from the pairs of earlier versions."""
     pairs = ((each["k"], each["v"]) if isinstance(each, dict) else each for each in stored)
     return tuple((present_key(key), _attribute(value)) for key, value in pairs)
 
@@ -166,7 +166,7 @@ def _attribute(stored: Any) -> AttributeValue:
 
 SCHEMA_VERSION = 3
 _WITHOUT_TASKS = 2
-"""The version of evaluations of two tasks over a whole dataset, failed ones aside, for earlier programs."""
+"""The version, for earlier programs, of evaluations of two tasks over a whole dataset, except failed ones."""
 _FIRST_TASKS = ("classification", "raw")
 _SYSTEM = tuple(
     f.name for f in fields(SystemDescription) if f.name not in {"manifest", "device", "environment"}
@@ -240,7 +240,7 @@ def present_head(head: Document) -> Document:
 
 
 def _check_kind(name: str, kind: str) -> None:
-    """Raises StoreError where this program does not have the kind, or cannot import it."""
+    """Raises StoreError if this program does not have the kind, or cannot import it."""
     try:
         find_kind(kind)
     except ConfigurationError as error:
@@ -250,7 +250,7 @@ def _check_kind(name: str, kind: str) -> None:
 
 
 def part_ids(head: Stored, but: Collection[str] = ()) -> Mapping[str, Sequence[str]]:
-    """Returns the ids of an evaluation's parts by collection, each in order, ``but`` for some collections."""
+    """Returns the ids of an evaluation's parts by collection, each in order, except those in ``but``."""
     if known := head.get(documents_v1.PART_IDS):
         return {name: ids for name, ids in known.items() if name not in but}
     return {
@@ -263,14 +263,14 @@ def part_ids(head: Stored, but: Collection[str] = ()) -> Mapping[str, Sequence[s
 def _check_frame(head: Stored) -> None:
     """Raises TypeError or ValueError if ids, the measurement or the numbers of parts are invalid."""
     if not all(isinstance(head[name], str) for name in ("_id", "save_id")):
-        raise TypeError("its id is no text")
+        raise TypeError("its id is not text")
     if not isinstance(head.get("group_id"), str | None):
-        raise TypeError("the id of its group is no text")
+        raise TypeError("the id of its group is not text")
     if not isinstance(head["measurement"], Mapping):
-        raise TypeError("its measurement is no document")
+        raise TypeError("its measurement is not a document")
     if known := head.get(documents_v1.PART_IDS):
         if not all(isinstance(each, str) for ids in known.values() for each in ids):
-            raise TypeError("the id of a part is no text")
+            raise TypeError("the id of a part is not text")
         return
     for name, count in head["parts"].items():
         if name not in part_collections() or not isinstance(count, int) or not 0 <= count <= _MOST_PARTS:

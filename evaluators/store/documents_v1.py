@@ -1,6 +1,6 @@
 """The reader of documents of schema version 1, which the program wrote under its first name, inferscope.
 
-In that version every evaluation was one of batches, and load an optional part of it; its own document held
+In that version, every evaluation was one of batches, with load as an optional part; its own document held
 the ids of its parts.
 """
 

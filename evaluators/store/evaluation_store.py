@@ -34,7 +34,7 @@ from inferometer.evaluators.store.documents import (
 from inferometer.manifests.errors import ConfigurationError, StoreError, one_line, printable
 
 EXPIRING = {"agent": "expires_at"}
-"""Collections with a field at whose time the database deletes a document, if it supports that."""
+"""Collections with the field of the time when the database deletes a document, if it supports that."""
 
 _Read = TypeVar("_Read")
 _IDS_PER_QUERY = 500
@@ -80,7 +80,7 @@ class Connection(Protocol):
     duplicate_error: type[Exception]
 
     def prepare_to_write(self) -> None:
-        """Makes missing indexes; the first call in a process that writes."""
+        """Creates missing indexes; the first call in a process that writes."""
         ...
 
     def transaction(self) -> AbstractContextManager[None]:
@@ -135,7 +135,7 @@ class EvaluationFilter:
         framework_version: Without a local part such as ``+cpu``, it matches any local part.
         weights: The origin of the weights.
         limit: The maximum number of evaluations, the newest first; None means all.
-        offset: How many of the newest to skip.
+        offset: The number of the newest evaluations to skip.
         include_interrupted: Whether interrupted and failed evaluations match.
         evaluation_id: The id of an evaluation or of a group.
         kinds: The kinds of measurement.
@@ -161,8 +161,8 @@ class EvaluationFilter:
 class EvaluationStore(Collections):
     """The evaluations in one open database. It is not thread-safe.
 
-    The parts of an evaluation are written before its own document, which names them: no reader finds a part
-    of an evaluation, even without transactions. Documents are never changed. The remains of an interrupted
+    The parts of an evaluation are written before its own document, which names them: no reader finds a
+    partial evaluation, even without transactions. Documents are never changed. The remains of an interrupted
     attempt only take space.
     """
 

@@ -1,4 +1,4 @@
-"""A whole evaluation as JSON text: for the wire, and for the spool of evaluations not stored yet."""
+"""A whole evaluation as JSON text: for the wire, and for the spool of evaluations that are not stored yet."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def evaluation_from_json(text: str) -> Evaluation:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, ValueError) else "nested too deep"
-        raise StoreError(f"is cut off or no JSON: {reason}") from error
+        raise StoreError(f"is cut off or not JSON: {reason}") from error
     if not isinstance(content, dict) or content.get("format") not in (_FORMAT, documents_v1.FORMAT):
-        raise StoreError(f'is no evaluation: it has no "format": "{_FORMAT}"')
+        raise StoreError(f'is not an evaluation: it has no "format": "{_FORMAT}"')
     try:
         if content["format"] == documents_v1.FORMAT:
             content["parts"] = {name: content.get(name, []) for name in documents_v1.COLLECTIONS}
@@ -49,7 +49,7 @@ def evaluation_from_json(text: str) -> Evaluation:
         head["created_at"] = datetime.fromisoformat(head["created_at"])
         documents = Documents(head, dict(content["parts"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"is no whole evaluation: {type(error).__name__}: {error}") from error
+        raise StoreError(f"is not a whole evaluation: {type(error).__name__}: {error}") from error
     return from_documents(documents)
 
 
@@ -91,7 +91,7 @@ def read_spool(path: Path) -> Evaluation:
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise StoreError(f"{path}: is no evaluation: it is not text") from error
+        raise StoreError(f"{path}: is not an evaluation: it is not text") from error
     try:
         return evaluation_from_json(text)
     except StoreError as error:

@@ -151,13 +151,13 @@ def _timeouts(uri: str) -> dict[str, Any]:
 
 
 def _advice(error: Exception, otherwise: str) -> str:
-    """Returns advice for a database that cannot be used, or ``otherwise``."""
+    """Returns advice for a database that cannot be used, with ``otherwise`` as an alternative."""
     if isinstance(error, OperationFailure) and error.code in _REFUSED:
-        return "check the user and the password in --database_address, and what this user may do"
+        return "check the user and the password in --database_address, and the permissions of this user"
     if "certificate" in str(error).casefold() or "SSL" in str(error):
         return "check the certificates, which tlsCAFile and tlsCertificateKeyFile in --database_address name"
     if isinstance(error, OperationFailure):
         return "name another database with --database_address"
     if otherwise:
-        return f"start it, {otherwise}, or leave --database_address away for the local file"
+        return f"start it, {otherwise}, or leave out --database_address for the local file"
     return "start it, or name another one with --database_address"

@@ -106,8 +106,8 @@ def _time(value: object) -> datetime:
 class AgentDirectory(Collections):
     """Publishes agents and finds those that are alive. It is not thread-safe.
 
-    Documents are never changed: a heartbeat inserts a new one and then deletes those before it, so that the
-    agent is always listed. Readers skip expired documents; a publisher deletes them where the database does
+    Documents are never changed: a heartbeat inserts a new one and then deletes the previous ones, so the
+    agent is always listed. Readers skip expired documents; a publisher deletes them if the database does
     not.
     """
 

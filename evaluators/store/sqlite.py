@@ -85,7 +85,7 @@ class SqliteConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Makes the writes inside atomic; holds the lock to the end."""
+        """Makes the writes inside atomic; holds the lock until the end."""
         with self._connection.start_session() as session, session.start_transaction():
             yield
 

@@ -1,1 +1,1 @@
-"""The tasks of models as an evaluation knows them: predictions against a dataset's truth, and the scores."""
+"""The tasks of models in an evaluation: predictions compared with a dataset's truth, and the scores."""

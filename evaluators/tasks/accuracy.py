@@ -151,7 +151,7 @@ class AccuracyCounter:
         """Counts predictions, which have one row for each sample.
 
         Returns:
-            Which samples are counted, and for each of these at which of the ranks 1 to 5 its class is found.
+            A mask of the counted samples, and for each of these a mask of the rank, 1 to 5, of its class.
             None if no sample is counted.
 
         Raises:
@@ -195,7 +195,7 @@ def predicted_samples(samples: Sequence[_Sample], result: BatchResult) -> list[_
     for input_id in result.input_ids:
         sample = next((sample for sample in remaining if sample.id == input_id), None)
         if sample is None:
-            raise PredictionError(f"input {input_id}: was answered for, but not asked for in this place")
+            raise PredictionError(f"input {input_id}: was answered, but not requested at this place")
         found.append(sample)
     return found
 
@@ -216,7 +216,7 @@ def _index(name: str) -> int:
     index = decimal(name)
     if index is None:
         raise DatasetError(
-            f"the dataset's class \"{name}\" is no class index, and the model's manifest gives no labels; "
+            f"the dataset's class \"{name}\" is not a class index, and the model's manifest gives no labels; "
             "add output.parameters.labels to it"
         )
     return index
@@ -264,13 +264,13 @@ class _ByName:
 def class_indices(dataset: Dataset, manifest_labels: Sequence[str], classes: int) -> Callable[[str], int]:
     """Returns the function that gives the index of a sample's label, which can be pickled.
 
-    Where the format holds indices, they are taken as they are. Else, if all labels match labels of the model
-    as ``ClassIndex`` matches them, the indices are the model's; else, if all are whole numbers below
+    If the format holds indices, they are used unchanged. Otherwise, if all labels match labels of the model
+    by the rules of ``ClassIndex``, the indices are the model's; else, if all are whole numbers below
     ``classes``, they are indices; else the index is the place among the sorted labels, as in torchvision's
     ``ImageFolder``.
 
     Args:
-        dataset: The dataset; unless its labels are indices, all of them are looked at.
+        dataset: The dataset; unless its labels are indices, all of them are read.
         manifest_labels: The model's labels, in the order of its scores; may be empty.
         classes: The number of classes of the model.
 
@@ -299,7 +299,7 @@ def class_indices(dataset: Dataset, manifest_labels: Sequence[str], classes: int
 
 
 def _matched(labels: Sequence[str], manifest_labels: Sequence[str]) -> Mapping[str, int] | None:
-    """Returns the index of each label among the model's; None if one matches none, or several."""
+    """Returns the index of each label among the model's; None unless each matches exactly one of its own."""
     if not manifest_labels:
         return None
     index = ClassIndex(manifest_labels)

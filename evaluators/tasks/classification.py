@@ -1,7 +1,7 @@
 """The metrics of classification, of images and of texts, and of question answering.
 
-Those of images are top-1, top-5, and how well the probabilities are calibrated; those of texts are accuracy
-and F1. Those of question answering are exact match and F1 as SQuAD's script computes them.
+For images, these are top-1, top-5 and the calibration of the probabilities; for texts, accuracy and F1. For
+question answering, they are exact match and F1 as SQuAD's script computes them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ClassificationMetric(TaskMetric):
 
         Raises:
             DatasetError: The model lacks the class of a sample.
-            PredictionError: The predictions are no classes.
+            PredictionError: The predictions are not classes.
             ConfigurationError: There are too few classes for top-5.
         """
         if not isinstance(predictions, Classifications):
@@ -103,8 +103,8 @@ class _Calibration:
     equation 3: the mean of ``|accuracy - confidence|`` over the bins, weighted by their samples; a bin holds
     its upper end. It has no interval, because resampling adds to a sum of absolute values.
 
-    It is defined for probabilities only. They are such after a softmax here; without one, while each is in
-    0…1, those of an input add up to at most 1, and to 1 where all classes are there.
+    It is defined only for probabilities. Outputs count as such after a softmax here; without one, as long as
+    each is in 0…1, and those of an input add up to at most 1, or to 1 if all classes are present.
     """
 
     def __init__(self, manifest: ModelManifest) -> None:
@@ -119,7 +119,7 @@ class _Calibration:
     def add(
         self, predictions: Classifications, labelled: NDArray[np.bool_], right: NDArray[np.bool_]
     ) -> None:
-        """Takes the inputs that are ``labelled``, of which the best class is ``right`` in some."""
+        """Takes the ``labelled`` inputs; ``right`` marks those whose best class is correct."""
         if not self._are_probabilities:
             return
         probabilities = predictions.probabilities[labelled].astype(np.float64)
@@ -133,13 +133,13 @@ class _Calibration:
         self._right += np.bincount(bins[right], minlength=_BINS)
 
     def error(self, samples: int) -> float | None:
-        """Returns the expected calibration error; None where the outputs are no probabilities."""
+        """Returns the expected calibration error; None if the outputs are not probabilities."""
         if not self._are_probabilities or not samples:
             return None
         return float(np.abs(self._right - self._confidence).sum() / samples)
 
     def bins(self) -> list[dict[str, float | int]]:
-        """Returns each bin with its samples, the mean confidence and the fraction of correct predictions."""
+        """Returns each non-empty bin: its samples, mean confidence and fraction of correct predictions."""
         return [
             {
                 "samples": int(count),
@@ -168,14 +168,14 @@ class TextClassificationMetric(TaskMetric):
 
     F1 is the harmonic mean of precision and recall of a class, 2 tp / (2 tp + fp + fn). It is the mean over
     the classes that occur among the labels or the predictions, as in scikit-learn's ``f1_score`` with
-    ``average="macro"``. Where the model has two labels and the manifest names the ``positive_label``, it is
-    that of the positive class alone, and not defined while neither labels nor predictions have it.
+    ``average="macro"``. If the model has two labels and the manifest names the ``positive_label``, it is the
+    F1 of only the positive class, and undefined while neither labels nor predictions have it.
 
-    A label of the dataset is matched as ``ClassIndex`` matches it. A whole number is the index of a class
+    A label of the dataset is matched by the rules of ``ClassIndex``. A whole number is the index of a class
     if no label of the model is a number, as in datasets whose columns hold indices.
 
     Raises:
-        ConfigurationError: ``positive_label`` is none of the model's two labels.
+        ConfigurationError: ``positive_label`` is not one of the model's two labels.
     """
 
     task: ClassVar[str] = "text_classification"
@@ -197,7 +197,7 @@ class TextClassificationMetric(TaskMetric):
     def add(self, sample: Sample, prediction: Predictions) -> None:
         """Takes the classes of one text; see ``TaskMetric``."""
         if not isinstance(prediction, Classifications) or len(prediction) != 1:
-            raise PredictionError("its prediction is no classification of one text")
+            raise PredictionError("its prediction is not a classification of one text")
         index = self._class_of(sample)
         if index is None:
             return
@@ -240,7 +240,7 @@ class TextClassificationMetric(TaskMetric):
     def _details(
         self, true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
     ) -> Mapping[str, Any]:
-        """Returns the confusion matrix, unless there are too many classes to look at."""
+        """Returns the confusion matrix, unless there are too many classes to show."""
         if classes > _MOST_DETAILED_CLASSES:
             return {}
         matrix = np.bincount(true * classes + predicted, minlength=classes**2).reshape(classes, classes)
@@ -251,7 +251,7 @@ class TextClassificationMetric(TaskMetric):
 def f1_score(
     true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int, positive: int | None = None
 ) -> float:
-    """Returns F1 as ``TextClassificationMetric`` defines it; NaN where it is not defined.
+    """Returns F1 as ``TextClassificationMetric`` defines it; NaN if it is undefined.
 
     Args:
         true: int64, samples; the right class of each.
@@ -268,7 +268,7 @@ def f1_score(
 
 
 def _f1(true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int, positive: int | None) -> Score:
-    """F1 with its interval; there is none for more than ``MOST_COUNTS`` samples times classes."""
+    """Returns F1 with its interval, but without it for more than ``MOST_COUNTS`` samples times classes."""
     value = f1_score(true, predicted, classes, positive)
     if not np.isfinite(value):
         return Score("F1", None)
@@ -299,7 +299,7 @@ class QuestionAnsweringMetric(TaskMetric):
     """Exact match and F1 over questions, each the best over the accepted answers.
 
     Source: ``evaluate-v2.0.py`` of SQuAD 2.0 (Rajpurkar et al., "Know What You Don't Know", 2018), which for
-    questions with answers is that of SQuAD 1.1. Scores are shares, 0…1, where the script prints percent.
+    questions with answers is that of SQuAD 1.1. Scores are shares, 0…1; the script prints percent.
     """
 
     task: ClassVar[str] = "question_answering"
@@ -309,7 +309,7 @@ class QuestionAnsweringMetric(TaskMetric):
         self._scores: list[tuple[float, float, bool]] = []
 
     def check(self, sample: Sample) -> None:
-        """Checks that a truth in memory is one of answers; see ``TaskMetric``."""
+        """Checks that a truth in memory consists of answers; see ``TaskMetric``."""
         if sample.truth is not None and not callable(sample.truth):
             _answers(sample)
 
@@ -357,7 +357,7 @@ def exact_match(predicted: str, answers: Sequence[str]) -> float:
 def _token_f1(predicted: str, answers: Sequence[str]) -> float:
     """Returns the best F1 of the prediction's words over the answers.
 
-    Where one of both has no words, as where there is no answer, it is 1 if both have none, and else 0.
+    If either has no words, as for a question without an answer, it is 1 if both have none, and else 0.
     """
     return max(_answer_f1(normalized(predicted).split(), normalized(answer).split()) for answer in answers)
 

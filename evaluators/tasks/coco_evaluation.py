@@ -75,12 +75,12 @@ def evaluate(
 ) -> CocoFigures:
     """Returns COCO's figures over the images 0…``images`` - 1 and the classes that they have.
 
-    The numbers of the images decide among equal scores of different images, and the order of the detections
-    among those of one.
+    Among equal scores, the numbers of different images decide; within an image, the order of the detections
+    decides.
 
     Source: ``pycocotools.cocoeval.COCOeval`` with its own parameters: the precision at 101 recalls, the mean
-    over ten thresholds of IoU from 0.5 to 0.95 and over the classes with an object that is no crowd; at most
-    100 detections of a class in an image. Predictions of classes that no image has do not count there.
+    over ten thresholds of IoU from 0.5 to 0.95 and over the classes with an object that is not a crowd; at
+    most 100 detections of a class in an image. Predictions of classes that no image has do not count there.
 
     Args:
         truths: The objects.
@@ -133,8 +133,8 @@ def _mean(values: NDArray[np.float64]) -> float | None:
 def _intervals(evaluation: COCOeval, images: int) -> list[ScoreInterval | None]:
     """Returns the intervals of AP, AP50 and AP75, from the matches in each image.
 
-    Drawing images repeatedly raises AP where a class has few objects: precision at a recall is the highest
-    from there on, and a class is left out of a draw that has none of it; so do few images.
+    Resampling raises AP if a class has few objects, or if there are few images: the precision at a recall is
+    the highest from there on, and a class is left out of a draw without any of its objects.
     """
     resampled = _ResampledPrecision(evaluation.evalImgs, images, len(evaluation.params.catIds))
     thresholds = len(evaluation.params.iouThrs)
@@ -158,7 +158,7 @@ class _ResampledPrecision:
     together, which changes no precision at a recall: within a group of hits the highest precision comes last.
 
     Args:
-        matches: ``COCOeval.evalImgs``: of each class, area and image.
+        matches: ``COCOeval.evalImgs``, for each class, area and image.
         images: The number of images.
         classes: The number of classes.
 
@@ -195,7 +195,7 @@ class _ResampledPrecision:
         self._recalls = np.linspace(0.0, 1.0, 101)
 
     def average_precision(self, weights: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Returns the mean over the classes at each threshold of IoU; NaN where no class has an object.
+        """Returns the mean over the classes at each threshold of IoU; NaN if no class has an object.
 
         Args:
             weights: int64, images; how often each counts.
@@ -216,8 +216,8 @@ class _ResampledPrecision:
     ) -> NDArray[np.float64]:
         """Returns the average precision of each class at one threshold.
 
-        All classes go through each step at once: what must not cross from one to the next is kept apart by
-        twice the number of the class, which is more than a precision or a recall can be.
+        Each step processes all classes at once: twice the number of the class, more than any precision or
+        recall, separates the values of one class from those of the next.
         """
         apart = 2.0 * self._of_class
         right, wrong = self._within_class(hits), self._within_class(misses)
@@ -240,7 +240,7 @@ class _ResampledPrecision:
 
 
 def mask_of(annotation: Annotation, height: int, width: int) -> RunLengths:
-    """Returns the mask of an object; that of a box alone is its rectangle, as in ``COCO.loadRes``."""
+    """Returns the mask of an object; the mask of a box alone is its rectangle, as in ``COCO.loadRes``."""
     if annotation.mask is not None:
         return annotation.mask
     left, top, across, down = annotation.box or (0.0, 0.0, 0.0, 0.0)
@@ -252,7 +252,7 @@ def mask_of(annotation: Annotation, height: int, width: int) -> RunLengths:
 
 
 def run_lengths_of(mask: RunLengths | Polygons, height: int, width: int) -> RunLengths:
-    """Returns a mask as compressed run lengths; polygons are filled as COCO does it."""
+    """Returns a mask as compressed run lengths; polygons are filled by COCO's rules."""
     if isinstance(mask, RunLengths):
         return mask
     parts = coco_mask.frPyObjects([list(ring) for ring in mask.rings], height, width)

@@ -1,7 +1,7 @@
 """The metrics of tasks that predict images: semantic segmentation and image enhancement.
 
-That of segmentation is intersection over union and pixel accuracy, over a whole dataset. That of image
-enhancement is the peak signal-to-noise ratio and the structural similarity of the images to the dataset's.
+For segmentation, these are intersection over union and pixel accuracy over a whole dataset. For image
+enhancement, they are the peak signal-to-noise ratio and structural similarity to the dataset's images.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def ssim(image: NDArray[np.float64], target: NDArray[np.float64]) -> float | Non
 
     Source: Wang, Bovik, Sheikh and Simoncelli, "Image Quality Assessment: From Error Visibility to Structural
     Similarity", 2004: a Gaussian window of 11 × 11 with a deviation of 1.5 whose weights sum to 1, K1 = 0.01,
-    K2 = 0.03, range 1, the mean over the places where the window is in the image.
+    K2 = 0.03, range 1, the mean over the places where the window is inside the image.
 
     Args:
         image: float64, 0…1, height × width × channels.
@@ -66,7 +66,7 @@ def ssim(image: NDArray[np.float64], target: NDArray[np.float64]) -> float | Non
 
 
 def luma(image: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns Y of ITU-R BT.601, 16/255…235/255, as MATLAB's ``rgb2ycbcr``; grey is that in each channel.
+    """Returns Y of ITU-R BT.601, 16/255…235/255, like MATLAB's ``rgb2ycbcr``; grey fills each channel.
 
     Args:
         image: float64, 0…1, height × width × channels.
@@ -85,7 +85,7 @@ def _of_channel(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 
 
 def _blurred(plane: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the weighted mean in the window, where it is in the plane; rows first, then columns."""
+    """Returns the weighted mean in the window where it is inside the plane; rows first, then columns."""
     offsets = np.arange(WINDOW) - WINDOW // 2
     weights = np.exp(-(offsets**2) / (2 * _SIGMA**2))
     weights /= weights.sum()
@@ -104,12 +104,12 @@ _SIDES = 2
 class ImageEnhancementMetric(TaskMetric):
     """Compares images with targets, both 0…1: the means over the images of their PSNR and SSIM.
 
-    Predictions are compared as they are, not rounded to 8 bits. ``score_border`` pixels at each side are left
-    out, and with ``score_channels: Y`` the luma alone is compared, as papers on super-resolution do. A grey
-    target of an image in colour is that grey in each channel.
+    Predictions are not rounded to 8 bits. ``score_border`` pixels at each side are left out, and with
+    ``score_channels: Y`` only the luma is compared, as in papers on super-resolution. A grey target of an
+    image in colour is repeated in each channel.
 
     The PSNR of an image that equals its target is infinite: it is left out of the mean, and counted. An image
-    smaller than SSIM's window has none, and is left out of that mean.
+    smaller than SSIM's window has no SSIM, and is left out of that mean.
     """
 
     task = "image_enhancement"
@@ -128,7 +128,7 @@ class ImageEnhancementMetric(TaskMetric):
         if (truth := truth_of(sample, TargetImage, missing)) is None:
             return
         if not isinstance(prediction, Images) or len(prediction) != 1:
-            raise PredictionError("the prediction is no image")
+            raise PredictionError("the prediction is not an image")
         image, target = self._compared(prediction.pixels[0], truth.pixels)
         self._samples += 1
         self._ratios.append(psnr_db(image, target))
@@ -179,23 +179,23 @@ class ImageEnhancementMetric(TaskMetric):
 
 DEFINITION = "mean IoU over the dataset's confusion matrix, version 1"
 MOST_CLASSES = 4096
-"""A dataset has at most so many classes: the matrix then has 128 MiB."""
+"""The maximum number of classes of a dataset: the matrix then has 128 MiB."""
 MOST_SHOWN_CLASSES = 256
-"""The matrix is among the details for at most so many classes."""
+"""The maximum number of classes for which the matrix is among the details."""
 _NO_MAP = "has no class map, which semantic segmentation is scored against"
 
 
 class SemanticSegmentationMetric(TaskMetric):
     """Counts the pixels of each class of the truth by the class that was predicted.
 
-    A dataset's class is the model's label of the same name, as ``ClassIndex`` finds it; where either has no
+    A dataset's class is the model's label of the same name, as ``ClassIndex`` finds it; if either has no
     names, the class of the same number. The confusion matrix, int64, has a row for each of the dataset's
-    classes and one column more, for pixels that the model takes for none of them.
+    classes and one more column, for pixels that the model assigns to none of them.
 
-    The intersection over union of a class is its pixels that were recognised, by those that belong to it,
-    were taken for it, or both, over all images (Everingham et al., "The PASCAL Visual Object Classes
-    Challenge", 2015). Classes that occur neither in the truth nor in predictions are left out of the mean.
-    Ignored pixels, and those that preprocessing cropped away, do not count.
+    The intersection over union of a class is the number of its recognised pixels divided by that of pixels
+    that belong to it, were predicted as it, or both, over all images (Everingham et al., "The PASCAL Visual
+    Object Classes Challenge", 2015). Classes that occur neither in the truth nor in predictions are left out
+    of the mean. Ignored pixels, and those that preprocessing cropped away, do not count.
     """
 
     task = "semantic_segmentation"
@@ -223,7 +223,7 @@ class SemanticSegmentationMetric(TaskMetric):
         if (truth := truth_of(sample, ClassMap, _NO_MAP)) is None:
             return
         if not isinstance(prediction, ClassMaps) or len(prediction) != 1:
-            raise PredictionError("the prediction is no class map")
+            raise PredictionError("the prediction is not a class map")
         found = prediction.map(0)
         if found.shape != truth.pixels.shape:
             raise PredictionError(
@@ -234,7 +234,7 @@ class SemanticSegmentationMetric(TaskMetric):
         self._count(truth.pixels, found)
 
     def _learn(self, classes: tuple[str, ...]) -> None:
-        """Takes over the dataset's names, and finds the model's label of each."""
+        """Adopts the dataset's names, and finds the model's label for each."""
         if not classes or classes == self._classes:
             return
         if self._classes or len(classes) > MOST_CLASSES:
@@ -252,8 +252,8 @@ class SemanticSegmentationMetric(TaskMetric):
                 label = index.find(name)
                 if places[label] != len(classes):
                     raise DatasetError(
-                        f'the dataset\'s classes "{classes[places[label]]}" and "{name}" are one of the '
-                        f'model: "{self._labels[label]}"'
+                        f'the dataset\'s classes "{classes[places[label]]}" and "{name}" match one label of '
+                        f'the model: "{self._labels[label]}"'
                     )
                 places[label] = place
             self._places = places
@@ -291,7 +291,7 @@ class SemanticSegmentationMetric(TaskMetric):
                 self._counts = None
 
     def _make_room(self, true: NDArray[np.int64], predicted: NDArray[np.int64]) -> None:
-        """Raises an error for numbers of no class; without any names, there are as many as occur."""
+        """Raises an error for invalid class numbers; without any names, makes room for those that occur."""
         if not true.size:
             return
         if (wrong := _outside(true, 0, MOST_CLASSES if self._grows else self._size)) is not None:
@@ -323,7 +323,7 @@ class SemanticSegmentationMetric(TaskMetric):
         return TaskResult(self.task, DEFINITION, self._samples, shown, self._details(ious))
 
     def _scores(self, mean_iou: float | None, accuracy: float | None) -> tuple[Score, Score]:
-        """Returns the scores with intervals over the images, of which each has counts of its classes."""
+        """Returns the scores with intervals over the images, from the counts of each image's classes."""
         if self._counts is None or mean_iou is None or accuracy is None:
             return Score("mean_IoU", mean_iou), Score("pixel_accuracy", accuracy)
         counts = np.zeros((3, len(self._counts), self._size))
@@ -349,18 +349,18 @@ class SemanticSegmentationMetric(TaskMetric):
 
 
 def _outside(numbers: NDArray[np.int64], least: int, limit: int) -> int | None:
-    """One of the numbers that is not from ``least`` to below ``limit``; None if all are."""
+    """Returns one of the numbers below ``least`` or not below ``limit``; None if there is none."""
     low, high = int(numbers.min()), int(numbers.max())
     return low if low < least else high if high >= limit else None
 
 
 def _of_classes(matrix: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Counts for each class, 3 × classes: recognised, in the truth, predicted."""
+    """Returns counts for each class, 3 × classes: recognised, in the truth, predicted."""
     return np.stack([matrix.diagonal(), matrix.sum(axis=1), matrix[:, :-1].sum(axis=0)])
 
 
 def _ious(counts: NDArray[Any]) -> NDArray[np.float64]:
-    """Returns the intersection over union of each class; NaN where it does not occur."""
+    """Returns the intersection over union of each class; NaN if it does not occur."""
     recognised, true, predicted = counts
     union = true + predicted - recognised
     ious: NDArray[np.float64] = np.divide(recognised, union, out=np.full(len(union), np.nan), where=union > 0)

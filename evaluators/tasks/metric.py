@@ -1,7 +1,7 @@
 """The interface of a task's metric, its result, and the registry of metrics.
 
-A result is scores with their intervals: Wilson's of shares, and by bootstrap over the samples of other
-figures. ``agent.tasks`` makes the predictions that metrics take.
+A result is scores with their intervals: Wilson's for shares, and by bootstrap over the samples for other
+figures. ``agent.tasks`` creates the predictions for metrics.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Score:
 
     Attributes:
         name: The name in reports, such as ``AP50``; the same in every evaluation of the task.
-        value: The figure; None where it is not defined, as a recall without any object.
-        interval: Its 95 % interval, by bootstrap over the samples or as the task defines it; None where there
+        value: The figure; None if it is undefined, such as a recall without any object.
+        interval: Its 95 % interval, by bootstrap over the samples or as the task defines it; None if there
             is none.
-        unit: Such as ``dB``; empty for a share, 0…1, or a plain number.
+        unit: The unit, such as ``dB``; empty for a share, 0…1, or a plain number.
         is_count: Whether it counts something, such as classes, and is shown as a whole number.
     """
 
@@ -53,13 +53,13 @@ class Score:
         return 0 if self.is_count else _DECIMALS
 
     def text(self, value: float) -> str:
-        """Returns this figure, or an end of its interval, for people; large ones with a power of ten."""
+        """Formats this figure, or an end of its interval, for people; large ones with a power of ten."""
         return f"{value:.{self.decimals}f}" if abs(value) < _LARGE else f"{value:.{_DECIMALS}e}"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """How well a model did its task, over the samples that were evaluated and no others.
+    """The performance of a model in its task, over only the samples that were evaluated.
 
     Attributes:
         task: The ``output.type``.
@@ -81,7 +81,7 @@ class TaskResult:
         return next((each for each in self.scores if each.value is not None), None)
 
     def score(self, name: str) -> float | None:
-        """Returns the figure of a name; None if there is none."""
+        """Returns the figure with a name; None if there is none."""
         return next((each.value for each in self.scores if each.name == name), None)
 
 
@@ -93,7 +93,7 @@ def mean_score(
     least: float = -math.inf,
     most: float = math.inf,
 ) -> Score:
-    """Returns the mean over samples with its interval; it is not defined without samples.
+    """Returns the mean over samples with its interval; undefined without samples.
 
     Args:
         name: The name of the score.
@@ -109,12 +109,12 @@ def mean_score(
 
 
 def share_score(name: str, hits: NDArray[np.bool_]) -> Score:
-    """Returns the share of the samples that are hits, with Wilson's interval; not defined without samples."""
+    """Returns the share of the samples that are hits, with Wilson's interval; undefined without samples."""
     return counted_score(name, int(np.count_nonzero(hits)), len(hits))
 
 
 def counted_score(name: str, hits: int, samples: int) -> Score:
-    """Returns the share of the samples that are hits, as ``share_score``, from their numbers."""
+    """Returns the score of ``share_score`` from the numbers of hits and samples."""
     return Score(name, hits / samples if samples else None, wilson_interval(hits, samples))
 
 
@@ -122,7 +122,7 @@ def truth_of(sample: Sample, kind: type[T], missing: str) -> T | None:
     """Returns the truth of a sample, which is read if necessary; None without one.
 
     Raises:
-        DatasetError: It cannot be read, or is of another kind; the message is ``missing`` then.
+        DatasetError: It cannot be read, or is of another kind; in that case the message is ``missing``.
     """
     truth = sample.read_truth()
     if truth is None or isinstance(truth, kind):
@@ -131,7 +131,7 @@ def truth_of(sample: Sample, kind: type[T], missing: str) -> T | None:
 
 
 MOST_COUNTS = 2**24
-"""The most numbers that a metric keeps for the interval of its ratios: 128 MiB; of more there is none."""
+"""The maximum count of numbers for the interval of ratios: 128 MiB; beyond it, there is no interval."""
 
 
 def ratio_score(name: str, value: float, parts: NDArray[np.float64], wholes: NDArray[np.float64]) -> Score:
@@ -148,7 +148,7 @@ def score_within(
     most: float = math.inf,
     unit: str = "",
 ) -> Score:
-    """Returns a score with an interval that has it inside, both from ``least`` to ``most``."""
+    """Returns a score with an interval that contains it, both limited to ``least``…``most``."""
     value = min(max(value, least), most)
     if interval is not None:
         interval = ScoreInterval(max(least, min(interval.low, value)), min(most, max(interval.high, value)))
@@ -157,7 +157,7 @@ def score_within(
 
 @dataclass(frozen=True, slots=True)
 class ScoringFailure:
-    """A sample whose prediction cannot be scored, and why, in one line."""
+    """A sample whose prediction cannot be scored, and the reason in one line."""
 
     input_id: str
     message: str
@@ -200,7 +200,7 @@ class TaskMetric(ABC):
         """
 
     def add_batch(self, samples: Sequence[Sample], predictions: Predictions) -> Sequence[ScoringFailure]:
-        """Takes the predictions of several samples; those that ``add`` refuses are in the result.
+        """Takes the predictions of several samples; returns those that ``add`` refuses.
 
         Args:
             samples: The samples.
@@ -233,4 +233,4 @@ _BUILTIN: Mapping[str, str] = {
 METRICS: TaskRegistry[type[TaskMetric]] = TaskRegistry(
     "output.type", "metric", "inferometer.metrics", _BUILTIN
 )
-"""The metric of each ``output.type``: a line of the table for each of the program's own tasks."""
+"""The metric of each ``output.type``; each of the program's own tasks has a line in the table."""

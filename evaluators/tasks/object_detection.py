@@ -19,8 +19,8 @@ from inferometer.manifests.schema import ModelManifest
 class DetectionMetric(TaskMetric):
     """COCO's AP, over the images that were evaluated; see ``docs/tasks.md``.
 
-    A dataset's class is the model's label of the same name. Numbers are indices of labels only where the
-    dataset has no names, and no label is that number.
+    A dataset's class is the model's label of the same name. A number is the index of a label, for a dataset
+    without names, only if no label is that number.
     """
 
     task: ClassVar[str] = "object_detection"
@@ -41,7 +41,7 @@ class DetectionMetric(TaskMetric):
         """Checks that the model knows the classes of a sample, and that pycocotools is installed.
 
         Raises:
-            DatasetError: The model has no such class, or the sample has no objects but another truth.
+            DatasetError: The model lacks a class, or the sample has another truth instead of objects.
             FrameworkUnavailableError: pycocotools is not installed.
         """
         truth = self._truth(sample)
@@ -130,7 +130,7 @@ class DetectionMetric(TaskMetric):
         return truth_of(sample, Objects, missing)
 
     def _places(self) -> list[int]:
-        """Returns the place of each image in pycocotools' order, that of the ids; numbers come before texts.
+        """Returns the place of each image in pycocotools' order, by id; numbers come before texts.
 
         It decides among equal scores. Without ids, it is the order in which the images were added.
         """
@@ -165,7 +165,7 @@ class DetectionMetric(TaskMetric):
 
 
 def _tally(annotations: Iterable[Annotation]) -> Counter[int]:
-    """Returns how many objects each class has; crowds are none."""
+    """Returns the number of objects of each class; crowds do not count."""
     return Counter(each.category for each in annotations if not each.crowd)
 
 

@@ -1,6 +1,6 @@
 """The metrics of vectors of numbers: regression, and embeddings.
 
-That of regression is how far numbers are from their targets. Those of embeddings are the similarity to
+For regression, they measure the distance of numbers from their targets; for embeddings, the similarity to
 reference vectors, and the recall among nearest neighbours.
 """
 
@@ -36,9 +36,9 @@ class RegressionMetric(TaskMetric):
     """Compares N × k numbers with their targets.
 
     The mean absolute error, the root of the mean squared error and the coefficient of determination are
-    those of each of the k numbers over the samples; a score is their mean, as scikit-learn's with
-    ``multioutput="uniform_average"``. R² is not defined for targets that are all the same, which are left
-    out of its mean; without others it is None.
+    computed for each of the k numbers over the samples; a score is their mean, as in scikit-learn with
+    ``multioutput="uniform_average"``. R² is undefined for targets that are all the same, which are left out
+    of its mean; without others it is None.
     """
 
     task = "regression"
@@ -61,7 +61,7 @@ class RegressionMetric(TaskMetric):
                 f"{len(values)} numbers were predicted; the dataset has {truth.values.size} targets"
             )
         if self._targets and len(self._targets[0]) != len(truth.values):
-            raise DatasetError(f"has {len(truth.values)} targets, and others before {len(self._targets[0])}")
+            raise DatasetError(f"has {len(truth.values)} targets; others before have {len(self._targets[0])}")
         with np.errstate(over="ignore"):
             if not np.isfinite(values - truth.values).all():
                 raise PredictionError("a number differs from its target by more than float64 holds")
@@ -96,7 +96,7 @@ class RegressionMetric(TaskMetric):
 
 @np.errstate(over="ignore", invalid="ignore")
 def _intervals(predicted: _Numbers, targets: _Numbers) -> dict[str, ScoreInterval | None]:
-    """Returns the intervals of the scores over other samples of the kind."""
+    """Returns the intervals of the scores over other samples of the same kind."""
     errors, ones = np.abs(predicted - targets), np.ones_like(targets)
     spread = np.where(np.ptp(targets, axis=0) > 0, np.square(targets - targets.mean(axis=0)), 0.0)
     missed = ratio_interval(np.square(errors), spread)
@@ -123,9 +123,9 @@ def _root_of_squares(predicted: _Numbers, targets: _Numbers) -> _Numbers:
 
 @np.errstate(over="ignore")
 def _determination(predicted: _Numbers, targets: _Numbers) -> _Numbers:
-    """R² of each number, ``1 - Σ(y - ŷ)² / Σ(y - ȳ)²``; NaN where the targets are all the same.
+    """Returns R² of each number, ``1 - Σ(y - ŷ)² / Σ(y - ȳ)²``; NaN if the targets are all the same.
 
-    It is -inf where it is below what float64 holds.
+    It is -inf if it is below the range of float64.
     """
     errors, of_errors = _scaled(predicted - targets)
     scaled, of_targets = _scaled(targets)
@@ -140,7 +140,7 @@ def _determination(predicted: _Numbers, targets: _Numbers) -> _Numbers:
 
 
 def _scaled(values: _Numbers) -> tuple[_Numbers, NDArray[np.int32]]:
-    """Values by a power of two for each column, which is exact, so that no sum and no square overflows.
+    """Divides each column by a power of two, which is exact, so no sum and no square overflows.
 
     Returns:
         float64, samples × k, within ±2; and int32, k: the exponents of the powers.
@@ -150,17 +150,17 @@ def _scaled(values: _Numbers) -> tuple[_Numbers, NDArray[np.int32]]:
 
 
 def _mean(each: _Numbers) -> float:
-    """Returns the mean of what is defined; NaN if nothing is, and -inf if that of one number is."""
+    """Returns the mean of the defined values; NaN if there are none, and -inf if one of them is."""
     defined = each[~np.isnan(each)]
     return float((defined / len(defined)).sum()) if len(defined) else np.nan
 
 
 RECALL_RANKS = (1, 5, 10)
-"""The numbers of neighbours of the recall."""
+"""The numbers of neighbours for which the recall is computed."""
 _BLOCK_ELEMENTS = 2**21
-"""The most similarities in memory at once: 16 MiB of float64."""
+"""The maximum number of similarities in memory at once: 16 MiB of float64."""
 _DECIMALS = 6
-"""Similarities are rounded, so that equal vectors tie whatever the order of a sum."""
+"""Similarities are rounded, so equal vectors tie regardless of the order of a sum."""
 
 
 class EmbeddingMetric(TaskMetric):
@@ -170,7 +170,7 @@ class EmbeddingMetric(TaskMetric):
     labelled samples that have one of their own label among their k nearest neighbours by cosine, where the
     neighbours are the other labelled samples of the evaluation (Jégou et al., "Product Quantization for
     Nearest Neighbor Search", 2011; by class as in Oh Song et al., "Deep Metric Learning via Lifted Structured
-    Feature Embedding", 2016). A sample whose label no other has is a neighbour, but not asked for. Of
+    Feature Embedding", 2016). A sample with a unique label is a neighbour, but not a query. Of
     neighbours with the same similarity, to six decimals, the one that was added first is nearer.
 
     A vector of zeros has no direction, and is not a prediction.
@@ -268,7 +268,7 @@ def _nearest_ranks(vectors: NDArray[np.floating[Any]], labels: list[str]) -> NDA
 
 
 def _direction(vector: NDArray[Any]) -> NDArray[np.float64] | None:
-    """Returns a vector of length 1, float64, k; None for zeros, and for what is not finite."""
+    """Returns a vector of length 1, float64, k; None for zeros and for values that are not finite."""
     largest = float(np.abs(vector).max()) if vector.size else 0.0
     if not largest or not np.isfinite(largest):
         return None
@@ -286,6 +286,6 @@ def _reference(sample: Sample) -> NDArray[np.float64] | None:
     direction = _direction(truth.values) if truth.values.ndim == 1 else None
     if direction is None:
         raise DatasetError(
-            f"input {sample.id}: its reference is no vector of finite numbers with a direction"
+            f"input {sample.id}: its reference is not a vector of finite numbers with a direction"
         )
     return direction

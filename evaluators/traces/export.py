@@ -1,8 +1,8 @@
 """Export of traces as Chrome trace events, as OTLP JSON and as a flame graph.
 
 Perfetto and chrome://tracing open the first; OpenTelemetry's collectors and viewers read the second. A flame
-graph has stacks of spans by name, with a width of their time: spans are aggregated into frames by their names
-and those of their ancestors.
+graph has stacks of spans by name, as wide as their time: spans are aggregated into frames by their names and
+those of their ancestors.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def otlp_json(
     Args:
         chunks: The spans.
         trace_id: 32 hexadecimal digits.
-        resource: The attributes of the process that recorded chunks which name none.
+        resource: The attributes of the process that recorded the chunks that name none.
     """
     yield '{"resourceSpans": ['
     begun: Attributes | None = None

@@ -28,8 +28,8 @@ class Layer:
         type: The operator.
         input_shapes: Texts such as ``8x3x224x224``.
         output_shapes: The same for the outputs.
-        phase: Of a training step, ``forward``, ``loss``, ``backward`` or ``update``; empty in inference.
-        arguments: The parameters as the framework tells them; see ``agent.tracing.profiler``.
+        phase: In a training step, ``forward``, ``loss``, ``backward`` or ``update``; empty in inference.
+        arguments: The parameters as the framework reports them; see ``agent.tracing.recorder``.
         durations_ns: int64; one for each execution, in the stored order of the spans.
         allocated_bytes: The largest value of any execution.
         peak_bytes: The largest value of any execution.

@@ -1,4 +1,4 @@
-"""Benchmarks of operators of PyTorch: those of MXNet by their names, with equal inputs."""
+"""Benchmarks of PyTorch operators under the names of their MXNet counterparts, with equal inputs."""
 
 from inferometer.client.api.operators.benchmark import contents
 

@@ -1,5 +1,5 @@
 # Generated; do not edit. To regenerate it, run: make stubs
-"""Benchmarks of operators of PyTorch: those of MXNet by their names, with equal inputs."""
+"""Benchmarks of PyTorch operators under the names of their MXNet counterparts, with equal inputs."""
 
 from inferometer.client.api.operators.benchmark import PyTorchBenchmark, RunAll
 

@@ -123,13 +123,13 @@ def test_the_environments_directories_go_before_the_configurations(
         (
             "PyTorch",
             "class TinyNet:\n    implements = 'tiny_net'\n",
-            ["TinyNet, which is no torch.nn.Module"],
+            ["TinyNet, which is not a torch.nn.Module"],
         ),
         ("ONNXRuntime", "import nowhere_to_be_found\n", ["tiny_net.py, line 1: ModuleNotFoundError"]),
         (
             "MXNet",
             "class TinyNet:\n    implements = 'tiny_net'\n",
-            ["TinyNet, which is no gluon.HybridBlock"],
+            ["TinyNet, which is not a gluon.HybridBlock"],
         ),
         ("MXNet", "def (\n", ["tiny_net.py, line 1: SyntaxError"]),
         (

@@ -430,7 +430,7 @@ def test_loads_that_tell_nothing_of_each_other_are_refused(
         (
             ("--figures=max_qps",),
             2,
-            "max_qps is no figure of these evaluations; they have p50, p90, p99, throughput, top1 and",
+            "max_qps is not a figure of these evaluations; they have p50, p90, p99, throughput, top1 and",
         ),
         (("--threshold=-1",), 2, "--threshold"),
         (("--threshold=nan",), 2, "--threshold"),
@@ -454,7 +454,7 @@ def test_runs_that_differ_by_more_than_the_figure_give_no_threshold(agent: Agent
     answer = agent("compare", a, b, f"--noise={noisy}")
     assert answer.code == 0
     assert "better" not in answer.stdout
-    assert answer.stderr.count("give more and longer ones, made on a quiet machine") == 4
+    assert answer.stderr.count("give more and longer runs, made on a quiet machine") == 4
     assert "undecided in" in answer.stdout
     assert agent("compare", a, b, "--threshold=1.5").stdout.count("better in") == 1  # when one asks for it
 

@@ -63,7 +63,7 @@ def test_a_slower_model_is_found_in_the_scenario_offline(agent: Agent) -> None:
     assert (row["figure"], row["unit"], row["verdict"]) == ("throughput", "queries/s", "worse")
     assert float(row["ratio_low"]) <= float(row["ratio"]) <= float(row["ratio_high"]) < 0.9
     assert percentile.code == 2
-    assert "p99 is no figure of these queries: all were due at once" in percentile.error
+    assert "p99 is not a figure of these queries: all were due at once" in percentile.error
     [reported] = agent("info", "evaluation", "workload", "--id", single, "-f", "csv").rows
     assert float(reported["latency_ms_p50"]) > 0
     assert reported["latency_ms_p50_low"] == reported["latency_ms_p50_high"] == ""

@@ -133,7 +133,7 @@ def test_a_check_of_many_damaged_samples_is_bounded(agent, tmp_path):
         (["check", "nowhere"], 4, "dataset nowhere does not exist"),
         (["check", ".", "--data_backend=tfrecord"], 2, 'unknown data_backend "tfrecord"'),
         (["convert", "nowhere", "out", "--to=npz"], 4, "dataset nowhere does not exist"),
-        (["convert", str(DIGITS), "out", "--to=npz"], 2, "out: an .npz is a file of that suffix"),
+        (["convert", str(DIGITS), "out", "--to=npz"], 2, "out: an .npz must have that suffix"),
         (["convert", str(DIGITS), "out", "--to=tfrecord"], 2, "'tfrecord' is not one of"),
         (["convert", str(DIGITS), "out"], 2, "Missing option '--to'"),
         (["convert", str(DIGITS), "out", "--to=npz", "--quality=101"], 2, "101 is not in the range"),

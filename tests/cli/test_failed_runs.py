@@ -60,7 +60,7 @@ def test_a_run_without_a_right_answer_is_failed(
     assert row["id"] == evaluation.id
     refused = agent("compare", evaluation.id, evaluation.id)
     assert refused.code == 2
-    assert "is failed: all of its inputs are; leave it out" in refused.stderr
+    assert "has failed: all of its inputs failed; leave it out" in refused.stderr
 
 
 def test_pictures_that_all_fail_are_a_failed_run(agent: Agent, tmp_path: Path) -> None:

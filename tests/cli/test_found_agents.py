@@ -285,7 +285,7 @@ def test_agent_has_as_long_to_open_the_model_as_is_said(agent, kind):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (("--advertise=host:x",), "is no address; allowed: HOST:PORT, HOST, auto or none"),
+        (("--advertise=host:x",), "is not an address; allowed: HOST:PORT, HOST, auto or none"),
         (("--database_address=http://db",), "database address"),
         (("--heartbeat_s=0",), "heartbeat_s"),
     ],

@@ -164,7 +164,7 @@ def test_models_are_served_until_the_end_of_the_block(agent: Agent, closed: list
         ({"host": "0.0.0.0"}, "can be reached by others"),
         ({"tls_cert": "here.pem"}, "tls_cert is given without tls_key"),
         ({"max_queue": 0}, "max_queue is 0; it must be at least 1"),
-        ({"advertise": "a b"}, '"a b" is no address'),
+        ({"advertise": "a b"}, '"a b" is not an address'),
         ({"weights": "good"}, 'unknown weights "good"'),
     ],
 )

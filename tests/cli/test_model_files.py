@@ -162,7 +162,7 @@ class Whole:
 WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing.onnx": (lambda path: None, "missing.onnx: does not exist"),
     "folder.onnx": (lambda path: path.mkdir(), "is a folder; name a model's file: .pt2"),
-    "net.h5": (lambda path: path.touch(), "no framework reads files of such a name; accepted: .pt2"),
+    "net.h5": (lambda path: path.touch(), "no framework reads files with such a name; accepted: .pt2"),
     "text.onnx": (lambda path: path.write_text("a text\n" * 9), "text.onnx: is no ONNX model: "),
     "empty.onnx": (lambda path: path.touch(), "empty.onnx: is no ONNX model: it is empty"),
     "cut.onnx": (lambda path: path.write_bytes(save_onnx(path).read_bytes()[:-20]), "is no ONNX model: "),
@@ -183,7 +183,10 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: save_onnx(path, element_type=TensorProto.UINT64),
         "input image is uint64; accepted: float32, float16",
     ),
-    "text.pt": (lambda path: path.write_text("a text"), "is no TorchScript archive, and no exported program"),
+    "text.pt": (
+        lambda path: path.write_text("a text"),
+        "is neither a TorchScript archive nor an exported program",
+    ),
     "state.pt": (
         lambda path: torch.save(TinyNet().state_dict(), path),
         "is a state dict of 4 entries: weights without their network. Save the network too: torch.export",
@@ -196,7 +199,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "evil.pt": (lambda path: torch.save(Whole(path.parent / "ran"), path), "holds pickled Python objects"),
     "text.pt2": (
         lambda path: path.write_text("a text"),
-        "is no TorchScript archive, and no exported program",
+        "is neither a TorchScript archive nor an exported program",
     ),
     "script.pt2": (lambda path: save_script(TinyNet(), path), "is TorchScript, and .pt2 is for programs"),
     "text.json": (lambda path: path.write_text("a text"), "text.json: is no MXNet symbol: "),

@@ -187,7 +187,7 @@ def test_the_inputs_are_the_defaults_with_what_was_changed():
         ),
         ({"dtype": "float7"}, 'unknown dtype "float7"'),
         ({"lhs": "large"}, "give a shape such as"),
-        ({"lhs": (0, 3), "rhs": (0, 3)}, "sizes are 1 or more"),
+        ({"lhs": (0, 3), "rhs": (0, 3)}, "sizes must be 1 or more"),
     ],
 )
 def test_a_wrong_input_is_a_value_error(inputs, said):

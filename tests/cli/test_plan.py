@@ -133,7 +133,7 @@ def test_what_cannot_run_is_found_before_anything_starts(agent, plan, words, mes
         ("name: a\ncommand: serve\n", 'command "serve" cannot run in cells; '),
         ("name: a\ncommand: predict\n", "agent predict: no command is named"),
         (f"{PLAN}constraints: ['${{batch_size}} > 4']\n", "exclude and the constraints leave no cell"),
-        ("- a\n", "is no mapping with name, command, parameters and variables"),
+        ("- a\n", "is not a mapping with name, command, parameters and variables"),
         ("name: a/b\ncommand: predict dataset\n", "name: String should match"),
         (f"{PLAN}  cell.slurm: [--gres=gpu:1]\n", "cell.slurm: the plan has no section slurm"),
     ],
@@ -210,7 +210,7 @@ def test_options_of_sbatch_begin_with_a_dash(agent, plan, sbatch):
     answer = agent("plan", "check", plan, "-V", "cell.slurm=[--gres=gpu:1, gpu]")
     assert answer.code == 2
     assert answer.stderr.splitlines() == [
-        "cell.slurm: 'gpu' is no option of sbatch in one line, such as --gres=gpu:1 (1 of 4 cells)"
+        "cell.slurm: 'gpu' is not an option of sbatch on one line, such as --gres=gpu:1 (1 of 4 cells)"
     ]
 
 

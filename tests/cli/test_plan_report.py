@@ -147,7 +147,7 @@ def test_what_failed_has_its_reason(report):
         (["--rows=batchsize"], 'no cell has "batchsize"; did you mean "batch_size"?'),
         (["--value=latency"], 'no cell has the figure "latency"'),
         (["--rows=threads"], "fall into one place of the table: they differ in batch_size"),
-        (["--where=batch_size"], '"batch_size" is no condition, such as "latency_ms_p99 <= 50"'),
+        (["--where=batch_size"], '"batch_size" is not a condition, such as "latency_ms_p99 <= 50"'),
         (["--where=batch_size > many"], '"batch_size > many" cannot be decided for "1"'),
         (["--where=batch_size > 99"], "no cell fulfils batch_size > 99; the nearest, "),
         (["--maximize=speed"], 'no cell has the figure "speed"'),

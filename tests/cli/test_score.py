@@ -78,7 +78,7 @@ def test_a_box_without_area_finds_nothing(score: Any, tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"image_id": 8}, 'predicts "8", which dataset'),
-        ({"category_id": 8}, "category_id 8 is none of the dataset's; known: 7, 9"),
+        ({"category_id": 8}, "category_id 8 is not one of the dataset's; known: 7, 9"),
         ({"score": float("nan")}, "result 0: score is nan"),
         ({"bbox": [2, 2, -1, 10]}, "bbox is not left, top, width and height"),
         ({"bbox": None}, "has neither bbox nor segmentation"),
@@ -198,7 +198,7 @@ def test_numbers_that_are_none(score: Any, tmp_path: Path) -> None:
     rows.write_text("id,x,y\n1.png,one,-2\n")
     answer = score("regression", rows, data)
     assert answer.code == 4
-    assert 'line 2: "one" is no number' in answer.error
+    assert 'line 2: "one" is not a number' in answer.error
 
 
 def test_labels(score: Any, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_part_of_a_label_is_no_label(score: Any, tmp_path: Path) -> None:
     named.write_text("New York\nBoston\nNew Delhi\n")
     for more in ((), (f"--labels={named}",)):
         refused = score("classification", rows, data, *more)
-        assert (refused.code, 'label "New" is none of the' in refused.error) == (4, True)
+        assert (refused.code, 'label "New" is not one of the' in refused.error) == (4, True)
     # the first word of a label is a name of the dataset, as those of ImageNet's folders
     synsets = class_folders(tmp_path / "synsets", ("n01", "n02"), 1)
     named.write_text("n01 tench, Tinca tinca\nn02 goldfish\n")
@@ -257,12 +257,12 @@ def test_a_table_of_values_is_one_whatever_its_first_row_holds(score: Any, tmp_p
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("id,label\ncat/0.png,bird\n", 'label "bird" is none of the dataset\'s classes'),
+        ("id,label\ncat/0.png,bird\n", 'label "bird" is not one of the dataset\'s classes'),
         ("id,label\ncat/0.png,cat\ncat/0.png,dog\n", 'line 3: "cat/0.png" was predicted before'),
         ("id,label\ncat/0.png\n", "line 2 has 1 columns; the first names 2"),
         ("id,class\ncat/0.png,cat\n", "line 1 names no columns id and label"),
         ("id,label\n", "holds no predictions"),
-        ("id,label\ncat/0.png,cat dog\n", 'label "cat dog" is none of the dataset\'s classes'),
+        ("id,label\ncat/0.png,cat dog\n", 'label "cat dog" is not one of the dataset\'s classes'),
         ("id,label\ncow/0.png,cat\n", 'predicts "cow/0.png", which dataset'),
     ],
 )
@@ -278,9 +278,9 @@ def test_wrong_labels_are_refused(score: Any, tmp_path: Path, content: str, mess
     ("name", "content", "message"),
     [
         ("out.txt", "", "accepted: a .csv with a column id"),
-        ("out.json", "{", "out.json: is no JSON at column 2"),
+        ("out.json", "{", "out.json: is not JSON at column 2"),
         ("out.json", "3", "is neither an object of predictions by their ids"),
-        ("out.jsonl", '{"id": "cat/0.png"}', "line 1 is no object with id and label"),
+        ("out.jsonl", '{"id": "cat/0.png"}', "line 1 is not an object with id and label"),
         ("out.jsonl", '{"id": true, "label": "cat"}', "line 1: its id is neither a text nor a whole number"),
     ],
 )
@@ -321,7 +321,7 @@ def test_answers(score: Any, tmp_path: Path) -> None:
     assert figures(score("qa", answers, questions, "-f", "csv"))["exact match"] == pytest.approx(2 / 3)
     answers.write_text(json.dumps({"a": "Cat!", "c": 3}))
     refused = score("question-answering", answers, questions)
-    assert (refused.code, '"c": its answer is no text' in refused.error) == (4, True)
+    assert (refused.code, '"c": its answer is not text' in refused.error) == (4, True)
 
 
 def test_labels_of_texts(score: Any, tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_vectors(score: Any, tmp_path: Path) -> None:
     np.savez(vectors, vectors=np.ones((3, 2)))
     assert "has 3 vectors; dataset" in score("embedding", vectors, texts).error
     vectors.write_bytes(b"PK")
-    assert "out.npz: is no .npz of plain arrays" in score("embedding", vectors, texts).error
+    assert "out.npz: is not an .npz of plain arrays" in score("embedding", vectors, texts).error
 
 
 def test_intervals_from_python(tmp_path: Path) -> None:

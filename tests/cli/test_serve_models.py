@@ -111,7 +111,7 @@ def test_priorities_and_their_policies_have_tritons_names(tmp_path):
             ["--version_policy=all", "--version_policy=digitscnn=latest:x"],
             'version_policy: found "latest:x"',
         ),
-        (["--preferred_batch_sizes=4,x"], '"4,x" is no list of sizes; give numbers with commas, such as 4,8'),
+        (["--preferred_batch_sizes=4,x"], '"4,x" is not a list of sizes; give numbers with commas'),
         (["--preferred_batch_sizes=8"], "preferred_batch_sizes has 8; allowed: 1 to max_batch_size, 1"),
         (["--max_queue_delay_ms=nan"], "nan is not a finite number"),
         (

@@ -119,7 +119,7 @@ def test_the_first_predictor_of_a_process_decides_the_threads_of_the_engine(tiny
         check=False,
     )
     expected = (
-        f"threads: found {threads + 1}; MXNet takes the number once in a process, and here it is {threads}; "
+        f"threads: found {threads + 1}; MXNet sets the number once per process, and here it is {threads}; "
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == expected + "use another process\n"

@@ -136,7 +136,7 @@ def test_a_graph_behind_a_field_number_of_too_many_bits_is_refused(open_predicto
     tag = b"\xba\x80\x80\x80\x10"  # 7 << 3 | 2, the graph, with the bit 2**32 on top, which protobuf drops
     length = bytes([len(graph) & 127 | 128, len(graph) >> 7])
     artifacts.graph.write_bytes(model.SerializeToString() + tag + length + graph)
-    with pytest.raises(ArtifactError, match=r"net\.onnx: is no ONNX model: a field of too high a number"):
+    with pytest.raises(ArtifactError, match=r"net\.onnx: is no ONNX model: a field number that is too high"):
         open_predictor("ONNXRuntime", artifacts=artifacts)
 
 

@@ -217,7 +217,7 @@ def test_outputs_that_are_no_tensors_are_a_prediction_error(install: Install) ->
     install("torchvision", TORCHVISION)
     with (
         predictor("torchvision:detector") as opened,
-        pytest.raises(PredictionError, match="output0 is dict, which is no tensor"),
+        pytest.raises(PredictionError, match="output0 is dict, which is not a tensor"),
     ):
         opened.predict({"data": BATCH})
 

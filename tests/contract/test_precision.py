@@ -234,7 +234,7 @@ for wanted in (None, False, False, True):
         "None None",
         "False 0",
         "False 0",
-        "cudnn_benchmark: found true; MXNet takes it once in a process, and here it is false; "
+        "cudnn_benchmark: found true; MXNet sets it once per process, and here it is false; "
         "use another process",
     ], done.stderr
 

@@ -169,7 +169,7 @@ def test_a_bound_is_a_whole_number_and_nothing_else(folder: Path, tmp_path: Path
         for each in program["range_constraints"].values():
             each["max_val"] = bound
 
-    with pytest.raises(ArtifactError, match="a bound of it is no whole number"):
+    with pytest.raises(ArtifactError, match="one of its bounds is not a whole number"):
         read_program_sizes(rewritten(folder, tmp_path / "changed.pt2", change))
 
 

@@ -171,7 +171,7 @@ def test_an_output_of_bfloat16_which_numpy_lacks_is_float32(open_predictor, tmp_
 def test_an_output_that_is_no_tensor_is_a_prediction_error(open_predictor, tmp_path, images):
     artifacts = save_torchscript(Words(), tmp_path / "words.pt")
     predictor = open_predictor("PyTorch", artifacts=artifacts)
-    with pytest.raises(PredictionError, match="output0 is str, which is no tensor"):
+    with pytest.raises(PredictionError, match="output0 is str, which is not a tensor"):
         predictor.predict({"data": images})
 
 

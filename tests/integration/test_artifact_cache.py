@@ -363,7 +363,7 @@ class TestArchives:
         resolve_artifacts(net, cache=cache)
         (record,) = (directory / "unpacked").glob("*.json")
         record.write_text(json.dumps({"files": []}))
-        assert f"{record}: is changed or missing" in refusal(lambda: resolve_artifacts(net, cache=cache))
+        assert f"{record}: has changed or is missing" in refusal(lambda: resolve_artifacts(net, cache=cache))
 
     @pytest.mark.parametrize(
         ("changes", "said"),

@@ -204,7 +204,7 @@ def test_port_of_a_web_server_with_tls_is_said_to_speak_no_grpc(authority):
         thread = threading.Thread(target=serve)
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(AgentError, match=f"^agent grpcs://{address}: speaks TLS, but no gRPC; "):
+        with pytest.raises(AgentError, match=f"^agent grpcs://{address}: speaks TLS, but not gRPC; "):
             ask_status(address, 20, tls=ClientTls(authorities=authority.ca))
         thread.join(30)
 

@@ -125,7 +125,7 @@ def test_other_formats_and_several_ranks_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(encoded(0))
     folder = FolderDataset(tmp_path, "vision")
     with pytest.raises(
-        ConfigurationError, match="no framework has a reader of image_folder, but of recordio"
+        ConfigurationError, match="no framework has a reader of image_folder, only of recordio"
     ):
         open_framework_reader(folder, PARAMETERS, LoaderOptions(1))
 

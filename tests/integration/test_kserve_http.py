@@ -126,11 +126,11 @@ def test_what_the_server_refuses_fails_its_batch_and_no_other(opened):
     [
         (lambda r: r["outputs"][0]["data"].pop(), "bytes for shape [2, 3]"),
         (lambda r: r["outputs"][0].pop("data"), "has neither data nor binary_data_size"),
-        (lambda r: r["outputs"][0].update(data=[["a"] * 3] * 2), "is no list of FP32"),
+        (lambda r: r["outputs"][0].update(data=[["a"] * 3] * 2), "is not a list of FP32"),
         (lambda r: r["outputs"][0].update(parameters={"binary_data_size": 9}), "and 0 bytes are there"),
         (lambda r: r["outputs"][0].update(name="others"), 'did not return the requested output "scores"'),
         (lambda r: r["outputs"][0].update(datatype="BF16"), "datatype BF16 is neither numeric nor BYTES"),
-        (lambda r: r["outputs"][0].update(shape=[-1, 3]), "shape is no list of whole numbers"),
+        (lambda r: r["outputs"][0].update(shape=[-1, 3]), "shape is not a list of whole numbers"),
         (lambda r: r["outputs"][0].update(shape=[3, 2]), "for a batch of 2 inputs"),
         (lambda r: r.update(outputs=None), "has no list of outputs"),
     ],
@@ -309,7 +309,7 @@ def answering(content):
         (b"HTTP/1.1 302 Found\r\nlocation: /login\r\ncontent-length: 0\r\n\r\n", "is not ready"),
         (
             b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n[]",
-            "answered what is no ServerMetadataResponse",
+            "answered something other than ServerMetadataResponse",
         ),
     ],
 )

@@ -152,7 +152,7 @@ def test_requests_wait_by_the_policy_of_their_priority(start_agent, manifest_fol
         assert "its limit of 1 requests of priority 1 wait" in message
         code, message = refused(client.infer, "Waiting", [tensor_of(images(1))])
         assert code == "StatusCode.DEADLINE_EXCEEDED"
-        assert "waited for its timeout in the queue" in message
+        assert "timeout expired in the queue" in message
         (manifest_folder / "go").touch()
         assert [answers.get(timeout=TIMEOUT_S)[1] for _ in range(2)] == [None, None]
         [found] = client.get_inference_statistics("Waiting").model_stats
@@ -356,16 +356,16 @@ def test_ready_index_has_only_loaded_models(start_agent, channel_to):
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"config": "{"}, "no model configuration"),
-        ({"config": "[1]"}, "no model configuration"),
-        ({"config": "[" * 100_000}, "no model configuration"),
-        ({"config": '{"parameters": {"weights": "random"}}'}, "no model configuration"),
+        ({"config": "{"}, "not a model configuration"),
+        ({"config": "[1]"}, "not a model configuration"),
+        ({"config": "[" * 100_000}, "not a model configuration"),
+        ({"config": '{"parameters": {"weights": "random"}}'}, "not a model configuration"),
         ({"config": '{"max_batch_size": 4}'}, 'config has "max_batch_size"'),
         ({"config": '{"parameters": {"weight": {"string_value": "random"}}}'}, 'did you mean "weights"?'),
         ({"config": '{"parameters": {"weights": {"string_value": "good"}}}'}, "pretrained, random"),
         ({"config": '{"parameters": {"seed": {"string_value": "-1"}}}'}, "whole number"),
         ({"config": '{"parameters": {"device": {"string_value": "tpu"}}}'}, "cpu, gpu or gpu:N"),
-        ({"config": "{}", "files": {"file:1/model.onnx": b""}}, "brings no files"),
+        ({"config": "{}", "files": {"file:1/model.onnx": b""}}, "cannot send files"),
     ],
 )
 def test_loading_with_what_makes_no_sense_is_refused(client, options, part):

@@ -151,7 +151,7 @@ def test_stream_of_bytes_that_are_no_message_is_ended(start_agent, channel_to):
     with pytest.raises(grpc.RpcError) as error:
         list(call(iter([b"\xff\xff\xff"]), timeout=TIMEOUT_S))
     assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "no message of its type" in error.value.details()
+    assert "not a message of its type" in error.value.details()
 
 
 @pytest.mark.parametrize("requests", [0, 1])

@@ -241,7 +241,7 @@ def test_an_agent_of_an_earlier_version_is_noted(start_agent, monkeypatch):
         assert len(list(remote.predict_batches(batches(1, 2), scope))) == 2
     notes = " ".join(scope.recorder.notes)
     assert "does not tell the time (UNIMPLEMENTED)" in notes
-    assert "gave no spans; is it of an earlier version?" in notes
+    assert "returned no spans; is it an older version?" in notes
 
 
 @pytest.mark.parametrize("ahead_ns", [HOUR_NS, -HOUR_NS])

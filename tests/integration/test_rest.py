@@ -324,7 +324,7 @@ def test_a_client_over_its_limit_is_told_when_to_come_back(start_agent):
     ask = Rest(start_agent(http_port=0, limits=Limits(max_client_rps=0.01, client_burst=1)).http_url)
     assert ask.get("/v2").status == 200
     answer = ask.get("/v2")
-    assert (answer.status, "no more requests of this client" in answer.error) == (429, True)
+    assert (answer.status, "no more requests from this client" in answer.error) == (429, True)
     assert 0 < int(answer.headers["retry-after"]) <= 100
     assert ask.get("/v2/health/live").status == 200
     ask.close()

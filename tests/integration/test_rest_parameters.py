@@ -66,7 +66,7 @@ def test_requests_wait_by_the_policy_of_their_priority(start_agent, manifest_fol
 
     assert [answer.status for answer in answers] == [200, 200]
     assert (full.status, "its limit of 1 requests of priority 1 wait" in full.error) == (503, True)
-    assert (late.status, "waited for its timeout in the queue" in late.error) == (504, True)
+    assert (late.status, "timeout expired in the queue" in late.error) == (504, True)
 
 
 @pytest.mark.parametrize("name", ["priority", "timeout"])

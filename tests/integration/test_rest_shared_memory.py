@@ -151,7 +151,7 @@ def test_elements_beside_the_region_are_refused(ask, region, kind):
     item["parameters"] = {**item.get("parameters", {}), "shared_memory_region": "region"}
     item["parameters"]["shared_memory_byte_size"] = batch.nbytes
     content = [batch.tobytes()] if kind is binary_input else []
-    assert "has elements beside shared_memory_region" in ask.infer({"inputs": [item]}, *content).error
+    assert "has both elements and shared_memory_region" in ask.infer({"inputs": [item]}, *content).error
 
 
 @pytest.mark.parametrize(

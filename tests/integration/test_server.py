@@ -250,7 +250,7 @@ def test_random_bytes_are_an_invalid_argument(channel, predict, method, content)
     else:
         code, details = refused(channel.unary_unary(f"{PREDICT}/{method}"), content)
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert details == f"the request of inferometer.v1.PredictService/{method} is no message of its type"
+    assert details == f"the request of inferometer.v1.PredictService/{method} is not a message of its type"
     assert open_session(predict)
 
 

@@ -201,7 +201,7 @@ def test_a_request_of_more_inputs_than_a_batch_may_have_is_an_invalid_argument(s
         stub.Predict(request(open_model(stub, "Echo"), 1, 2, 3), timeout=TIMEOUT_S)
 
     assert refused.value.code() is INVALID
-    assert "the request has 3 inputs; at most 2 are taken" in refused.value.details()
+    assert "the request has 3 inputs; at most 2 are accepted" in refused.value.details()
 
 
 @pytest.mark.parametrize("max_batch_size", [1, 8])

@@ -74,7 +74,7 @@ def test_unknown_model_is_told(start_agent):
 
 
 def test_agent_without_datasets_says_so(start_agent):
-    with pytest.raises(AgentError, match="this agent evaluates no datasets"):
+    with pytest.raises(AgentError, match="this agent does not evaluate datasets"):
         evaluate_dataset(start_agent().address, MEAN, SessionOptions(), ORDER)
 
 

@@ -35,7 +35,7 @@ FAULTS = [
     ("OutOfMemory", grpc.StatusCode.RESOURCE_EXHAUSTED, "there is not enough memory for the batch"),
     ("OutOfGpuMemory", grpc.StatusCode.RESOURCE_EXHAUSTED, "CUDA out of memory"),
     ("TooFewRows", grpc.StatusCode.INTERNAL, "output data has shape [0, 1, 4, 4] for a batch of 1 inputs"),
-    ("NoArray", grpc.StatusCode.INTERNAL, 'output "data" is list, which is no tensor'),
+    ("NoArray", grpc.StatusCode.INTERNAL, 'output "data" is list, which is not a tensor'),
     ("Nothing", grpc.StatusCode.INTERNAL, "its predictor returned NoneType, not tensors"),
     (
         "Broken",
@@ -78,7 +78,7 @@ def test_agent_that_has_lost_its_device_says_so_until_it_is_restarted(start, cap
         client.refused("LostDevice")
     assert [r.getMessage() for r in caplog.records if "is lost" in r.getMessage()] == [
         f"device cpu is lost: model LostDevice 1.0: {LOST}; "
-        "the device is of no use to this process any more: restart it"
+        "this process can no longer use the device: restart it"
     ]
     for service in ("", "inferometer.v1.PredictService", "inference.GRPCInferenceService"):
         assert client.checked(service) == NOT_SERVING

@@ -121,7 +121,7 @@ def test_client_that_asks_too_often_gets_the_error_of_that(start_agent: Start) -
     with Connection(AgentAddress.parse(address)) as connection, translate_errors(address):
         connection.registry.ListFrameworks(registry_pb2.ListFrameworksRequest())
         with (
-            pytest.raises(RateLimitError, match="no more requests of this client"),
+            pytest.raises(RateLimitError, match="no more requests from this client"),
             translate_errors(address),
         ):
             connection.registry.ListFrameworks(registry_pb2.ListFrameworksRequest())

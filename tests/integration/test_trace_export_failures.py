@@ -165,7 +165,7 @@ def test_what_an_http_server_cannot_take_now_is_sent_again(scheme: str) -> None:
         ((302, {"Location": "/ui/"}, b""), "HTTP 302 Found, to /ui/"),
         (
             (200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>"),
-            "what listens there is no collector",
+            "the server there is not a collector",
         ),
         ((200, {"Content-Type": "application/x-protobuf"}, b"\xff"), "an invalid answer of OTLP"),
     ],

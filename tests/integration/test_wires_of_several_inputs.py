@@ -288,7 +288,7 @@ def test_a_stream_takes_a_batch_of_named_tensors(opened, agent):
         request.tensors.add(name=IDS).tensor.CopyFrom(request.tensors[0].tensor)
         with pytest.raises(triton.grpc.RpcError) as error:
             list(PredictServiceStub(channel).PredictStream(iter([request]), timeout=DEADLINE_S))
-        assert f'tensor "{IDS}": is there twice' in error.value.details()
+        assert f'tensor "{IDS}": occurs twice' in error.value.details()
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -192,7 +192,7 @@ class TestFile:
     def test_append_to_a_file_that_is_no_text_is_refused(self, output_format: Format, tmp_path: Path) -> None:
         (tmp_path / "out").write_bytes(b"\xff\xfe")
 
-        with pytest.raises(OutputError, match="is no text in UTF-8"):
+        with pytest.raises(OutputError, match="is not text in UTF-8"):
             write(COLUMNS, ROWS, output_format, tmp_path / "out", append=True)
         assert (tmp_path / "out").read_bytes() == b"\xff\xfe"
 
@@ -203,7 +203,7 @@ class TestFile:
 
     @pytest.mark.parametrize("mode", [{}, {"append": True}, {"overwrite": True}])
     def test_a_device_is_refused_and_not_replaced(self, mode: dict[str, bool], output_format: Format) -> None:
-        with pytest.raises(OutputError, match="is no regular file"):
+        with pytest.raises(OutputError, match="is not a regular file"):
             write(COLUMNS, ROWS, output_format, Path(os.devnull), **mode)
         assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
 
@@ -228,7 +228,7 @@ class TestFile:
             write(COLUMNS, rows, output_format, tmp_path / "out")
             assert r"\udcff" in (tmp_path / "out").read_text()
         else:
-            with pytest.raises(OutputError, match="no text in UTF-8"):
+            with pytest.raises(OutputError, match="not text in UTF-8"):
                 write(COLUMNS, rows, output_format, tmp_path / "out")
             assert not list(tmp_path.iterdir())
 
@@ -332,7 +332,7 @@ class TestAppend:
     def test_a_file_that_is_no_json_array_is_refused(self, present: str, tmp_path: Path) -> None:
         (tmp_path / "out.json").write_text(present)
 
-        with pytest.raises(OutputError, match=r"out\.json: (is no JSON|holds no JSON array)"):
+        with pytest.raises(OutputError, match=r"out\.json: (is not JSON|holds no JSON array)"):
             write(COLUMNS, ROWS, Format.JSON, tmp_path / "out.json", append=True)
         assert (tmp_path / "out.json").read_text() == present
 

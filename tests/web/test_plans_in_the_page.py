@@ -153,7 +153,7 @@ def test_scaling_over_a_variable_has_its_picture(page: Page) -> None:
     [
         ("value=latency_ms_p5", "latency_ms_p50"),
         ("rows=trail", "trial"),
-        ("where=trial", "is no condition"),
+        ("where=trial", "is not a condition"),
         ("maximize=p50&minimize=latency_ms_p50", "no cell has"),
         ("where=trial%20%3E%209", "no cell fulfils trial > 9"),
         ("columns=%3Cscript%3E", "no cell has"),
@@ -182,7 +182,7 @@ def test_an_unknown_scaling_is_refused(page: Page) -> None:
     reply = page.get("/api/plans/grid?scaling=strng")
 
     assert reply.status == 400
-    assert reply.json == {"error": '"strng" is no scaling; did you mean "strong"?'}
+    assert reply.json == {"error": '"strng" is not a scaling; did you mean "strong"?'}
 
 
 def test_too_many_names_are_refused(page: Page) -> None:

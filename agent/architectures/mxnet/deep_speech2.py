@@ -15,7 +15,7 @@ _HIDDEN_UNITS = 2048
 class DeepSpeech2(gluon.HybridBlock):
     """Two convolutions and three bidirectional recurrent layers (arXiv 1512.02595); 67,819,562 parameters.
 
-    The convolutions keep time and shrink the spectrum; what they give at a time step is one input of the
+    The convolutions keep time and shrink the spectrum; their output at a time step is one input of the
     recurrent layers, whose two directions are joined. Inputs are spectrograms, (batch, 1, time steps, 161);
     the classes are the letter pairs and the blank.
     """

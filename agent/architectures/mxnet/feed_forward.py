@@ -14,7 +14,7 @@ from inferometer.agent.architectures.layers import BVLC_ALEXNET
 
 
 class FeedForward(gluon.HybridBlock):
-    """Layers one after the other; a subclass makes them of its options, inside the block's name scope."""
+    """A sequence of layers; a subclass builds them from its options, inside the block's name scope."""
 
     _make_layers: Callable[..., list[Any]]
 
@@ -30,7 +30,7 @@ class FeedForward(gluon.HybridBlock):
 
 
 class LocalResponseNorm(gluon.HybridBlock):
-    """Caffe's: divides by (1 + 1e-4 / 5 × the sum of squares over 5 neighbouring channels) to the 0.75."""
+    """Divides by (1 + 1e-4 / 5 × the sum of squares over 5 neighbouring channels) ** 0.75, like Caffe."""
 
     def hybrid_forward(self, F: Any, data: Any) -> Any:  # noqa: N803  # gluon passes it by this name
         """Returns (batch, channels, height, width) of the same shape."""
@@ -43,7 +43,7 @@ def _convolution(channels: int, kernel: int, strides: int = 1, padding: int = 0)
 
 
 def _classifier(*widths: int, dropout: bool = True) -> list[Any]:
-    """Fully connected layers with ReLU and dropout, of which the last has neither."""
+    """Fully connected layers with ReLU and dropout, except after the last."""
     layers = []
     for units in widths[:-1]:
         layers.append(nn.Dense(units, activation="relu"))
@@ -55,7 +55,7 @@ def _classifier(*widths: int, dropout: bool = True) -> list[Any]:
 class DigitsCNN(gluon.HybridBlock):
     """Two convolutions with pooling and two fully connected layers; 38,282 parameters.
 
-    The parameters have the names that those of the shipped symbol have. Inputs are (batch, 1, 16, 16).
+    The parameters have the same names as those of the shipped symbol. Inputs are (batch, 1, 16, 16).
     """
 
     def __init__(self, *, classes: int = 10) -> None:
@@ -172,7 +172,7 @@ class SensorNet(FeedForward):
 class SingleConvolution(FeedForward):
     """A 3 × 3 convolution that keeps height and width, without bias; 9,216 parameters.
 
-    It measures the operator with an agent around it. Inputs are (batch, 32, 256, 256), outputs
+    It is for measuring the operator through an agent. Inputs are (batch, 32, 256, 256), outputs
     (batch, classes, 256, 256): here classes are channels.
     """
 

@@ -60,7 +60,7 @@ def build_layers(layers: Sequence[Layer], convolution: Callable[[Convolution], A
 
 
 def _branch(blocks: Sequence[Any]) -> Any:
-    """Returns the blocks one after the other, as one block."""
+    """Returns one block that runs the blocks in sequence."""
     if len(blocks) == 1:
         return blocks[0]
     sequence = nn.HybridSequential(prefix="")
@@ -122,7 +122,7 @@ class InceptionResNetV2(FeedForward):
 
 
 class ResidualModule(gluon.HybridBlock):
-    """Adds to its input a scaled 1 × 1 convolution of its branches."""
+    """Adds a scaled 1 × 1 convolution of its branches to its input."""
 
     def __init__(self, layer: Residual) -> None:
         super().__init__(prefix="")

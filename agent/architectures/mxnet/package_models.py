@@ -10,9 +10,9 @@ from inferometer.manifests.errors import ArtifactError, suggestion
 
 
 def build(package: str, name: str, *, initialize: bool) -> Any:
-    """Builds a model of ``mxnet.gluon.model_zoo.vision``, which the zoo's published parameters fit.
+    """Builds a model of ``mxnet.gluon.model_zoo.vision`` that fits the zoo's published parameters.
 
-    The only ``package`` is gluon. ``name`` is as ``vision.get_model`` takes it, such as ``resnet50_v1`` or
+    The only ``package`` is gluon. ``name`` is a name for ``vision.get_model``, such as ``resnet50_v1`` or
     ``mobilenet1.0``. Gluon leaves the parameters undefined, regardless of ``initialize``.
 
     Raises:

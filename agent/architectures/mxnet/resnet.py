@@ -39,10 +39,10 @@ class ResNet(FeedForward):
 
 
 class ResidualBlock(gluon.HybridBlock):
-    """Adds to its input a body of convolutions; a 1 × 1 convolution fits the input where shapes differ.
+    """Adds a body of convolutions to its input; a 1 × 1 convolution adapts the input if the shapes differ.
 
     The first convolution has ``channels``, the output ``expansion`` times as many. The first 3 × 3
-    convolution has the ``strides``: 2 where the block halves height and width, otherwise 1.
+    convolution has the ``strides``: 2 if the block halves height and width, otherwise 1.
     """
 
     expansion: ClassVar[int]

@@ -1,1 +1,1 @@
-"""Architectures written with PyTorch, one class in one file each."""
+"""Architectures written with PyTorch."""

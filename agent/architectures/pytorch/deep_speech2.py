@@ -14,8 +14,8 @@ _HIDDEN = 2048
 class DeepSpeech2(nn.Module):
     """Two convolutions over time and frequency, three bidirectional recurrent layers; 67,819,562 parameters.
 
-    The recurrent layers have 2048 ReLU units in each direction, whose outputs are joined. 842 classes are the
-    pairs of 29 characters, 29 × 29, and the blank of CTC, class 0.
+    The recurrent layers have 2048 ReLU units in each direction, whose outputs are joined. The 842 classes are
+    the pairs of 29 characters, 29 × 29, and the CTC blank, class 0.
     """
 
     def __init__(self, *, classes: int = 842) -> None:
@@ -37,10 +37,10 @@ class DeepSpeech2(nn.Module):
         initialize(self)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns the logits of each step of time, for a CTC decoder: (batch, ceil(time / 3), classes).
+        """Returns the logits of each time step, for a CTC decoder: (batch, ceil(time / 3), classes).
 
-        ``data`` are spectrograms, (batch, 1, time, 161), of any floating-point dtype; a time of 200 gives 67
-        steps.
+        ``data`` holds spectrograms, (batch, 1, time, 161), of any floating-point dtype; a time of 200 gives
+        67 steps.
         """
         maps = self.convolutions(data)
         # (batch, channels, time, frequencies) to (batch, time, channels × frequencies)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 _STRIDE = 4
 _CELLS = 16
-"""The detector's grid along one side: 64 pixels, of which each cell has ``_STRIDE``."""
+"""The cells of the detector's grid along one side: 64 pixels, ``_STRIDE`` per cell."""
 
 
 class DigitsDetector(nn.Module):
@@ -58,7 +58,7 @@ class DigitsDetector(nn.Module):
 
 
 class DigitsSegmenter(nn.Module):
-    """A U-Net (arXiv 1505.04597) of two levels; 94,439 parameters."""
+    """A U-Net (arXiv 1505.04597) with two levels; 94,439 parameters."""
 
     def __init__(self, *, classes: int = 11) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class DigitsSegmenter(nn.Module):
 class DigitsDenoiser(nn.Module):
     """Predicts the noise and subtracts it; 16,081 parameters.
 
-    It is like DnCNN (arXiv 1608.03981), without its normalizations.
+    It is like DnCNN (arXiv 1608.03981) without the normalizations.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class DigitsDenoiser(nn.Module):
         self.noise = nn.Conv2d(24, 1, 3, padding=1)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns images, (batch, 1, 64, 64), of noisy ones of the same shape, 0…1."""
+        """Returns denoised images, (batch, 1, 64, 64), from noisy ones of the same shape, 0…1."""
         hidden = torch.relu(self.conv2(torch.relu(self.conv1(data))))
         hidden = torch.relu(self.conv4(torch.relu(self.conv3(hidden))))
         image: torch.Tensor = data - self.noise(hidden)
@@ -111,7 +111,7 @@ class DigitsDenoiser(nn.Module):
 class DigitsEmbedder(nn.Module):
     """The layers of DigitsCNN, but embeddings instead of logits; 38,672 parameters.
 
-    The embeddings of images of the same digit point into similar directions.
+    The embeddings of images of the same digit point in similar directions.
     """
 
     def __init__(self, *, length: int = 16) -> None:
@@ -122,7 +122,7 @@ class DigitsEmbedder(nn.Module):
         self.fc2 = nn.Linear(64, length)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns embeddings, (batch, length), of grey images, (batch, 1, 16, 16); their lengths vary."""
+        """Returns embeddings, (batch, length), of grey images, (batch, 1, 16, 16); their norms vary."""
         data = functional.max_pool2d(torch.relu(self.conv1(data)), 2)
         data = functional.max_pool2d(torch.relu(self.conv2(data)), 2)
         embedding: torch.Tensor = self.fc2(torch.relu(self.fc1(data.flatten(1))))

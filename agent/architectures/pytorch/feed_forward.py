@@ -20,7 +20,7 @@ from inferometer.agent.architectures.layers import BVLC_ALEXNET, GaussianLayer
 def undefined(build: Callable[[], Any]) -> torch.nn.Module:
     """Builds a module with undefined parameters, which ``load_state_dict`` then sets.
 
-    To draw the parameters would take most of the time of a load: each layer draws its own, and the
+    Drawing the parameters would take most of the load time: each layer draws its own, and the
     architecture draws them again. The buffers are zero.
     """
     with torch.device("meta"):
@@ -52,9 +52,9 @@ def initialize(network: nn.Module) -> None:
 
 
 def initialize_with_classifier(network: nn.Module) -> None:
-    """Does the same for the convolutions, and draws fully connected layers from a narrow normal distribution.
+    """Like ``initialize``, but draws fully connected layers from a narrow normal distribution.
 
-    Thousands of features without normalization would otherwise let the first steps raise the loss.
+    With thousands of features and no normalization, the first steps would otherwise raise the loss.
     """
     initialize(network)
     for module in network.modules():
@@ -64,7 +64,7 @@ def initialize_with_classifier(network: nn.Module) -> None:
 
 
 def draw_gaussian(network: nn.Module, layers: Sequence[GaussianLayer]) -> None:
-    """Draws the weights of convolutions and fully connected layers, in their order, as ``layers`` says."""
+    """Draws the weights of convolutions and fully connected layers, in order, as ``layers`` specifies."""
     modules = [each for each in network.modules() if isinstance(each, nn.Conv2d | nn.Linear)]
     for module, layer in zip(modules, layers, strict=True):
         nn.init.normal_(module.weight, 0.0, layer.deviation)
@@ -85,7 +85,7 @@ class FeedForward(nn.Module):
 
 
 class Pooled(FeedForward):
-    """The same, with a pooling of the features to one size, as in torchvision."""
+    """A ``FeedForward`` that pools the features to one size, as in torchvision."""
 
     avgpool: nn.Module
 
@@ -121,7 +121,7 @@ def _maximum(size: int) -> nn.Module:
 
 
 def _classifier(*widths: int, dropout: bool = True) -> nn.Sequential:
-    """Fully connected layers of these widths, the first of which is the input's, with ReLU and dropout."""
+    """Returns fully connected layers with ReLU and dropout; the first of the ``widths`` is the input's."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths[:-1]):
         layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True), *([nn.Dropout()] if dropout else [])]
@@ -178,7 +178,7 @@ class AlexNet(FeedForward):
 class AlexNetOWT(Pooled):
     """AlexNet of "one weird trick" (arXiv 1404.5997); 61,100,840 parameters.
 
-    Layers and names are torchvision's, so that its published state dict fits. The pooling before the
+    Layers and names are torchvision's, so its published state dict fits. The pooling before the
     classifier gives 6 × 6 from images of 224 and of 227.
     """
 
@@ -249,7 +249,7 @@ _VGG: Mapping[int, tuple[int, ...]] = {
 class VGG(Pooled):
     """VGG without batch normalization (arXiv 1409.1556); 132,863,336 to 143,667,240 parameters.
 
-    Layers and names are torchvision's, so that its published state dicts fit. Inputs are (batch, 3, 224,
+    Layers and names are torchvision's, so its published state dicts fit. Inputs are (batch, 3, 224,
     224). A ``depth`` other than 11, 13, 16 or 19 raises ValueError.
     """
 
@@ -271,7 +271,7 @@ class VGG(Pooled):
 
 
 class FullyConnected(nn.Module):
-    """Hidden layers of ReLU units and an output layer; ``widths`` begin with the length of one input."""
+    """Hidden layers of ReLU units and an output layer; ``widths`` begins with the length of one input."""
 
     def __init__(self, *widths: int, classes: int) -> None:
         super().__init__()
@@ -295,7 +295,7 @@ SensorNet = partial(FullyConnected, 784, 1024, 1024, 1024, classes=16)
 class SingleConvolution(nn.Module):
     """A 3 × 3 convolution of 32 channels, padded by 1, without bias; 9,216 parameters.
 
-    It measures the operator with the tools for models. Its classes are the channels of the output.
+    It is for measuring the operator with the tools for models. Its classes are the channels of the output.
     """
 
     def __init__(self, *, classes: int = 32) -> None:

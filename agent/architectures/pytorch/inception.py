@@ -98,8 +98,8 @@ def _biased_convolution(inputs: int, outputs: int, kernel: Size, stride: int, pa
 class GoogLeNet(SingleLayerClassifier):
     """BVLC's GoogLeNet (arXiv 1409.4842) without its auxiliary classifiers; 6,998,552 parameters.
 
-    It has no batch normalization, and 5 × 5 convolutions as in the paper, so that torchvision's state dict,
-    which is of another network, does not fit. Inputs are (batch, 3, 224, 224).
+    It has no batch normalization, and 5 × 5 convolutions as in the paper, so torchvision's state dict, which
+    belongs to a different network, does not fit. Inputs are (batch, 3, 224, 224).
     """
 
     def __init__(self, *, classes: int = 1000) -> None:
@@ -114,7 +114,7 @@ class GoogLeNet(SingleLayerClassifier):
 class NamedBranches(nn.Module):
     """Branches whose outputs are joined by channel, with their convolutions under torchvision's names.
 
-    The convolution of a branch has the name of the branch; several have it with their number, from 1.
+    The only convolution of a branch has its name; several have the name and a number, from 1.
     """
 
     def __init__(self, inputs: int, **branches: Sequence[Layer]) -> None:
@@ -214,9 +214,9 @@ class InceptionE(nn.Module):
 class Inception3(nn.Module):
     """Inception v3 (arXiv 1512.00567) without its auxiliary classifier; 23,834,568 trainable parameters.
 
-    Layers and names are torchvision's, so that its published state dict fits, except for the auxiliary
-    classifier in it, which only training uses and which is left out here. tf_cnn_benchmarks' network differs
-    in one pooling: its last block takes the maximum, where the published weights belong to the average.
+    Layers and names are torchvision's, so its published state dict fits, except for the auxiliary classifier
+    in it, which only training uses and which is left out here. tf_cnn_benchmarks' network differs
+    in one pooling: its last block takes the maximum, while the published weights belong to the average.
     """
 
     ignored_weights: ClassVar[tuple[str, ...]] = ("AuxLogits.",)
@@ -292,7 +292,7 @@ _unit = partial(ActivatedConvolution, bias=True)
 
 
 class ResidualBranches(nn.Module):
-    """Adds to the input its joined branches, projected back to its channels by 1 × 1 and scaled."""
+    """Adds the joined branches, projected back to the input's channels by 1 × 1 and scaled, to the input."""
 
     def __init__(self, layer: Residual) -> None:
         super().__init__()

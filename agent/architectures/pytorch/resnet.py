@@ -17,7 +17,7 @@ _RESIDUAL_SCALE = 0.2
 class ResidualBlock(nn.Module):
     """Convolutions with normalization, and the shortcut: the input, projected where the shape changes.
 
-    It gives ``expansion`` times ``width`` channels. The first 3 × 3 convolution has the stride, as in
+    The output has ``expansion`` times ``width`` channels. The first 3 × 3 convolution has the stride, as in
     torchvision, not the first 1 × 1 as in the paper.
     """
 
@@ -76,8 +76,8 @@ class Bottleneck(ResidualBlock):
 class ResNet(nn.Module):
     """A residual network of 18 to 269 layers.
 
-    Layers and names are torchvision's, so that its published state dicts fit. ResNet200 and ResNet269,
-    which torchvision does not have, go on in the same way. An unknown ``depth`` raises ValueError.
+    Layers and names are torchvision's, so its published state dicts fit. ResNet200 and ResNet269,
+    which torchvision does not have, follow the same pattern. An unknown ``depth`` raises ValueError.
     """
 
     def __init__(self, *, depth: int, classes: int = 1000) -> None:
@@ -108,7 +108,7 @@ class ResNet(nn.Module):
 
 
 def _stage(block: type[ResidualBlock], inputs: int, width: int, count: int, stride: int) -> nn.Sequential:
-    """Returns the blocks of one stage, of which the first has the stride."""
+    """Returns the blocks of one stage; the first has the stride."""
     outputs = width * block.expansion
     rest = (block(outputs, width, stride=1) for _ in range(count - 1))
     return nn.Sequential(block(inputs, width, stride), *rest)

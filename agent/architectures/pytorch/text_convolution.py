@@ -9,8 +9,8 @@ from torch import nn
 class StatementsCNN(nn.Module):
     """An embedding, two convolutions over time, their maximum, and two fully connected layers.
 
-    It has 7,442 parameters. Padded tokens are zeros before each convolution and at the maximum, so that the
-    logits of a text do not depend on the length that it is padded to. MXNet's and ONNX Runtime's graphs have
+    It has 7,442 parameters. Padded tokens are zeros before each convolution and at the maximum, so the
+    logits of a text do not depend on its padded length. MXNet's and ONNX Runtime's graphs have
     the same layers, under the same names.
     """
 

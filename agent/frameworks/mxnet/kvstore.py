@@ -1,6 +1,6 @@
 """MXNet's kvstore: the sum of gradients over the devices of a process, and over processes through servers.
 
-Run as a module, it is a scheduler or a server, as its environment says; see ``serve_kvstore``.
+Run as a module, it is a scheduler or a server, depending on the environment; see ``serve_kvstore``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from inferometer.manifests.errors import (
 )
 
 KVSTORES = ("local", "device", "nccl", "dist_sync", "dist_device_sync", "dist_async")
-"""The types of kvstore; those of several processes begin with ``dist``."""
+"""The types of kvstore; those for several processes begin with ``dist``."""
 _ROLES = ("scheduler", "server", "worker")
 _HEARTBEAT_S = 2
 _LOST_S = 10
@@ -42,7 +42,7 @@ _Result = TypeVar("_Result")
 def kvstore_of(name: str, rank: Rank, contexts: Sequence[Any]) -> str:
     """Returns the type of the kvstore for these processes and devices; empty if none is needed.
 
-    Without a ``name``, several processes take ``dist_sync``, several GPUs ``device`` and several CPUs
+    Without a ``name``, several processes use ``dist_sync``, several GPUs ``device`` and several CPUs
     ``local``.
 
     Raises:
@@ -89,7 +89,7 @@ def kvstore_environment(role: str, address: str, workers: int, servers: int) -> 
         servers: The number of servers.
 
     Raises:
-        ConfigurationError: The address is no host and port, or another argument is out of range.
+        ConfigurationError: The address is not a host and port, or another argument is out of range.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -118,13 +118,13 @@ def kvstore_environment(role: str, address: str, workers: int, servers: int) -> 
 def serve_kvstore() -> None:
     """Runs a scheduler or a server in this process until all ranks have left.
 
-    The process needs the environment of ``kvstore_environment``. If a rank or a server is lost, MXNet lets
-    all others wait without end. The scheduler notices, because their heartbeats stay away, and then ends its
-    process with exit code 1 and one line on stderr.
+    The process needs the environment of ``kvstore_environment``. If a rank or a server is lost, MXNet makes
+    all others wait forever. The scheduler notices the missing heartbeats and ends its process with exit code
+    1 and one line on stderr.
 
     Raises:
         ConfigurationError: The environment does not name one of the two roles, or a host without an address.
-        TrainingError: MXNet cannot serve, for instance because the port is taken.
+        TrainingError: MXNet cannot serve, for instance because the port is in use.
     """
     role = os.environ.get("DMLC_ROLE")
     if role not in ("scheduler", "server"):
@@ -153,7 +153,7 @@ def _end_with_the_first_lost(store: Any) -> None:
 def lost_processes(store: Any, group: int) -> int:
     """Returns how many processes of a group have sent no heartbeat for 10 s, or ``PS_HEARTBEAT_TIMEOUT``.
 
-    The scheduler knows of ranks and servers, and these know of the scheduler alone.
+    The scheduler tracks ranks and servers; these track only the scheduler.
     """
     count, seconds = ctypes.c_int(), int(os.environ.get("PS_HEARTBEAT_TIMEOUT") or _LOST_S)
     mxnet.base.check_call(
@@ -163,24 +163,24 @@ def lost_processes(store: Any, group: int) -> int:
 
 
 class GradientExchange:
-    """The copies of the parameters, on the devices of this process and of others, that are kept alike.
+    """Keeps the copies of the parameters, on the devices of this process and of others, identical.
 
-    A distributed kvstore adds up what its servers get: each rank pushes, and then pulls the sum. With
-    ``dist_sync`` and ``dist_device_sync``, the sum is that of all ranks, and the ranks update their
-    parameters. With ``dist_async``, the servers update the parameters with the gradient of each rank as it
-    arrives, and a rank pulls what there is then: nobody waits for another, and a run cannot be repeated.
+    The servers of a distributed kvstore add up what they receive: each rank pushes, then pulls the sum. With
+    ``dist_sync`` and ``dist_device_sync``, the sum covers all ranks, and the ranks update their parameters.
+    With ``dist_async``, the servers update the parameters with the gradient of each rank as it arrives, and a
+    rank pulls their current values: no rank waits for another, and a run cannot be reproduced.
 
-    MXNet numbers ranks as it likes; here a rank has the number of its ``Rank``. If a rank is lost, the others
-    wait for it as long as ``Rank.timeout_s``, or until the scheduler has ended, and then raise TrainingError.
-    MXNet would still wait at the end of the process, which therefore ends at once, with exit code 1.
+    MXNet numbers ranks arbitrarily; here a rank has the number of its ``Rank``. If a rank is lost, the others
+    wait for it up to ``Rank.timeout_s``, or until the scheduler ends, and then raise TrainingError.
+    MXNet would still wait at process exit, so the process ends immediately, with exit code 1.
 
     Args:
-        who: The model, as messages name it.
+        who: The model, as named in messages.
         kind: One of ``KVSTORES``.
         rank: The place of this process.
 
     Raises:
-        ConfigurationError: The rank's address is no host and port.
+        ConfigurationError: The rank's address is not a host and port.
         TrainingError: The scheduler, the servers or the other ranks cannot be reached.
     """
 
@@ -198,12 +198,12 @@ class GradientExchange:
     def start(
         self, weights: Sequence[Sequence[Any]], others: Sequence[Sequence[Any]], server_optimizer: Any
     ) -> None:
-        """Gives all copies the values of rank 0 and its first device.
+        """Sets all copies to the values of the first device of rank 0.
 
         Args:
             weights: The trainable parameters, each with one array for each device.
-            others: What else the layers keep, likewise.
-            server_optimizer: What updates the parameters on the servers, if these are to.
+            others: The other state of the layers, likewise.
+            server_optimizer: The optimizer that updates the parameters on the servers, for ``on_servers``.
         """
         self._next_key = len(weights)
         if self.on_servers:
@@ -229,7 +229,7 @@ class GradientExchange:
         """Queues the sum of the gradients over all devices and ranks, in place; not for ``on_servers``.
 
         Returns:
-            The samples of all ranks, of which this one has ``samples``.
+            The total number of samples of all ranks; this rank has ``samples`` of them.
         """
         total = None
         if self._distributed:
@@ -242,15 +242,15 @@ class GradientExchange:
         return int(self._wait_for(total.asscalar))
 
     def update_on_servers(self, weights: Sequence[Sequence[Any]], gradients: Sequence[Sequence[Any]]) -> None:
-        """Queues the push of the gradients, and then the pull of the parameters."""
+        """Queues the push of the gradients, then the pull of the parameters."""
         for key, (copies, arrays) in enumerate(zip(gradients, weights, strict=True)):
             self._store.pushpull(key, list(copies), out=list(arrays), priority=-key)
 
     def wait(self) -> None:
-        """Waits until everything that is queued has finished.
+        """Waits until all queued work has finished.
 
         Raises:
-            TrainingError: That takes longer than ``Rank.timeout_s``, since another rank is lost.
+            TrainingError: It takes longer than ``Rank.timeout_s``, because another rank is lost.
         """
         self._wait_for(mxnet.nd.waitall)
 
@@ -268,7 +268,7 @@ class GradientExchange:
         return everything.reshape(self._rank.count, *values.shape)
 
     def leave(self, *, failed: bool) -> None:
-        """Leaves the kvstore; without failure, the ranks wait for each other first."""
+        """Leaves the kvstore; unless something failed, the ranks first wait for each other."""
         store, self._store = self._store, None
         if store is None or not self._distributed:
             return
@@ -289,7 +289,7 @@ class GradientExchange:
             raise TrainingError(f"{self._where}: the others did not leave within {self._rank.timeout_s:g} s")
 
     def _join(self, kind: str) -> Any:
-        """Meets the others; MXNet reads where from the environment, while it creates the kvstore."""
+        """Joins the others; MXNet reads the address from the environment while it creates the kvstore."""
         rank = self._rank
         variables = kvstore_environment("worker", rank.address, rank.count, rank.servers)
         until_s = time.monotonic() + rank.timeout_s
@@ -313,7 +313,7 @@ class GradientExchange:
         self._sum(first if self._rank.number == 0 else mxnet.nd.zeros_like(first), key, list(copies))
 
     def _sum(self, array: Any, key: int, out: Any) -> None:
-        """Adds up an array over the ranks, under a key that nothing has been added to."""
+        """Adds up an array over the ranks, under an unused key."""
         self._store.init(key, mxnet.nd.zeros_like(array))
         self._store.push(key, array)
         self.wait()
@@ -326,7 +326,7 @@ class GradientExchange:
         return self._next_key - 1
 
     def _wait_for(self, call: Callable[[], _Result]) -> _Result:
-        """Runs a call that needs the other ranks; in a thread, because MXNet's calls have no time limit."""
+        """Runs a call that needs the other ranks, in a thread because MXNet's calls have no timeout."""
         if not self._distributed:
             return call()
         result: list[_Result] = []
@@ -358,14 +358,14 @@ class GradientExchange:
         return result[0]
 
     def _abandoned(self, why: str) -> RankLostError:
-        """Gives up what MXNet waits for without end, also when it is freed and when the process ends."""
+        """Abandons a call in which MXNet waits forever, as it also would when freed and at process exit."""
         self._lost = True
         atexit.register(_exit_at_once, self._store)
         return RankLostError(f"{self._where}: {why}")
 
 
 def _exit_at_once(_store: Any) -> None:
-    """Ends a process that has lost others, with exit code 1; holds the kvstore until then."""
+    """Ends a process that has lost others with exit code 1; keeps the kvstore until then."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

@@ -1,9 +1,9 @@
-"""Networks of gluon: built in code with their parameters, turned into symbols, and trained.
+"""Gluon networks: built in code with their parameters, converted to symbols, and trained.
 
-Random weights are the same for a seed on any machine.
+Random weights for a seed are the same on any machine.
 
-A network that is trained has a loss on the devices of the process, and runs in either of MXNet's two
-APIs: gluon's hybridized block with autograd, or the Module API's symbol, bound on each device.
+A network in training has a loss on the devices of the process and runs in one of MXNet's two APIs: gluon's
+hybridized block with autograd, or the Module API's symbol, bound on each device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from inferometer.manifests.errors import ArtifactError
 from inferometer.manifests.schema import Loss
 
 _PIECE = 1 << 16
-"""Weights that are drawn at a time, so that the float64 values fit into the cache."""
+"""The number of weights to draw at a time; their float64 values fit into the cache."""
 
 
 def build_network(
@@ -38,21 +38,21 @@ def build_network(
     *,
     gradients: bool = False,
 ) -> Any:
-    """Builds a model in code on devices; random weights depend on the seed alone.
+    """Builds a model in code on devices; random weights depend only on the seed.
 
     Args:
-        who: The model, as messages name it.
+        who: The model, as named in messages.
         artifacts: Its architecture and its weights.
         options: The source of the weights and the seed.
         dimensions: The shape of each input, without the batch.
         contexts: The devices, each of which holds all parameters.
-        gradients: Whether memory for gradients is allocated, which is as much again.
+        gradients: Whether to allocate memory for gradients, which doubles the amount.
 
     Returns:
         The ``gluon.HybridBlock``.
 
     Raises:
-        ArtifactError: The model cannot be built, or the weights are missing or not its own.
+        ArtifactError: The model cannot be built, or the weights are missing or do not fit.
     """
     architecture = artifacts.architecture
     assert architecture is not None  # noqa: S101 - the caller has found one
@@ -62,7 +62,7 @@ def build_network(
     net = architecture.build(initialize=random)
     if not isinstance(net, mxnet.gluon.HybridBlock):
         raise ArtifactError(
-            f'{who}: architecture "{architecture.name}" is {type(net).__name__}, which is no '
+            f'{who}: architecture "{architecture.name}" is {type(net).__name__}, which is not a '
             "gluon.HybridBlock"
         )
     parameters = net.collect_params()
@@ -87,11 +87,11 @@ def build_network(
 
 
 def draw_weights(parameters: Iterable[Any], seed: int, gaussian: Sequence[GaussianLayer] = ()) -> None:
-    """Sets the parameters of an initialised network, whose shapes are known, in their order.
+    """Sets the parameters of an initialised network with known shapes, in order.
 
-    Weights are drawn as Glorot and Bengio (2010) do, uniformly within sqrt(6 / (inputs + outputs)); scales
-    and variances are 1, everything else 0. ``gaussian`` says instead how the layers are drawn one by one,
-    each a weight and its bias. MXNet's own generators give other values in each run.
+    Weights are drawn as in Glorot and Bengio (2010), uniformly within ±sqrt(6 / (inputs + outputs)); scales
+    and variances are 1, everything else is 0. ``gaussian`` instead specifies how each layer is drawn, a
+    weight and its bias. MXNet's own generators return different values in each run.
     """
     generator = np.random.default_rng(seed)
     layers, bias = iter(gaussian), 0.0
@@ -118,25 +118,25 @@ def draw_weights(parameters: Iterable[Any], seed: int, gaussian: Sequence[Gaussi
 
 
 def symbol_of(block: Any, inputs: Sequence[str], element_type: str | None = None) -> Any:
-    """Returns the symbol of a block with these inputs, which has the names of the block's parameters."""
+    """Returns the symbol of a block for these inputs; it uses the names of the block's parameters."""
     symbol = block(*(mxnet.sym.var(name, dtype=element_type) for name in inputs))
     # of a block with several outputs, a sequence
     return mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol
 
 
 def read_parameters(weights: Path) -> dict[str, Any]:
-    """The arrays of a file of parameters, without the ``arg:`` and ``aux:`` of their names."""
+    """Returns the arrays in a parameter file by name, without the prefixes ``arg:`` and ``aux:``."""
     try:
         loaded = mxnet.nd.load(str(weights)) or {}
         if not isinstance(loaded, dict):
             raise TypeError("its arrays have no names")
     except FAILURES as error:
-        raise ArtifactError(f"{weights}: is no file of MXNet parameters: {reason(error)}") from error
+        raise ArtifactError(f"{weights}: is not a file of MXNet parameters: {reason(error)}") from error
     return {re.sub("^(arg|aux):", "", name): array for name, array in loaded.items()}
 
 
 def parameters_of(block: Any) -> dict[str, Any]:
-    """The parameters of a block by name, where they are."""
+    """Returns the parameters of a block by name, without a copy."""
     try:
         return {parameter.name: parameter.data() for parameter in block.collect_params().values()}
     except FAILURES as error:  # also DeferredInitializationError
@@ -147,7 +147,7 @@ def parameters_of(block: Any) -> dict[str, Any]:
 
 
 Shard: TypeAlias = tuple[Any, Any]
-"""The inputs and the targets of one device; the targets are float32, as MXNet's losses take them."""
+"""The inputs and the targets of one device; the targets are float32, as MXNet's losses require."""
 
 
 OnOutput: TypeAlias = Callable[[str, str, int], None]
@@ -155,14 +155,14 @@ OnOutput: TypeAlias = Callable[[str, str, int], None]
 
 
 class TrainedNetwork(ABC):
-    """A network with its loss on the devices of this process; all calls queue, and nothing waits.
+    """A network with its loss on the devices of this process; calls only queue work and never wait.
 
     Args:
-        net: The block of gluon.
-        used: The names that gluon gave to the parameters of which the output depends.
+        net: The gluon block.
+        used: The gluon names of the parameters that the output depends on.
 
     Attributes:
-        trained: Gluon's parameters that are trained, by their names in a file, in the order of the layers.
+        trained: The trained gluon parameters, by their names in a file, in the order of the layers.
         others: The other parameters, such as running means.
         batch_shapes: The shapes of the inputs of the last step, one for each device that had samples.
     """
@@ -182,7 +182,7 @@ class TrainedNetwork(ABC):
             shards: One for each device; None for a device without samples.
 
         Returns:
-            The losses of the samples, an array for each device that has some.
+            The losses of the samples, one array for each device with samples.
         """
 
     @abstractmethod
@@ -191,38 +191,38 @@ class TrainedNetwork(ABC):
 
     @abstractmethod
     def scores(self, inputs: Any) -> Any:
-        """Runs the network on the first device, as in a prediction."""
+        """Runs the network on the first device, as for a prediction."""
 
     @abstractmethod
     def weights(self) -> list[list[Any]]:
-        """Returns the arrays of the trained parameters, each with one for each device."""
+        """Returns, for each trained parameter, one array per device."""
 
     @abstractmethod
     def gradients(self) -> list[list[Any]]:
-        """Returns the arrays of the gradients, likewise."""
+        """Returns, for each gradient, one array per device."""
 
     @abstractmethod
     def states(self) -> list[list[Any]]:
-        """Returns the arrays of the other parameters, likewise."""
+        """Returns, for each other parameter, one array per device."""
 
     @abstractmethod
     def watch(self, on_output: OnOutput | None) -> None:
-        """Queues the operators of later steps one by one, and reports each output; with None, in bulk again.
+        """Queues operators of later steps one by one and reports each output; None restores bulk queuing.
 
         ``on_output`` is called on the thread that runs the step, before the next operator is queued.
         """
 
     @abstractmethod
     def symbols(self) -> tuple[Any, Any]:
-        """Returns the graphs of the network and of its loss, which may hold both, once a step has run."""
+        """Returns the graphs of the network and of its loss once a step has run; the latter may hold both."""
 
     @abstractmethod
     def update_block(self) -> None:
-        """Gives the block of gluon the parameters of the first device."""
+        """Sets the parameters of the gluon block to those of the first device."""
 
 
 def lowered(symbol: Any, precision: Precision, input_name: str) -> Any:
-    """Returns the symbol with convolutions and products in a precision, and its outputs in float32."""
+    """Returns the symbol with convolutions and products in a precision and outputs in float32."""
     if precision is Precision.FLOAT32:
         return symbol
     from mxnet.contrib import amp  # most runs need none
@@ -232,16 +232,16 @@ def lowered(symbol: Any, precision: Precision, input_name: str) -> Any:
 
 
 def cross_entropy(backend: Any, scores: Any, targets: Any) -> Any:
-    """The loss of each sample; scores (batch, classes), targets (batch,).
+    """Returns the loss of each sample; scores (batch, classes), targets (batch,).
 
-    MXNet's ``log_softmax``, of which gluon makes its loss, has two to six times the error of this on a CPU.
+    MXNet's ``log_softmax``, which gluon's loss uses, has two to six times the error of this on a CPU.
     """
     scores = backend.broadcast_sub(scores, backend.BlockGrad(backend.max(scores, axis=1, keepdims=True)))
     return backend.log(backend.sum(backend.exp(scores), axis=1)) - backend.pick(scores, targets)
 
 
 def ctc(backend: Any, scores: Any, targets: Any) -> Any:
-    """The loss of each sample; scores (batch, time steps, classes), targets (batch, length) from 1."""
+    """Returns each sample's loss; scores (batch, time steps, classes), targets (batch, length) from 1."""
     steps_first = backend.swapaxes(scores, dim1=0, dim2=1)
     return backend.CTCLoss(steps_first, targets, blank_label="first")
 
@@ -251,7 +251,7 @@ LOSSES: Mapping[Loss, Callable[[Any, Any, Any], Any]] = {Loss.CROSS_ENTROPY: cro
 
 
 class GluonNetwork(TrainedNetwork):
-    """The block itself, or in a lower precision one of its symbol, which shares its parameters."""
+    """The block itself, or in a lower precision a block of its symbol that shares its parameters."""
 
     def __init__(
         self, net: Any, symbol: Any, data: Any, loss: Loss, precision: Precision, contexts: Sequence[Any]
@@ -283,7 +283,7 @@ class GluonNetwork(TrainedNetwork):
         return self._losses
 
     def backward(self, scale: float) -> None:
-        """Runs what was recorded backwards; see ``TrainedNetwork``."""
+        """Runs the backward pass of the recorded block and loss; see ``TrainedNetwork``."""
         losses, self._losses = self._losses, []
         mxnet.autograd.backward(losses, [mxnet.nd.full(x.shape, scale, ctx=x.context) for x in losses])
 
@@ -304,7 +304,7 @@ class GluonNetwork(TrainedNetwork):
         return [parameter.list_data() for parameter in self.others.values()]
 
     def watch(self, on_output: OnOutput | None) -> None:
-        """Hybridizes block and loss again, with a hook and without bulks; see ``TrainedNetwork``."""
+        """Hybridizes block and loss again, with a hook and without bulking; see ``TrainedNetwork``."""
         self._watched = on_output is not None
         # one operator at a time: a bulk of none, and no graph so small that it is run without hooks
         apart = {"forward_bulk_size": 0, "backward_bulk_size": 0, "inline_limit": 0} if on_output else {}
@@ -322,7 +322,7 @@ class GluonNetwork(TrainedNetwork):
         return self._block._cached_graph[1], self._loss._cached_graph[1]
 
     def update_block(self) -> None:
-        """Does nothing, since the block's parameters are those that are trained; see ``TrainedNetwork``."""
+        """Does nothing, because the block's own parameters are trained; see ``TrainedNetwork``."""
 
 
 _TARGETS = "training_targets"
@@ -330,10 +330,10 @@ _OPERATOR = re.compile(r"^Op:(\S+), Name=(\S+)$", re.MULTILINE)
 
 
 class ModuleNetwork(TrainedNetwork):
-    """A ``mx.mod.Module`` for each device, so that devices may have batches of different sizes.
+    """A ``mx.mod.Module`` for each device, so devices may have batches of different sizes.
 
-    The block that the symbol is from keeps its parameters until ``update_block``. ``SoftmaxOutput`` gives the
-    probabilities and, backwards, the gradient of the cross entropy; the loss is an output beside it.
+    The symbol's block keeps its parameters until ``update_block``. ``SoftmaxOutput`` gives the probabilities
+    and, in the backward pass, the gradient of the cross entropy; the loss is a separate output.
     """
 
     def __init__(
@@ -362,7 +362,7 @@ class ModuleNetwork(TrainedNetwork):
         self._watched: list[Any] = []
 
     def bind(self, input_shape: Sequence[int], element_type: str) -> None:
-        """Binds the symbol on each device for one sample, with the parameters of the block."""
+        """Binds the symbol on each device for one sample, with the block's parameters."""
         arrays = {p.name: p.data(p.list_ctx()[0]) for p in (*self.trained.values(), *self.others.values())}
         auxiliary = set(self._modules[0].symbol.list_auxiliary_states())
         data = [mxnet.io.DataDesc(self._name, (1, *input_shape), element_type)]
@@ -392,10 +392,10 @@ class ModuleNetwork(TrainedNetwork):
         return [module.get_outputs()[self._loss_at] for module in self._ran]
 
     def backward(self, scale: float) -> None:
-        """Runs the modules backwards; see ``TrainedNetwork``.
+        """Runs the backward pass of the modules; see ``TrainedNetwork``.
 
-        ``SoftmaxOutput`` computes a wrong gradient where it is told to take that of its output into account,
-        so that the scale comes afterwards.
+        ``SoftmaxOutput`` computes a wrong gradient if it takes the gradient of its output into account, so
+        the scale is applied afterwards.
         """
         for module in self._ran:
             heads = [mxnet.nd.full(each.shape, scale, ctx=each.context) for each in module.get_outputs()]
@@ -426,9 +426,9 @@ class ModuleNetwork(TrainedNetwork):
         return [self._arrays(parameter.name) for parameter in self.others.values()]
 
     def watch(self, on_output: OnOutput | None) -> None:
-        """Sets the monitor of the executors of later steps, with which they queue no bulks.
+        """Sets a monitor on the executors of later steps, which turns off bulking.
 
-        An executor cannot lose its monitor: at the end, each makes way for a new one. See ``TrainedNetwork``.
+        A monitor cannot be removed: at the end, new executors replace these. See ``TrainedNetwork``.
         """
         if on_output is None and self._watched:
             for module in self._modules:
@@ -446,7 +446,7 @@ class ModuleNetwork(TrainedNetwork):
         return self._scores, self._modules[0].symbol
 
     def _watch(self, module: Any, shard: Shard, on_output: OnOutput) -> None:
-        """Sets the monitor of the executor that the shard needs."""
+        """Sets the monitor on the executor for the shard."""
         inputs, targets = shard
         module.reshape(
             [mxnet.io.DataDesc(self._name, inputs.shape, inputs.dtype)],
@@ -475,5 +475,5 @@ class ModuleNetwork(TrainedNetwork):
 
 
 def _executor(module: Any) -> Any:
-    """The executor of a module with one device; that of a new batch size has the same parameters."""
+    """Returns the executor of a module with one device; a new batch size's has the same parameters."""
     return module._exec_group.execs[0]

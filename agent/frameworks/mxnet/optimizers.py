@@ -1,4 +1,4 @@
-"""Optimizers for MXNet that compute what PyTorch's of the same name do."""
+"""Optimizers for MXNet that compute the same as PyTorch's of the same name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from inferometer.agent.training.trainer import OptimizerOptions
 
 
 def build_optimizer(options: OptimizerOptions) -> Any:
-    """Returns an optimizer whose weight decay holds for all parameters, biases and scales too.
+    """Returns an optimizer whose weight decay applies to all parameters, including biases and scales.
 
-    SGD is MXNet's own: its momentum has the learning rate in it, which changes nothing while the rate stays
-    the same. MXNet's NAG, Adam and RMSProp have other formulas than PyTorch's: of the weight decay, of
-    epsilon, and without momentum.
+    SGD is MXNet's own: its momentum includes the learning rate, which makes no difference while the rate is
+    constant. The formulas of MXNet's NAG, Adam and RMSProp differ from PyTorch's: in the weight decay, in
+    epsilon, and in the lack of momentum.
     """
     common = {"learning_rate": options.learning_rate, "wd": options.weight_decay}
     if options.name in ("adam", "adamw"):
@@ -67,7 +67,7 @@ class RMSProp(mxnet.optimizer.Optimizer):
 
 
 class Adam(mxnet.optimizer.Optimizer):
-    """Adam (arXiv 1412.6980), and with a decoupled weight decay AdamW (arXiv 1711.05101)."""
+    """Adam (arXiv 1412.6980), or with decoupled weight decay AdamW (arXiv 1711.05101)."""
 
     _FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8
 
@@ -124,7 +124,7 @@ class ServerOptimizer(mxnet.optimizer.Optimizer):
 
 
 class Updates:
-    """An optimizer on the devices of this process, each of which updates its own copy of the parameters."""
+    """An optimizer on the devices of this process; each device updates its own copy of the parameters."""
 
     def __init__(self, optimizer: Any, devices: int) -> None:
         self._optimizer = optimizer
@@ -138,7 +138,7 @@ class Updates:
         Args:
             weights: The parameters, each with one array for each device.
             gradients: Their gradients, likewise.
-            rescale: What the gradients are multiplied by.
+            rescale: The factor on the gradients.
         """
         self._optimizer.rescale_grad = rescale
         for device, updater in enumerate(self._updaters):
@@ -150,7 +150,7 @@ class Updates:
 
 
 def _with_decay(optimizer: Any, index: int, weight: Any, grad: Any) -> Any:
-    """The gradient of the mean loss, with that of the L2 penalty."""
+    """Returns the gradient of the mean loss, including that of the L2 penalty."""
     optimizer._update_count(index)
     gradient = grad * optimizer.rescale_grad
     decay = optimizer._get_wd(index)

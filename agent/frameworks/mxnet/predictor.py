@@ -1,4 +1,4 @@
-"""The predictor for MXNet 1.x: a symbol (JSON) with its parameters, or a gluon model in code or in memory."""
+"""The predictor for MXNet 1.x: symbols (JSON) with parameters, and gluon models in code or in memory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from inferometer.manifests.schema import ModelManifest
 
 _EXECUTORS = 4
 _DYNAMIC_EXECUTORS = 16
-"""Of a model with dynamic axes, whose batches differ in more than their size."""
+"""The limit for a model with dynamic axes, whose batches differ in more than their size."""
 _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """The shapes of a batch's tensors, in the manifest's order."""
 _AUTOTUNE = CudnnAutotune()
@@ -71,19 +71,19 @@ _AUTOTUNE = CudnnAutotune()
 class MXNetPredictor(Predictor):
     """A symbol in MXNet; ``model.graph_path`` is the JSON file, ``model.weights_path`` the parameters.
 
-    A model in code (``artifacts.architecture``) is a hybrid block of gluon, and so is one in memory.
+    A model in code (``artifacts.architecture``) or in memory is a gluon hybrid block.
 
     Outputs have the symbol's names. An executor is bound to the shapes of a batch; those of the last few
-    are kept, and share the parameters. On a small network, an executor takes 0.2 ms for one input and a
+    shapes are kept and share the parameters. On a small network, an executor takes 0.2 ms for one input and a
     hybridized ``SymbolBlock`` 0.35 ms.
 
-    One predictor of the process runs at a time, and others wait. The number of threads is that of MXNet's CPU
-    workers, which all predictors share: the first predictor that is loaded sets it. Operators outside oneDNN
-    use at most ``MXNET_OMP_MAX_THREADS``, if that is set before MXNet is loaded. ``cudnn_benchmark`` is set
-    once in a process, too; see ``CudnnAutotune``.
+    Only one predictor per process runs at a time; the others wait. The number of threads is that of MXNet's
+    CPU workers, which all predictors share: the first predictor to load sets it. Operators outside oneDNN use
+    at most ``MXNET_OMP_MAX_THREADS``, if that is set before MXNet is loaded. ``cudnn_benchmark`` is also set
+    once per process; see ``CudnnAutotune``.
 
-    A model in code is cast to float16 as a whole but for its normalisations, or converted to bfloat16 by
-    MXNet's automatic mixed precision, which is for a CPU.
+    A model in code is cast to float16 entirely except for its normalisations, or converted to bfloat16 by
+    MXNet's automatic mixed precision, which is only for CPUs.
     """
 
     precisions: ClassVar[frozenset[Precision]] = frozenset(Precision)
@@ -103,7 +103,7 @@ class MXNetPredictor(Predictor):
 
     @classmethod
     def signature_of_file(cls, path: Path) -> ModelSignature:
-        """Reads the inputs of a symbol, with the parameters beside it; see ``Predictor``."""
+        """Reads the inputs of a symbol and of the parameters beside it; see ``Predictor``."""
         graph, weights, note = find_symbol(path)
         with ONE_AT_A_TIME:
             parameters = read_parameters(weights) if weights else {}
@@ -120,7 +120,7 @@ class MXNetPredictor(Predictor):
     def signature_of_object(cls, model: object, examples: Sequence[InputSignature]) -> ModelSignature:
         """Returns the parameters and the inputs of a hybrid block; see ``Predictor``.
 
-        Examples of floats become the dtype of the block's parameters.
+        Floating-point examples take the dtype of the block's parameters.
         """
         assert isinstance(model, mxnet.gluon.HybridBlock)  # noqa: S101 - as the registry has it
         if not examples:  # before anything is read
@@ -141,7 +141,7 @@ class MXNetPredictor(Predictor):
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
-        """Finds the device, which for bfloat16 is a CPU; see ``Predictor``."""
+        """Finds the device, which must be a CPU for bfloat16; see ``Predictor``."""
         with ONE_AT_A_TIME:
             find_context(options.device, title_of(manifest))
         lower = options.precision is Precision.BFLOAT16 and not has_own_precision(manifest)
@@ -150,7 +150,7 @@ class MXNetPredictor(Predictor):
             raise refuse(title_of(manifest), options.precision, options.device, why)
 
     def load(self) -> None:
-        """Reads symbol and parameters and binds them for one input; see ``Predictor``."""
+        """Reads the symbol and its parameters and binds them for one input; see ``Predictor``."""
         with ONE_AT_A_TIME:
             self._load()
 
@@ -175,7 +175,7 @@ class MXNetPredictor(Predictor):
         return dict(zip(self._output_names, outputs, strict=True))
 
     def _on_host(self, output: Any) -> Any:
-        """An output in host memory; in float32 where the model is cast to another type."""
+        """Returns an output in host memory, in float32 if the model is cast to float16."""
         lower = self._precision is Precision.FLOAT16 and output.dtype == np.float16
         return (output.astype(np.float32) if lower else output).asnumpy()
 
@@ -192,11 +192,11 @@ class MXNetPredictor(Predictor):
         return MXNetProfiler(self, level, gpu=self.options.device.is_gpu)
 
     def run_apart(self, prepare: Callable[[Any], None] | None) -> None:
-        """Queues the operators of later predictions one by one; with None, in bulk again.
+        """Queues the operators of later predictions one by one; None restores bulk queuing.
 
-        MXNet's profiler records what is queued. The mode is fixed when an executor is bound, so that each
-        mode has executors of its own; the executor of the last batch's shapes runs once as a warm-up, which
-        raises PredictionError if memory runs out. ``prepare`` is called with each new executor.
+        MXNet's profiler records what is queued. The mode is fixed when an executor is bound, so each mode has
+        its own executors; the executor for the last batch's shapes runs once as a warm-up, which raises
+        PredictionError if memory runs out. ``prepare`` is called with each new executor.
         """
         before, self._apart = self._apart, prepare
         if (before is None) == (prepare is None):
@@ -226,11 +226,11 @@ class MXNetPredictor(Predictor):
 
     @property
     def threads(self) -> int | None:
-        """The number that MXNet's CPU workers were found to have; None if they differ."""
+        """The number of threads of each MXNet CPU worker; None if they differ."""
         return self._threads
 
     def close(self) -> None:
-        """Frees the executors and the parameters, and on a GPU returns their memory to the driver."""
+        """Frees the executors and the parameters; on a GPU, returns their memory to the driver."""
         with ONE_AT_A_TIME:
             self._symbol = None
             self._executors.clear()
@@ -270,7 +270,7 @@ class MXNetPredictor(Predictor):
             self.close()
             what = f"{self}, {architecture.name}" if architecture else self.artifacts.graph or self
             raise ArtifactError(
-                f"{what}: does not take {_described(self.tensors)} with "
+                f"{what}: does not accept {_described(self.tensors)} with "
                 f"{self.artifacts.weights or 'random weights'}: {reason(error)}"
             ) from error
         except ArtifactError:
@@ -280,7 +280,7 @@ class MXNetPredictor(Predictor):
             self._try_precision(self._precision)
 
     def _try_precision(self, precision: Precision) -> None:
-        """Predicts zeros, since not every operator has a kernel for a lower precision."""
+        """Runs a batch of zeros, because some operators have no kernel for a lower precision."""
         try:
             self.predict(blank_batch(self.tensors))
         except PredictionError as error:
@@ -289,7 +289,7 @@ class MXNetPredictor(Predictor):
             raise refuse(str(self), precision, self.options.device, why) from error
 
     def _symbol_and_weights(self, net: Any) -> tuple[Any, dict[str, Any]]:
-        """The symbol of a network, and its parameters, in the precision."""
+        """Returns the symbol of a network and its parameters in the precision."""
         if self._precision is Precision.FLOAT16:
             net.cast(self._precision.value)
         weights = {each.name: each.data() for each in net.collect_params().values()}
@@ -297,17 +297,17 @@ class MXNetPredictor(Predictor):
         return converted(symbol, weights) if self._precision is Precision.BFLOAT16 else (symbol, weights)
 
     def _borrow(self, block: Any) -> tuple[Any, dict[str, Any]]:
-        """The symbol of a block of the caller, and its parameters, which are read and not copied."""
+        """Returns the symbol of the caller's block and its parameters, without a copy."""
         weights = parameters_of(block)
         others = {str(array.context) for array in weights.values() if array.context != self._context}
         if others:
             raise DeviceError(
-                f"{self}: is on {', '.join(sorted(others))}, and is to run on {self._context}; move it there"
+                f"{self}: is on {', '.join(sorted(others))}, but must run on {self._context}; move it there"
             )
         return symbol_of(block, self._own_names()), weights
 
     def _own_names(self) -> list[str]:
-        """The manifest's names of the inputs, which a network in code has none for."""
+        """Returns the manifest's names of the inputs, because a network in code has none."""
         self._names = {each.name: each.name for each in self.tensors}
         if has_numbers(self.tensors):
             return sorted(self._names, key=lambda name: number_of(name) or 0)
@@ -334,7 +334,7 @@ class MXNetPredictor(Predictor):
         return symbol
 
     def _read_weights(self) -> dict[str, Any]:
-        """The parameters on the device by name, without the ``arg:`` and ``aux:`` of the file."""
+        """Returns the parameters on the device by name, without the prefixes ``arg:`` and ``aux:``."""
         weights = self.artifacts.weights
         if weights is None:
             return {}
@@ -354,13 +354,13 @@ class MXNetPredictor(Predictor):
             )
 
     def _type_of(self, tensor: TensorSpec) -> str:
-        """The element type that the executor takes of an input, to which a batch is cast."""
+        """Returns the executor's element type for an input; batches are cast to it."""
         given = tensor.element_type.value
         floats = np.dtype(given).kind == "f"
         return Precision.FLOAT16.value if floats and self._precision is Precision.FLOAT16 else given
 
     def _executor(self, shapes: _Shapes) -> Any:
-        """The symbol bound to the shapes of a batch; the least recently used one makes room."""
+        """Returns the symbol bound to the shapes of a batch; drops the least recently used one if needed."""
         executor = self._executors.get(shapes)
         if executor is not None:
             self._executors.move_to_end(shapes)
@@ -389,7 +389,7 @@ class MXNetPredictor(Predictor):
 
 
 def _described(tensors: Sequence[TensorSpec]) -> str:
-    """The inputs in words."""
+    """Returns a description of the inputs."""
     return " and ".join(f"{each.element_type.value} inputs of {each.written}" for each in tensors)
 
 
@@ -397,6 +397,6 @@ _BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
 
 
 def _operators_apart() -> AbstractContextManager[None]:
-    """Executors that are bound inside queue operators one by one; MXNet reads that from the environment."""
+    """Makes executors bound in the context queue operators one by one, through an environment variable."""
     mxnet.nd.waitall()  # queued operators may read the environment while it changes
     return environment({_BULK: "0"})

@@ -1,4 +1,4 @@
-"""MXNet's profiler as spans: one layer for each operator of the symbol as MXNet runs it."""
+"""MXNet's profiler as spans: one layer for each operator of the symbol that MXNet runs."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class ApartExecutors(Protocol):
 class MXNetProfiler(Profiler):
     """Records operators with MXNet's own profiler.
 
-    It records types and times only. Names and shapes come from the executor's graph, if the types show that
-    operators ran in the graph's order. If not, layers have types only, and from the next round on the
-    profiler waits for each operator to keep the order. A fused operator has the name of its first part, and
-    all parts in ``fused_layers``. Copies to and from a device are layers too.
+    It records only types and times. Names and shapes come from the executor's graph, if the types show that
+    the operators ran in the graph's order. If not, layers have only types, and from the next round on the
+    profiler waits for each operator to preserve the order. A fused operator has the name of its first part,
+    and all parts in ``fused_layers``. Copies to and from a device are layers too.
     """
 
     def __init__(self, executors: ApartExecutors, level: TraceLevel, *, gpu: bool) -> None:
@@ -63,7 +63,7 @@ class MXNetProfiler(Profiler):
         self._recording = OperatorRecording()
 
     def start(self) -> None:
-        """Starts MXNet's profiler, on executors that run operator by operator; see ``Profiler``."""
+        """Starts MXNet's profiler on executors that run operators one by one; see ``Profiler``."""
         self._windows, self._ran = [], []
         if self._recording.running:
             return
@@ -135,7 +135,7 @@ class MXNetProfiler(Profiler):
     def _keep_order(self, executor: Any) -> None:
         """Makes an executor wait for each operator before the next.
 
-        MXNet runs operators as soon as they are ready, in a graph with branches perhaps in another order.
+        MXNet runs operators as soon as they are ready, so the order may change in a graph with branches.
         """
 
         def wait(_: str, output: int) -> None:
@@ -149,7 +149,7 @@ class MXNetProfiler(Profiler):
 
 
 class OperatorRecording:
-    """Records the operators that MXNet runs, of which a process can do one at a time."""
+    """Records the operators that MXNet runs; only one recording per process is possible at a time."""
 
     def __init__(self) -> None:
         self._file = Path()
@@ -163,13 +163,13 @@ class OperatorRecording:
         self._reserved = True
 
     def release(self) -> None:
-        """Makes it free for others; calling it again does nothing."""
+        """Releases MXNet's profiler; calling it again does nothing."""
         if self._reserved:
             self._reserved = False
             _IN_USE.release()
 
     def start(self, folder: Path) -> None:
-        """Starts to record into a file in a folder; it is reserved before."""
+        """Starts recording to a file in a folder; call ``reserve`` first."""
         self._file = folder / "profile.json"
         self.running = True
         mxnet.profiler.set_config(
@@ -184,10 +184,10 @@ class OperatorRecording:
         mxnet.profiler.set_state("run")
 
     def stop(self) -> Sequence[Operator]:
-        """Returns the operators in the order of their starts; it is free for others then.
+        """Returns the operators in the order of their starts, and releases the profiler.
 
         Raises:
-            PredictionError: What MXNet wrote cannot be read.
+            PredictionError: The file that MXNet wrote cannot be read.
         """
         try:
             mxnet.nd.waitall()
@@ -214,7 +214,7 @@ class Operator:
 
     @property
     def middle_ns(self) -> int:
-        """The middle of its time."""
+        """The midpoint of its duration."""
         return (self.start_ns + self.end_ns) // 2
 
 
@@ -253,7 +253,7 @@ def operators_by_window(
     Args:
         windows: The windows in order, by the recorder's clock.
         operators: The operators in the order of their starts.
-        offset_ns: The system's time less that of the recorder's clock.
+        offset_ns: The system time minus the time of the recorder's clock.
     """
     found, place = [], 0
     for window in windows:
@@ -267,23 +267,23 @@ def operators_by_window(
 
 
 def note_unrecorded(recorder: SpanRecorder, level: TraceLevel) -> None:
-    """Notes what MXNet's profiler does not record."""
+    """Adds notes on what MXNet's profiler does not record."""
     recorder.note("no memory of layers: MXNet reserves it for the whole graph")
     if level >= TraceLevel.ML_LIBRARY_TRACE:
         recorder.note("no operators inside layers: MXNet's profiler records whole layers")
 
 
 def _call_text(node: Mapping[str, Any]) -> str:
-    """An operator with its parameters, such as ``Activation(act_type=relu)``."""
+    """Returns an operator with its parameters, such as ``Activation(act_type=relu)``."""
     given = ", ".join(f"{name}={value}" for name, value in sorted(node.get("attrs", {}).items()))
     return f"{node['op']}({given})"
 
 
 def _read_events(text: str) -> Sequence[Any]:
-    """The events of a profile; raises ValueError if it is not valid.
+    """Returns the events of a profile; raises ValueError if it is not valid.
 
-    MXNet writes a comma before the first event of every file but a process's first. If other code in the
-    process has used its profiler, the head or the end of a file may be missing.
+    MXNet writes a comma before the first event of every file except the process's first. If other code in the
+    process has used its profiler, the start or the end of a file may be missing.
     """
     events = _TAIL.sub("", text.partition("[")[2] if text.lstrip().startswith("{") else text)
     found: Sequence[Any] = json.loads(f"[{events.strip().strip(',')}]")
@@ -291,7 +291,7 @@ def _read_events(text: str) -> Sequence[Any]:
 
 
 def _operators(events: Iterable[Mapping[str, Any]]) -> Iterator[Operator]:
-    """The operators, each given by a begin event and an end event."""
+    """Yields the operators; each has a begin event and an end event."""
     begun: dict[tuple[str, int, int], int] = {}
     for event in events:
         if event.get("cat") != "operator" or _HOUSEKEEPING.fullmatch(event["name"]):
@@ -304,7 +304,7 @@ def _operators(events: Iterable[Mapping[str, Any]]) -> Iterator[Operator]:
 
 
 def read_graph(symbol: Any, shapes_of_inputs: Mapping[str, Sequence[int]]) -> Sequence[Node]:
-    """The operators of a symbol in its order, with the shapes that follow from those of its inputs."""
+    """Returns the operators of a symbol in order, with the shapes inferred from those of its inputs."""
     internals = symbol.get_internals()
     known = {name: shapes_of_inputs[name] for name in symbol.list_inputs() if name in shapes_of_inputs}
     _, inferred, _ = internals.infer_shape_partial(**known)
@@ -322,7 +322,7 @@ def read_graph(symbol: Any, shapes_of_inputs: Mapping[str, Sequence[int]]) -> Se
 def _shapes_of_nodes(
     graph: Mapping[str, Any], outputs: Sequence[tuple[str, Sequence[int] | None]]
 ) -> Sequence[_Shapes]:
-    """The shapes of each node's outputs, of which ``outputs`` leaves out those like BatchNorm's mean."""
+    """Returns the shapes of each node's outputs; ``outputs`` omits hidden ones such as BatchNorm's mean."""
     first = graph["node_row_ptr"]
     names = [node["name"] for node in graph["nodes"]]
     found: list[list[Sequence[int] | None]] = []
@@ -343,8 +343,8 @@ def _shapes_of_nodes(
 def _write(writer: LayerWriter, operators: Sequence[Operator], nodes: Sequence[Node], offset_ns: int) -> bool:
     """Adds the layers of a prediction; returns whether operators ran in the graph's order.
 
-    If not, layers have the names of their types. Operators before the graph allocate memory for a new batch
-    size, and are not layers.
+    If not, layers are named by their types. Operators before the graph allocate memory for a new batch size
+    and are not layers.
     """
     types = [operator.type for operator in operators if not BETWEEN.fullmatch(operator.type)]
     before = len(types) - len(nodes)

@@ -1,4 +1,4 @@
-"""MXNet's ``ImageRecordIter``, which reads RecordIO, decodes with OpenCV and preprocesses in its threads."""
+"""MXNet's ``ImageRecordIter``, which reads RecordIO, decodes with OpenCV and preprocesses in threads."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _INTERPOLATION = {Interpolation.NEAREST: 0, Interpolation.BILINEAR: 1, Interpola
 
 
 class MXNetRecordReader(RecordReader):
-    """Reads a ``.rec``; with an ``.idx`` beside it, whose order can be shuffled as a whole.
+    """Reads a ``.rec``; with an ``.idx`` beside it, the whole epoch can be shuffled.
 
-    It preprocesses as the program's own reader does with OpenCV, to the rounding of float32.
+    It preprocesses like the program's own reader with OpenCV, up to float32 rounding.
     """
 
     def __init__(self, path: Path, count: int, parameters: InputParameters, options: RecordOptions) -> None:
         index = path.with_suffix(".idx")
         if options.shuffle and not index.exists():
-            raise ConfigurationError(f"{index} does not exist, and without it MXNet shuffles no whole epoch")
+            raise ConfigurationError(f"{index} does not exist; MXNet cannot shuffle a whole epoch without it")
         self._path = path
         self._count = count
         given = {"path_imgidx": str(index)} if index.exists() else {}
@@ -76,7 +76,7 @@ class MXNetRecordReader(RecordReader):
         )
 
     def close(self) -> None:
-        """Ends the iterator's threads."""
+        """Stops the iterator's threads."""
         del self._iterator
 
 

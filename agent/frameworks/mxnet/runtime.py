@@ -35,7 +35,7 @@ _BARRIER_TIMEOUT_S = 10.0
 
 
 def worker_count() -> int:
-    """Returns the number of the engine's CPU workers, which is that of the operators that run at once."""
+    """Returns the number of the engine's CPU workers, each of which runs one operator at a time."""
     if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":  # it runs all on the calling thread
         return 1
     return int(os.environ.get("MXNET_CPU_WORKER_NTHREADS") or 1)
@@ -44,21 +44,21 @@ def worker_count() -> int:
 class CpuWorkers:
     """The engine's CPU workers and the number of their OpenMP threads.
 
-    OpenMP keeps this number per thread, so that ``MXSetNumOMPThreads``, which sets it for the calling thread,
-    has no effect on operators. Here the engine runs a function on the workers that sets and reads the number.
+    OpenMP keeps this number per thread, so ``MXSetNumOMPThreads``, which sets it for the calling thread, has
+    no effect on operators. Here the engine runs a function on the workers that sets and reads the number.
     """
 
     def __init__(self) -> None:
         self._found: dict[int, list[int]] = {}
 
     def fix(self, threads: int | None, default: int, cpu: int = 0) -> int | None:
-        """Gives every worker ``threads`` OpenMP threads at the first call, and returns their number.
+        """Gives every worker ``threads`` OpenMP threads on the first call, and returns their number.
 
         The number is set once: oneDNN sizes its scratch memory when it prepares an operator, and MXNet reuses
         prepared operators in all later models. Running them with more threads corrupts the heap and aborts.
-        Without ``threads``, the first call sets ``default``, and later ones keep the number.
+        Without ``threads``, the first call sets ``default``, and later calls keep the number.
 
-        Each ``cpu``, as MXNet numbers them, has workers of its own.
+        Each ``cpu``, by MXNet's number, has its own workers.
 
         Raises:
             ConfigurationError: An earlier call has set another number.
@@ -68,13 +68,13 @@ class CpuWorkers:
         different = set(self._found[cpu])
         if threads is not None and different != {threads}:
             raise ConfigurationError(
-                f"threads: found {threads}; MXNet takes the number once in a process, and here it is "
+                f"threads: found {threads}; MXNet sets the number once per process, and here it is "
                 f"{' or '.join(map(str, sorted(different))) or 'unknown'}; use another process"
             )
         return different.pop() if len(different) == 1 else None
 
     def read(self) -> list[int]:
-        """The number of OpenMP threads of each worker, read on the workers."""
+        """Returns the number of OpenMP threads of each worker, read on the workers."""
         return self._run(self._get)
 
     def _get(self) -> int:
@@ -110,7 +110,7 @@ class CpuWorkers:
 
 
 class _EngineContext(ctypes.Structure):
-    """MXNet's ``Context`` in its C interface."""
+    """MXNet's ``Context`` in the C API."""
 
     _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int32))
 
@@ -119,15 +119,15 @@ _EngineFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
 
 AUTOTUNE = "MXNET_CUDNN_AUTOTUNE_DEFAULT"
-"""0 leaves the choice of algorithms to cuDNN's heuristics, 1 times them within a limit of the workspace."""
+"""0 leaves the choice of algorithms to cuDNN's heuristics; 1 times them within a workspace limit."""
 
 
 class CudnnAutotune:
-    """``MXNET_CUDNN_AUTOTUNE_DEFAULT`` of the process.
+    """The process's ``MXNET_CUDNN_AUTOTUNE_DEFAULT``.
 
     A convolution reads it when it first runs with a shape (``CuDNNConvolutionOp::Init``), and MXNet keeps the
-    algorithm for all later models of the process. Therefore the first predictor that wants a value sets it
-    for good. Thread-safe.
+    algorithm for all later models of the process. Therefore the first predictor that requests a value sets it
+    permanently. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class CudnnAutotune:
         self._fixed: bool | None = None
 
     def fix(self, *, wanted: bool) -> None:
-        """Sets it before the model runs.
+        """Sets the variable; call it before the model runs.
 
         Raises:
             ConfigurationError: An earlier call has set the other value.
@@ -143,7 +143,7 @@ class CudnnAutotune:
         with self._lock:
             if self._fixed is not None and self._fixed is not wanted:
                 raise ConfigurationError(
-                    f"cudnn_benchmark: found {str(wanted).lower()}; MXNet takes it once in a process, and "
+                    f"cudnn_benchmark: found {str(wanted).lower()}; MXNet sets it once per process, and "
                     f"here it is {str(self._fixed).lower()}; use another process"
                 )
             self._fixed = wanted
@@ -160,10 +160,10 @@ def refuse(model: str, precision: Precision, device: Device, reason: str) -> Con
 
 
 def converted(symbol: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Returns a symbol whose operators compute in bfloat16 where MXNet has that, with its parameters.
+    """Returns a symbol whose operators compute in bfloat16 where MXNet supports it, and its parameters.
 
-    MXNet's automatic mixed precision chooses the operators: on a CPU, convolutions and dense layers compute
-    in bfloat16 through oneDNN, and others stay in float32. The input and the outputs stay in float32.
+    MXNet's automatic mixed precision selects the operators: on a CPU, convolutions and dense layers compute
+    in bfloat16 through oneDNN; the others, the input and the outputs stay in float32.
     """
     # imported here because few models are converted, and it imports more than is needed otherwise
     from mxnet.contrib import amp
@@ -232,7 +232,7 @@ def find_context(device: Device, who: object) -> Any:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables, which MXNet reads when it creates something, for a while."""
+    """Sets environment variables, which MXNet reads when it creates objects, within the context."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -246,7 +246,7 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def copied_to(context: Any, array: NDArray[Any]) -> Any:
-    """Returns a copy on a device; ``mxnet.nd.array`` does the same with a deprecated part of SciPy."""
+    """Returns a copy on a device; ``mxnet.nd.array`` would do so through a deprecated part of SciPy."""
     copy = mxnet.nd.empty(array.shape, context, dtype=array.dtype)
     copy[:] = array
     return copy
@@ -263,7 +263,7 @@ _FEATURES = (
     "CUDNN",
     "TENSORRT",
 )
-"""MXNet's names of the features of its build that matter for speed."""
+"""MXNet's names for the build features that affect speed."""
 
 
 def framework_details() -> FrameworkDetails:
@@ -273,7 +273,7 @@ def framework_details() -> FrameworkDetails:
 
 
 def _libraries() -> Mapping[str, str]:
-    """OpenBLAS beside MXNet, with the processor that its kernels are for, and the libraries of CUDA."""
+    """Returns the OpenBLAS beside MXNet, with the target processor of its kernels, and CUDA's libraries."""
     found = dict(cuda_library_versions())
     path = loaded_library("libopenblas", Path(mxnet.__file__).parent)
     if path is not None:
@@ -298,7 +298,7 @@ def _settings() -> Mapping[str, str]:
 
 
 def reason(error: BaseException) -> str:
-    """MXNet's message in one line, without its source location and stack trace."""
+    """Returns MXNet's message in one line, without its source location and stack trace."""
     text = str(error).partition("Stack trace")[0]
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith(("Traceback", "File "))]

@@ -1,6 +1,6 @@
-"""The scheduler and the servers that a distributed kvstore of MXNet needs beside its ranks.
+"""The scheduler and the servers that a distributed MXNet kvstore needs beside its ranks.
 
-MXNet is imported in their processes only.
+MXNet is imported only in their processes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from inferometer.agent.training.trainer import Companion, Rank
 
 
 def companions(communication: str, rank: Rank) -> Sequence[Companion]:
-    """Returns what runs beside a rank: the scheduler beside rank 0, and the servers beside all in turn.
+    """Returns the processes to run beside a rank: the scheduler at rank 0, and servers spread over all ranks.
 
     Args:
-        communication: The type of the kvstore; only those of several processes have servers.
+        communication: The type of the kvstore; only those for several processes have servers.
         rank: The rank, with the number of servers.
     """
     if not (communication.startswith("dist") or (not communication and rank.count > 1)):

@@ -1,4 +1,4 @@
-"""MXNet's profiler as spans of training steps: operators of both directions, by the names of the graph."""
+"""MXNet's profiler as spans of training steps: operators of both passes, with the names of the graph."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _OUTPUT = re.compile(r"_[a-z]*\d*\Z")
 
 @dataclass(slots=True)
 class _Output:
-    """An operator of the graph, as its hook reported it.
+    """An operator of the graph, as reported by its hook.
 
     Attributes:
-        names: Those of its outputs.
-        type: The operator.
-        shapes: Those of its outputs.
-        until_ns: When its first output was there, in ns since 1970.
+        names: The names of its outputs.
+        type: The operator type.
+        shapes: The shapes of its outputs.
+        until_ns: The time at which its first output was ready, in ns since 1970.
     """
 
     names: list[str]
@@ -55,7 +55,7 @@ class _Output:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """An operator that ran; its shapes and its name are known only if the graph has it."""
+    """An operator that ran; its shapes and name are known only if it is in the graph."""
 
     name: str
     phase: str
@@ -66,10 +66,10 @@ class _Layer:
 class MXNetStepProfiler(Profiler):
     """Records the operators of training steps with MXNet's own profiler.
 
-    It records types and times only. A hook waits for each operator of the graph before the next is queued,
-    and tells its name: an operator that was recorded between two hooks, and has the type of the second one,
-    is that one. A layer of ``backward`` has the name of the one that it belongs to. Others, such as those of
-    the optimizer, have the names of their types.
+    It records only types and times. A hook waits for each operator of the graph before the next is queued,
+    and reports its name: a recorded operator between two hooks belongs to the second one if it has its type.
+    A layer of ``backward`` has the name of its forward layer. Others, such as those of the optimizer, are
+    named by their types.
     """
 
     def __init__(self, network: TrainedNetwork, level: TraceLevel, *, gpu: bool) -> None:
@@ -82,7 +82,7 @@ class MXNetStepProfiler(Profiler):
         self._failures: list[Exception] = []
 
     def start(self) -> None:
-        """Starts MXNet's profiler, with operators one by one; see ``Profiler``."""
+        """Starts MXNet's profiler and queues operators one by one; see ``Profiler``."""
         self._windows, self._steps, self._outputs = [], [], []
         if self._recording.running:
             return
@@ -95,7 +95,7 @@ class MXNetStepProfiler(Profiler):
             self._recording.start(self.open_folder())
 
     def predicted(self, window: PredictWindow) -> None:
-        """Registers a step and what its hooks reported; see ``Profiler``."""
+        """Registers a step and the reports of its hooks; see ``Profiler``."""
         if self._failures:
             raise PredictionError(f"MXNet failed at an operator: {reason(self._failures.pop())}")
         super().predicted(window)
@@ -148,7 +148,7 @@ class MXNetStepProfiler(Profiler):
                 self.remove_folder()
 
     def _on_output(self, name: str, type_: str, handle: int) -> None:
-        """Waits for an output, so that the next operator starts after this one."""
+        """Waits for an output, so the next operator starts after this one."""
         array = mxnet.nd.NDArray(ctypes.cast(handle, mxnet.base.NDArrayHandle), writable=False)
         try:
             array.wait_to_read()
@@ -180,7 +180,7 @@ class _Graph:
     def layers(
         self, operators: Sequence[Operator], outputs: Sequence[_Output], shapes: Sequence[tuple[int, ...]]
     ) -> Iterator[_Layer]:
-        """Yields what is known of each operator of a step, whose batch had ``shapes`` on its devices."""
+        """Yields what is known about each operator of a step whose batch had ``shapes`` on its devices."""
         seen = Counter[str]()
         found = []
         for output in outputs:
@@ -210,7 +210,7 @@ class _Graph:
                 yield _Layer(operator.type, found[place].phase)
 
     def _place(self, output: str) -> tuple[str, str]:
-        """The operator of the graph that an output belongs to, and the phase; no name if it is of none."""
+        """Returns the graph operator that an output belongs to, and the phase; an empty name if none."""
         parts = output.split("_")
         for count in range(len(parts) - 1, 0, -1):
             name = "_".join(parts[:count])
@@ -220,7 +220,7 @@ class _Graph:
         return "", _BACKWARD
 
     def _of_shape(self, shape: tuple[int, ...]) -> Mapping[str, Node]:
-        """The operators of the network, with the shapes for a batch of this one."""
+        """Returns the operators of the network by name, with the shapes for a batch of the given shape."""
         if shape not in self._nodes:
             model = self._symbols["forward"]
             parameters = (*self._network.trained.values(), *self._network.others.values())

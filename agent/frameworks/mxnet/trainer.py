@@ -1,4 +1,4 @@
-"""The trainer for MXNet 1.x: architectures in gluon, trained by gluon or by the Module API."""
+"""The trainer for MXNet 1.x: gluon architectures, trained by gluon or by the Module API."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _Placed:
 
 @dataclass(slots=True, eq=False)
 class _Training:
-    """A network and what trains it."""
+    """A network and the objects that train it."""
 
     network: TrainedNetwork
     net: Any
@@ -84,7 +84,7 @@ class _Training:
     good_steps: int = 0
 
     def wait(self) -> None:
-        """Waits until everything that is queued has finished; raises what failed in it."""
+        """Waits until all queued work has finished; raises its failures."""
         if self.exchange is None:
             mxnet.nd.waitall()
         else:
@@ -92,20 +92,20 @@ class _Training:
 
 
 class MXNetTrainer(Trainer):
-    """A model in code that MXNet trains, on one or several devices of this process, and with other processes.
+    """A model in code that MXNet trains on one or more devices of this process, and with other processes.
 
-    Each device has a copy of the parameters, and a share of each batch. In bfloat16 and float16, MXNet's
-    ``amp`` lets convolutions, fully connected and, in float16, recurrent layers compute in that type;
-    parameters, gradients and the loss are in float32. The statistics of batch normalization are those of each
-    device's own samples; those of the first device are saved. Dropout draws from generators of the process,
-    which ``load`` seeds by the seed and the rank.
+    Each device has a copy of the parameters and a share of each batch. In bfloat16 and float16, MXNet's
+    ``amp`` makes convolutions, fully connected and, in float16, recurrent layers compute in that type;
+    parameters, gradients and the loss are in float32. Each device computes the batch normalization statistics
+    of its own samples; those of the first device are saved. Dropout draws from generators of the process,
+    which ``load`` seeds with the seed and the rank.
 
     With the kvstore ``dist_async``, a step pushes the gradient of the mean loss over the samples of this rank
-    alone, with which the servers update the parameters, and pulls these; the time of the update is in that of
-    the communication, and ``set_parameters`` is refused.
+    alone, the servers update the parameters with it, and the step pulls these; the time of the update counts
+    as communication, and ``set_parameters`` is rejected.
 
-    MXNet reports an operator's failure when somebody waits for its result, and ``step`` waits for everything.
-    Parameters may be partly updated after a step that failed.
+    MXNet reports an operator's failure when its result is awaited, and ``step`` waits for everything.
+    Parameters may be partly updated after a failed step.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class MXNetTrainer(Trainer):
             _chosen(manifest, options)
 
     def load(self) -> None:
-        """Builds the network and its optimizer, and meets the other ranks; see ``Trainer``."""
+        """Builds the network and its optimizer, and joins the other ranks; see ``Trainer``."""
         with ONE_AT_A_TIME:
             self._contexts, kvstore = _chosen(self.manifest, self.options)
             for context in self._contexts:
@@ -151,11 +151,11 @@ class MXNetTrainer(Trainer):
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """The shape of the output for one sample; see ``Trainer``."""
+        """The output shape for one sample; see ``Trainer``."""
         return self._loaded().output_shape
 
     def place(self, batch: TrainingBatch) -> PlacedBatch:
-        """Copies a batch to the devices, of which the first ones get a sample more; see ``Trainer``."""
+        """Copies a batch to the devices; the first ones may get one sample more. See ``Trainer``."""
         self._loaded()
         batch = self.checked(batch)
         inputs = np.array_split(batch.inputs, len(self._contexts))
@@ -172,9 +172,7 @@ class MXNetTrainer(Trainer):
         """Trains on a batch; see ``Trainer``."""
         training = self._loaded()
         if not isinstance(batch, _Placed):
-            raise TrainingError(
-                f"{self}: the batch is {type(batch).__name__}, which its place did not return"
-            )
+            raise TrainingError(f"{self}: the batch is {type(batch).__name__}, which place() did not return")
         with ONE_AT_A_TIME:
             with self._translated(f"train on a batch of {len(batch)}", TrainingError):
                 result = self._step(training, batch, parts)
@@ -186,7 +184,7 @@ class MXNetTrainer(Trainer):
         return result
 
     def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Runs the network on the first device, in the precision of the training; see ``Trainer``."""
+        """Runs the network on the first device, in the training precision; see ``Trainer``."""
         training = self._loaded()
         inputs = self.checked_inputs(inputs)
         with ONE_AT_A_TIME, self._translated(f"run a batch of {len(inputs)}", TrainingError):
@@ -195,14 +193,14 @@ class MXNetTrainer(Trainer):
         return scores
 
     def parameters(self) -> dict[str, NDArray[Any]]:
-        """Returns the parameters that are trained, by their names in a file; see ``Trainer``."""
+        """Returns the trained parameters by their names in a file; see ``Trainer``."""
         network = self._loaded().network
         with ONE_AT_A_TIME, self._translated("read the parameters", TrainingError):
             arrays = [copies[0].asnumpy().astype(np.float32) for copies in network.weights()]
         return dict(zip(network.trained, arrays, strict=True))
 
     def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Sets parameters on all devices, by the names in a file of parameters; see ``Trainer``."""
+        """Sets parameters on all devices by their names in a file; see ``Trainer``."""
         training = self._loaded()
         if training.exchange is not None and training.exchange.on_servers:
             raise TrainingError(f"{self}: with dist_async the servers have the parameters; use dist_sync")
@@ -215,7 +213,7 @@ class MXNetTrainer(Trainer):
             mxnet.nd.waitall()
 
     def save(self, path: Path) -> None:
-        """Writes the parameters as gluon does, beside the path first; see ``Trainer``."""
+        """Writes the parameters in gluon's format, beside the path first; see ``Trainer``."""
         training = self._loaded()
         try:
             # opened here, because MXNet reports a file that it cannot open by a message of its C++ code
@@ -226,7 +224,7 @@ class MXNetTrainer(Trainer):
             raise OutputError(f"{path}: cannot be written: {reason(error)}") from error
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Gathers through the servers of the kvstore; see ``Trainer``."""
+        """Gathers through the kvstore's servers; see ``Trainer``."""
         training = self._loaded()
         values = np.array(values, np.int64)
         if training.exchange is None:
@@ -235,7 +233,7 @@ class MXNetTrainer(Trainer):
             return training.exchange.gather(values)
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
-        """Returns a profiler of the operators of both directions; see ``Trainer``."""
+        """Returns a profiler of the operators of both passes; see ``Trainer``."""
         from inferometer.agent.frameworks.mxnet.step_profiler import MXNetStepProfiler
 
         training = self._loaded()
@@ -247,7 +245,7 @@ class MXNetTrainer(Trainer):
 
     @property
     def threads(self) -> int | None:
-        """The number that MXNet's CPU workers were found to have; None if they differ."""
+        """The number of threads of each MXNet CPU worker; None if they differ."""
         return self._threads
 
     def close(self) -> None:
@@ -307,7 +305,7 @@ class MXNetTrainer(Trainer):
         return tuple(shapes[0][1:])
 
     def _start(self, training: _Training, kvstore: str) -> None:
-        """Meets the other ranks, and gives all copies of the parameters the values of rank 0."""
+        """Joins the other ranks, and sets all copies of the parameters to the values of rank 0."""
         with self._translated("create the kvstore", TrainingError):
             training.exchange = GradientExchange(self, kvstore, self.options.rank)
             weights = training.network.weights()
@@ -354,7 +352,7 @@ class MXNetTrainer(Trainer):
 
     @contextmanager
     def _translated(self, what: str, otherwise: type[InferometerError]) -> Iterator[None]:
-        """Raises the program's errors for MXNet's, once nothing that failed is queued any more."""
+        """Translates MXNet's errors to the program's, after it has cleared failed work from the queue."""
         try:
             yield
         except InferometerError:
@@ -368,7 +366,7 @@ class MXNetTrainer(Trainer):
             ) from error
 
     def _clear(self) -> None:
-        """Waits until all has finished, and drops the failures that MXNet keeps with each array."""
+        """Waits until all work has finished, and drops the failures that MXNet keeps with each array."""
         for _ in range(2):
             with suppress(*FAILURES):
                 mxnet.nd.waitall()
@@ -381,9 +379,9 @@ class MXNetTrainer(Trainer):
 
 
 def _holds(training: _Training) -> bool:
-    """Whether all gradients are finite; adapts the scale of float16's loss to that, which others do not have.
+    """Returns whether all gradients are finite; adapts the loss scale, which only float16 has.
 
-    After the sum over devices and ranks, the answer is the same in all of them.
+    After the sum over devices and ranks, the result is the same on all of them.
     """
     if training.scale == 1.0:
         return True
@@ -400,9 +398,9 @@ def _holds(training: _Training) -> bool:
 
 
 def _chosen(manifest: ModelManifest, options: TrainerOptions) -> tuple[list[Any], str]:
-    """Returns the devices, and the type of the kvstore, which is empty if none is needed.
+    """Returns the devices and the type of the kvstore, which is empty if none is needed.
 
-    Raises what ``Trainer.check`` does.
+    Raises the same errors as ``Trainer.check``.
     """
     model, rank = title_of(manifest), options.rank
     if options.api and options.api not in _APIS:
@@ -411,7 +409,7 @@ def _chosen(manifest: ModelManifest, options: TrainerOptions) -> tuple[list[Any]
         options.devices
     ):
         found = ", ".join(map(str, options.devices)) or "none"
-        raise ConfigurationError(f"devices: found {found}; allowed: one or more that differ")
+        raise ConfigurationError(f"devices: found {found}; allowed: one or more distinct ones")
     if len({each.kind for each in options.devices}) > 1:
         raise ConfigurationError("devices: found CPUs and GPUs; allowed: either of them")
     if not 0 <= rank.number < rank.count:

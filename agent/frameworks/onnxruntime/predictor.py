@@ -38,7 +38,7 @@ from inferometer.manifests.errors import (
 from inferometer.manifests.schema import ModelManifest
 
 _CRASHES_IN_FLOAT16 = ("NchwcTransformer",)
-"""Optimisers of the CPU that crash on some graphs in float16, such as convolutions before an RNN."""
+"""CPU optimisers that crash on some float16 graphs, such as convolutions before an RNN."""
 
 
 class ONNXRuntimePredictor(Predictor):
@@ -51,7 +51,7 @@ class ONNXRuntimePredictor(Predictor):
     that CUDA lacks, and those that compute shapes, on the CPU; a session entirely on the CPU is an error.
 
     A model in code is exported in the precision that it is cast to. On the CPU, ONNX Runtime runs operators
-    without a kernel for float16 in float32, and casts between them.
+    without a float16 kernel in float32, and casts between them.
     """
 
     precisions: ClassVar[frozenset[Precision]] = frozenset({Precision.FLOAT32, Precision.FLOAT16})
@@ -78,7 +78,7 @@ class ONNXRuntimePredictor(Predictor):
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
-        """Finds the device, and for a model in code PyTorch; see ``Predictor``."""
+        """Finds the device and, for a model in code, PyTorch; see ``Predictor``."""
         available = onnxruntime.get_available_providers()
         if options.device.is_gpu:
             where = _refusal(manifest, options)
@@ -117,7 +117,7 @@ class ONNXRuntimePredictor(Predictor):
         self._session = session
 
     def predict(self, inputs: Tensors) -> Tensors:
-        """Runs the session, which waits for its device and copies the outputs back; see ``Predictor``."""
+        """Runs the session, which waits for the device and copies the outputs back; see ``Predictor``."""
         if self._session is None:
             raise PredictionError(f"{self}: is not loaded")
         arrays = self.checked_inputs(inputs)
@@ -136,7 +136,7 @@ class ONNXRuntimePredictor(Predictor):
         for name, output in named.items():
             if not isinstance(output, np.ndarray):
                 raise PredictionError(
-                    f'{self}: output "{name}" is {type(output).__name__}, which is no tensor'
+                    f'{self}: output "{name}" is {type(output).__name__}, which is not a tensor'
                 )
         if self._precision is not None:
             named = {n: o.astype(np.float32) if o.dtype == np.float16 else o for n, o in named.items()}
@@ -152,17 +152,17 @@ class ONNXRuntimePredictor(Predictor):
         return ONNXRuntimeProfiler(self, level, gpu=self.options.device.is_gpu)
 
     def write_graph(self, folder: Path) -> Path:
-        """Returns the file of the graph; a model in code is written into a folder.
+        """Returns the file of the graph; writes a model in code to a folder.
 
-        Raises ArtifactError if the file is missing, or the model cannot be built again.
+        Raises ArtifactError if the file is missing or the model cannot be built again.
         """
         return self._graph_file() if self.artifacts.architecture is None else self._export(folder)
 
     def open_profiled(self, graph: Path, prefix: Path) -> Any:
-        """Opens another session with ONNX Runtime's profiler, and warms it up with zeros if this one has run.
+        """Opens another session with ONNX Runtime's profiler, and warms it up on zeros if this one has run.
 
         The profile's path begins with ``prefix``. Raises ArtifactError if the graph cannot be opened, and
-        PredictionError if the prediction of zeros fails.
+        PredictionError if the warm-up fails.
         """
         session = self._open(graph, prefix)
         if self._shapes:
@@ -174,7 +174,7 @@ class ONNXRuntimePredictor(Predictor):
         return session
 
     def use(self, session: Any) -> None:
-        """Uses a session of ``open_profiled`` for predictions; None means the predictor's own."""
+        """Uses a session from ``open_profiled`` for predictions; None restores the predictor's own."""
         self._profiled = session
 
     def declared_outputs(self) -> tuple[InputSignature, ...]:
@@ -189,7 +189,7 @@ class ONNXRuntimePredictor(Predictor):
         )
 
     def details(self) -> FrameworkDetails:
-        """Returns ONNX Runtime's libraries, build, and the settings of the session; see ``Predictor``."""
+        """Returns ONNX Runtime's libraries and build and the session's settings; see ``Predictor``."""
         details = details_of(self._session)
         if self._left_out:
             return replace(
@@ -199,15 +199,15 @@ class ONNXRuntimePredictor(Predictor):
 
     @property
     def any_thread(self) -> bool:
-        """Whether it is on the CPU and takes no strings; ``InferenceSession.run`` is thread-safe."""
+        """Whether it runs on the CPU and takes no strings; ``InferenceSession.run`` is thread-safe."""
         is_text = any(each.element_type.value == "string" for each in self.manifest.tensors)
         return not (self.options.device.is_gpu or is_text)
 
     @property
     def threads(self) -> int | None:
-        """The number of the session's threads, with the one that calls it; None before ``load``.
+        """The number of the session's threads, including the calling one; None before ``load``.
 
-        None also for a session of the caller that leaves the number to ONNX Runtime.
+        It is also None for a caller's session that leaves the number to ONNX Runtime.
         """
         if self._session is None:
             return None
@@ -218,13 +218,13 @@ class ONNXRuntimePredictor(Predictor):
         self._session = self._profiled = None
 
     def _other_batch(self, size: int) -> str:
-        """Returns the advice where the graph fixes another batch size; otherwise an empty text."""
+        """Returns advice if the graph fixes another batch size; otherwise an empty text."""
         shapes = [node.shape for node in self._session.get_inputs() if node.shape]
         fixed = next((shape[0] for shape in shapes if isinstance(shape[0], int) and shape[0] != size), None)
         return "" if fixed is None else f"; the graph takes batches of {fixed}, use batch_size {fixed}"
 
     def _feed(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """The batch as the graph takes it: floats in the precision that the model is cast to."""
+        """Returns the batch for the graph, with floats in the precision that the model is cast to."""
         names, precision = self._names, self._precision
         if precision is None:
             return {names[name]: array for name, array in arrays.items()}
@@ -253,7 +253,7 @@ class ONNXRuntimePredictor(Predictor):
 
     @property
     def _left_out(self) -> list[str]:
-        """The optimisers that this session does without."""
+        """The optimisers that are disabled for this session."""
         lower_on_cpu = self._precision is not None and not self.options.device.is_gpu
         return list(_CRASHES_IN_FLOAT16) if lower_on_cpu else []
 
@@ -263,7 +263,7 @@ class ONNXRuntimePredictor(Predictor):
         return self.artifacts.graph
 
     def _export(self, folder: Path) -> Path:
-        """Exports a model in code from PyTorch, with PyTorch's weights for the seed."""
+        """Exports a model in code from PyTorch, with the weights that PyTorch draws for the seed."""
         try:
             pytorch = importlib.import_module("inferometer.agent.frameworks.pytorch.predictor")
         except ImportError as error:
@@ -296,13 +296,13 @@ def _refusal(manifest: ModelManifest, options: PredictorOptions) -> str:
 
 
 _ELEMENT_TYPES = {"float": "float32", "double": "float64"}
-"""ONNX Runtime's names of element types that are not NumPy's."""
+"""ONNX Runtime's names for element types that differ from NumPy's."""
 
 
 def _signature_of_node(node: Any) -> InputSignature:
-    """The signature of an input or an output, whose type is ``tensor(float)``.
+    """Returns the signature of an input or an output, whose type is like ``tensor(float)``.
 
-    ONNX Runtime has the same form for a scalar and for a shape that is not known at all.
+    ONNX Runtime represents a scalar and an entirely unknown shape the same way.
     """
     name = node.type.removeprefix("tensor(").removesuffix(")")
     shape = tuple(size if isinstance(size, int) and size > 0 else None for size in node.shape)

@@ -41,15 +41,15 @@ class ProfiledSessions(Protocol):
 
 
 class ONNXRuntimeProfiler(Profiler):
-    """Profiles a second session of the same graph and options, which the predictor uses meanwhile.
+    """Profiles a second session with the same graph and options, which the predictor uses meanwhile.
 
-    The profiler of a session can be stopped once only. Therefore each round from ``start`` to ``collect`` has
-    a session of its own, which first runs once on zeros, except in the first round.
+    The profiler of a session can be stopped only once. Therefore each round from ``start`` to ``collect`` has
+    its own session, which first runs once on zeros, except in the first round.
 
-    A layer is a node of the optimized graph: a convolution that was fused with following nodes has the name
-    of the last one. Nodes of a nested graph, such as a loop's, are ML_LIBRARY spans. ``allocated_bytes`` is
-    the size of a layer's outputs. Kernels of a GPU are recorded by builds with ``--enable_cuda_profiling``
-    only (onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html).
+    A layer is a node of the optimized graph: a convolution fused with the nodes after it has the name of the
+    last one. Nodes of a nested graph, such as a loop's, are ML_LIBRARY spans. ``allocated_bytes`` is the size
+    of a layer's outputs. Only builds with ``--enable_cuda_profiling`` record GPU kernels
+    (onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html).
     """
 
     def __init__(self, sessions: ProfiledSessions, level: TraceLevel, *, gpu: bool) -> None:
@@ -95,13 +95,13 @@ class ONNXRuntimeProfiler(Profiler):
         self.round_batches = max(self.round_batches, _EVENTS_IN_A_ROUND * len(runs) // len(events))
 
     def close(self) -> None:
-        """Restores the predictor's own session, and removes the files; see ``Profiler``."""
+        """Restores the predictor's own session and removes the files; see ``Profiler``."""
         self._sessions.use(None)
         self._session = self._graph = None
         self.remove_folder()
 
     def _stop(self) -> tuple[int, Sequence[Mapping[str, Any]]]:
-        """Ends the session; returns the start of its profiler, in ns since 1970, and its events."""
+        """Ends the session; returns its profiler's start time, in ns since 1970, and its events."""
         session, self._session = self._session, None
         self._sessions.use(None)
         started_ns = session.get_profiling_start_time_ns()
@@ -125,7 +125,7 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run of the model: its time and its nodes; times in ns since the profiler was started."""
+    """One run of the model: its time and its nodes; times in ns since the profiler's start."""
 
     start_ns: int
     end_ns: int
@@ -133,7 +133,7 @@ class _Run:
 
 
 def _runs(events: Sequence[Mapping[str, Any]]) -> Iterator[_Run]:
-    """The runs, from events in the order of their ends; a node's kernels follow the node."""
+    """Returns the runs from events in the order of their ends; a node's kernels follow the node."""
     nodes: list[_Node] = []
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith(_NODE):
@@ -160,7 +160,7 @@ class _NodeWriter:
         self._offset_ns = offset_ns
 
     def write(self, nodes: Sequence[_Node], layer_id: int | None = None) -> None:
-        """Adds layers, or nodes inside a layer, and below each the nodes of its nested graphs."""
+        """Adds layers, or nodes inside a layer, and under each the nodes of its nested graphs."""
         level = TraceLevel.FRAMEWORK_TRACE if layer_id is None else TraceLevel.ML_LIBRARY_TRACE
         for index, node in enumerate(nodes):
             start_ns = self._offset_ns + node.event["ts"] * _NS_PER_US
@@ -198,5 +198,5 @@ def _kind(node: Mapping[str, Any], level: TraceLevel, index: int | None) -> Span
 
 
 def _shapes(tensors: Sequence[Mapping[str, Sequence[int]]] | None) -> tuple[str, ...] | None:
-    """The shapes of tensors, each given as ``{"float": [8, 3, 224, 224]}``."""
+    """Returns the shapes of tensors that are given in the form ``{"float": [8, 3, 224, 224]}``."""
     return shape_texts(shape for tensor in tensors or () for shape in tensor.values())

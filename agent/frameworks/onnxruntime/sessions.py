@@ -1,4 +1,4 @@
-"""ONNX Runtime as the predictor and the operators use it: its import, sessions, failures and details."""
+"""ONNX Runtime for the predictor and the operators: its import, sessions, failures and details."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAILURES: tuple[type[Exception], ...] = (
     ValueError,
 )
 NO_MODEL: tuple[type[Exception], ...] = (native.InvalidArgument, native.InvalidGraph, native.InvalidProtobuf)
-"""The failures of a file that is no model; others mean that it cannot run here."""
+"""The failures for a file that is not a model; others mean that it cannot run here."""
 _FATAL = 4  # the logger's severity that leaves errors to the exceptions
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -44,17 +44,17 @@ def open_session(
     optimized: Path | None = None,
     optimize: bool = True,
 ) -> Any:
-    """Returns a session of a file or of a graph in memory; raises one of ``FAILURES``.
+    """Returns a session for a file or for a graph in memory; raises one of ``FAILURES``.
 
     Args:
         graph: The path, or the bytes of the graph.
         device: The device. Without a provider for it, ONNX Runtime uses another.
-        threads: Those of an operator; one operator runs after the other.
-        cuda: Options of the provider for CUDA.
-        profile_prefix: What the path of a profile begins with; None for no profile.
-        left_out: Optimisers that it does without.
-        optimized: Where the optimised graph is written; None for nowhere.
-        optimize: Whether it optimises the graph.
+        threads: The number of threads of an operator; operators run one after the other.
+        cuda: Options of the CUDA provider.
+        profile_prefix: The prefix of the profile's path; None for no profile.
+        left_out: The optimisers to disable.
+        optimized: The path to write the optimised graph to; None to write none.
+        optimize: Whether to optimise the graph.
     """
     onnxruntime.set_default_logger_severity(_FATAL)
     settings = onnxruntime.SessionOptions()
@@ -79,7 +79,7 @@ def open_session(
 
 
 def gpu_count() -> int:
-    """Returns how many GPUs CUDA's driver lets this process use; 0 without a driver."""
+    """Returns the number of GPUs that the CUDA driver makes available; 0 without a driver."""
     count = ctypes.c_int()
     with suppress(OSError, AttributeError):
         driver = ctypes.CDLL("libcuda.so.1")
@@ -89,7 +89,7 @@ def gpu_count() -> int:
 
 
 def details_of(session: Any | None) -> FrameworkDetails:
-    """Returns ONNX Runtime's libraries, build, and the settings of a session, if there is one."""
+    """Returns ONNX Runtime's libraries and build and the settings of a session, if there is one."""
     build = onnxruntime.get_build_info().removeprefix("ORT Build Info: ")
     providers = ", ".join(onnxruntime.get_available_providers())
     settings = {} if session is None else _settings_of(session)
@@ -116,7 +116,7 @@ def _settings_of(session: Any) -> dict[str, str]:
 
 
 def reason(error: BaseException) -> str:
-    """ONNX Runtime's message in one line, without its code and its source file."""
+    """Returns ONNX Runtime's message in one line, without its code and its source file."""
     text = " ".join(str(error).split())
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]

@@ -1,7 +1,7 @@
 """Devices, modules, weights and PyTorch's details, for its predictor, trainer and operators.
 
-Also how a module is called with several inputs, by the names of its arguments or by their places, and
-cuDNN's benchmark mode, which is one setting of the whole process.
+Also how a module is called with several inputs, by the names or the positions of its arguments, and cuDNN's
+benchmark mode, which is one setting for the whole process.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def find_device(model: str, wanted: Device) -> torch.device:
 def build_architecture(
     model: str, architecture: Architecture, weights: Path | None, options: PredictorOptions
 ) -> torch.nn.Module:
-    """Builds a model in code on the CPU, without reading its weights; random ones depend on the seed alone.
+    """Builds a model in code on the CPU without reading its weights; random ones depend only on the seed.
 
     Raises:
-        ArtifactError: It cannot be built, is no module, or has neither weights nor is to have random ones.
+        ArtifactError: It cannot be built, is not a module, or has no weights and is not to have random ones.
     """
     random = options.weights is Weights.RANDOM
     if not random and weights is None:
@@ -78,17 +78,17 @@ def build_architecture(
         module = architecture.build(initialize=random)
     if not isinstance(module, torch.nn.Module):
         raise ArtifactError(
-            f'{model}: architecture "{architecture.name}" is {type(module).__name__}, which is no '
+            f'{model}: architecture "{architecture.name}" is {type(module).__name__}, which is not a '
             "torch.nn.Module"
         )
     return module
 
 
 def read_weights(model: str, module: torch.nn.Module, path: Path) -> None:
-    """Gives a module the weights of a state dict, less those that its class ignores.
+    """Loads the weights of a state dict into a module, except those that its class ignores.
 
     Raises:
-        ArtifactError: The file cannot be read, or has the weights of another module.
+        ArtifactError: The file cannot be read, or contains the weights of another module.
     """
     try:
         with warnings.catch_warnings():
@@ -115,7 +115,7 @@ def framework_details() -> FrameworkDetails:
 
 
 def _libraries(build: str) -> Mapping[str, str]:
-    """The libraries in PyTorch's description of its build, and those of CUDA."""
+    """Returns the libraries in PyTorch's description of its build, and CUDA's libraries."""
     found = {}
     for name, pattern in _LIBRARIES.items():
         if match := pattern.search(build):
@@ -129,7 +129,7 @@ def _libraries(build: str) -> Mapping[str, str]:
 
 
 def _build_features(build: str) -> str:
-    """The instructions that PyTorch's own kernels use, and the libraries that they are built with."""
+    """Returns the CPU instructions that PyTorch's kernels use, and the libraries of the build."""
     built_with = {name: f"{flag}=ON" in build for name, flag in _FLAGS.items()}
     built_with |= {"CUDA": torch.version.cuda is not None, "ROCm": torch.version.hip is not None}
     capability = torch.backends.cpu.get_cpu_capability()
@@ -155,7 +155,7 @@ def _settings() -> Mapping[str, str]:
 
 
 def _told(read: Callable[[], str]) -> str:
-    """A setting; PyTorch refuses to tell one that code has set both by operator and in general."""
+    """Returns a setting; PyTorch refuses to report one that was set both per operator and globally."""
     try:
         return read()
     except RuntimeError:
@@ -163,7 +163,7 @@ def _told(read: Callable[[], str]) -> str:
 
 
 def named_tensors(answer: object) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that a module returned, with their names; raises TypeError for anything else."""
+    """Yields the tensors that a module returned, with their names; raises TypeError for anything else."""
     if isinstance(answer, Mapping):
         named = [(str(name), value) for name, value in answer.items()]
     else:
@@ -173,14 +173,14 @@ def named_tensors(answer: object) -> Iterator[tuple[str, torch.Tensor]]:
         if value is None and len(named) > 1:  # an optional output without a value
             continue
         if not isinstance(value, torch.Tensor):
-            raise TypeError(f"{name} is {type(value).__name__}, which is no tensor")
+            raise TypeError(f"{name} is {type(value).__name__}, which is not a tensor")
         yield name, value
 
 
 def reason_of(error: BaseException) -> str:
-    """PyTorch's message in one line.
+    """Returns PyTorch's message in one line.
 
-    The TorchScript interpreter begins with the traceback; the reason is the last line. The unpickler begins
+    The TorchScript interpreter starts with the traceback; the reason is the last line. The unpickler starts
     with the advice to read the file without ``weights_only``; the reason is the second paragraph.
     """
     text = str(error).strip() or type(error).__name__
@@ -199,7 +199,7 @@ class CallForm:
 
     Attributes:
         places: The names of the inputs in the order of the module's arguments; empty for the given order.
-        by_name: Whether the arguments have these names.
+        by_name: Whether to pass the inputs by these names.
     """
 
     places: tuple[str, ...] = ()
@@ -220,14 +220,14 @@ class CallForm:
 
 
 def call_form(model: str, module: torch.nn.Module, tensors: Sequence[TensorSpec]) -> CallForm:
-    """Returns how a module takes the inputs of a manifest.
+    """Returns how to call a module with the inputs of a manifest.
 
-    One input is given by its place. Of several, those whose names are arguments of the module's ``forward``
-    are given by name, and numbered ones by number; where no name is an argument, the order of the manifest is
-    that of the arguments.
+    A single input is passed by position. Of several, those named like arguments of the module's ``forward``
+    are passed by name, and numbered ones by number; if no name is an argument, they are passed in the order
+    of the manifest.
 
     Raises:
-        ArtifactError: Some names are arguments, and others are not; or the module takes others too.
+        ArtifactError: Some names are arguments and others are not, or the module takes further inputs.
     """
     names = tuple(each.name for each in tensors)
     if len(names) == 1:
@@ -245,13 +245,13 @@ def call_form(model: str, module: torch.nn.Module, tensors: Sequence[TensorSpec]
     order = tuple(name for name in arguments if name in names)
     if listed:
         if missing := [name for name in arguments if name not in names]:
-            raise ArtifactError(f'{model}: takes the input "{missing[0]}" too, which the manifest lacks')
+            raise ArtifactError(f'{model}: also takes the input "{missing[0]}", which the manifest lacks')
         return CallForm(order)
     return CallForm(order, by_name=True)
 
 
 def argument_names(module: torch.nn.Module) -> list[str]:
-    """Returns the names of what ``forward`` takes by name; none where they cannot be told."""
+    """Returns the names of the arguments that ``forward`` accepts by name; none if they are unknown."""
     if isinstance(module, torch.jit.ScriptModule):
         return [each.name for each in module.forward.schema.arguments[1:]]  # type: ignore[attr-defined]
     try:
@@ -263,10 +263,10 @@ def argument_names(module: torch.nn.Module) -> list[str]:
 
 
 class CudnnBenchmark:
-    """The process's ``torch.backends.cudnn.benchmark``, for as long as a predictor wants a value of it.
+    """The process's ``torch.backends.cudnn.benchmark``, while predictors or trainers request a value.
 
-    Predictors that want the same share it, and the last one puts back what was set before the first.
-    Predictors that want none run with what is set at the time. Thread-safe.
+    Those that request the same value share it, and the last one restores the value from before the first.
+    Those that request none run with the current value. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -275,10 +275,10 @@ class CudnnBenchmark:
         self._before = False
 
     def hold(self, *, wanted: bool) -> None:
-        """Sets it until ``release``.
+        """Sets the value until ``release``.
 
         Raises:
-            ConfigurationError: Another predictor holds it with the other value.
+            ConfigurationError: Another predictor or trainer holds the other value.
         """
         with self._lock:
             if self._holders and torch.backends.cudnn.benchmark != wanted:
@@ -300,4 +300,4 @@ class CudnnBenchmark:
 
 
 CUDNN_BENCHMARK = CudnnBenchmark()
-"""The one of this process, which predictors and trainers hold."""
+"""This process's instance, which predictors and trainers hold."""

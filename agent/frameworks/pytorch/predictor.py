@@ -1,11 +1,11 @@
 """The predictor for PyTorch: architectures with their weights, exported programs, TorchScript, and modules.
 
-Python unpickles nothing: weights are read with ``weights_only=True``, and exported programs (``.pt2``) by
-``programs``, because ``torch.export.load`` unpickles constants and evaluates expressions of the file.
+Nothing is unpickled in Python: weights are read with ``weights_only=True``, and exported programs (``.pt2``)
+by ``programs``, because ``torch.export.load`` unpickles constants and evaluates expressions from the file.
 
-The bounds of a program's open sizes are plain numbers in the file. A size is a symbol such as ``s27``,
-whose range ``range_constraints`` has, or an expression of some. Those are not evaluated: the size that
-the program was exported with is the only one of theirs that is known.
+The bounds of a program's open sizes are plain numbers in the file. A size is a symbol such as ``s27``, with
+its range in ``range_constraints``, or an expression of symbols. Expressions are not evaluated: only the size
+that the program was exported with is known for them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from inferometer.manifests.inputs import FIRST_INPUT, AxisSizes
 from inferometer.manifests.schema import ModelManifest
 
 _PROGRAM = ".pt2"
-"""Files of this name can run no code, as ``requirements.code_of`` says; TorchScript is not read from them."""
+"""Files with this suffix cannot run code, as ``requirements.code_of`` states, so TorchScript is rejected."""
 ONNX_OPSET = 17
 """ONNX Runtime supports it since 1.12."""
 _DTYPES = {
@@ -72,15 +72,15 @@ class PyTorchPredictor(Predictor):
     """A model in PyTorch.
 
     The weights of a model in code (``artifacts.architecture``) are a state dict; otherwise the graph is an
-    exported program or a TorchScript archive, or the model is a module in memory, which is not moved, and set
-    to ``eval()`` until it is closed. Outputs have the names of the mapping that the model returns, or are
+    exported program or a TorchScript archive, or the model is a module in memory, which is not moved and is
+    set to ``eval()`` until it is closed. Outputs have the names of the mapping that the model returns, or are
     ``output0``, ``output1``, … if it returns a tensor or a sequence of tensors.
 
     PyTorch keeps the number of threads per calling thread, and starts each with the number set last.
     Therefore ``predict`` sets it whenever the calling thread has another number. ``cudnn_benchmark`` is a
-    setting of the process, which ``load`` sets and ``close`` puts back; see ``CudnnBenchmark``.
+    setting of the process, which ``load`` sets and ``close`` restores; see ``CudnnBenchmark``.
 
-    A model in code is cast as a whole to a lower precision, its parameters and its statistics too. Inputs
+    A model in code is cast entirely to a lower precision, including its parameters and statistics. Inputs
     are cast on the way to the device and outputs on the way back, within ``predict``.
     """
 
@@ -117,8 +117,8 @@ class PyTorchPredictor(Predictor):
     def signature_of_object(cls, model: object, examples: Sequence[InputSignature]) -> ModelSignature:
         """Returns the class, the parameters and the inputs of a module; see ``Predictor``.
 
-        Examples of floats become the dtype of the module's parameters. Of several without names, those of
-        ``forward``'s arguments are theirs.
+        Floating-point examples take the dtype of the module's parameters. Several without names take the
+        names of ``forward``'s arguments.
         """
         assert isinstance(model, torch.nn.Module)  # noqa: S101 - as the registry has it
         floats = {p.dtype for p in model.parameters() if p.is_floating_point()}
@@ -135,7 +135,7 @@ class PyTorchPredictor(Predictor):
         find_device(title_of(manifest), options.device)
 
     def load(self) -> None:
-        """Builds or reads the module, gives it its weights and moves it to the device; see ``Predictor``."""
+        """Builds or reads the module, loads its weights and moves it to the device; see ``Predictor``."""
         try:
             self._load()
             if self._dtype is not None:
@@ -204,7 +204,7 @@ class PyTorchPredictor(Predictor):
         return PyTorchProfiler(self._module, level, gpu=self._device.type == "cuda")
 
     def axis_sizes(self) -> Mapping[str, tuple[AxisSizes | None, ...]]:
-        """Returns the bounds that an exported program states; see ``Predictor``."""
+        """Returns the bounds that an exported program declares; see ``Predictor``."""
         graph = self.artifacts.graph
         if graph is None or graph.suffix != _PROGRAM or not any(each.is_dynamic for each in self.tensors):
             return {}
@@ -219,11 +219,11 @@ class PyTorchPredictor(Predictor):
 
     @property
     def threads(self) -> int | None:
-        """The number of threads that PyTorch was found to have in the thread that loaded the model."""
+        """The number of threads that PyTorch reported in the thread that loaded the model."""
         return self._found_threads
 
     def close(self) -> None:
-        """Frees the module, and on a GPU returns its memory to the driver."""
+        """Frees the module; on a GPU, returns its memory to the driver."""
         if self._holds_cudnn:
             self._holds_cudnn = False
             CUDNN_BENCHMARK.release()
@@ -236,10 +236,10 @@ class PyTorchPredictor(Predictor):
                 torch.cuda.empty_cache()
 
     def export_onnx(self, path: Path) -> None:
-        """Writes the loaded model to a file as an ONNX graph, for batches of any size.
+        """Writes the loaded model to a file as an ONNX graph for batches of any size.
 
         The inputs have the names of the manifest, and the outputs those of ``predict``. Raises ArtifactError
-        if PyTorch cannot express the model in ONNX.
+        if PyTorch cannot export the model to ONNX.
         """
         if (module := self._module) is None:
             raise ArtifactError(f"{self}: is not loaded")
@@ -276,16 +276,16 @@ class PyTorchPredictor(Predictor):
             raise ArtifactError(f"{self}: cannot be exported to ONNX: {reason_of(error)}") from error
 
     def _on_device(self, batch: torch.Tensor) -> torch.Tensor:
-        """The batch on the device; of floats, in the precision of the model."""
+        """Returns the batch on the device, with floats in the precision of the model."""
         return batch.to(self._device, self._dtype if batch.is_floating_point() else None)
 
     def _on_host(self, output: torch.Tensor) -> torch.Tensor:
-        """An output in host memory; in float32 where the model is cast, and of bfloat16 (not in NumPy)."""
+        """Returns an output in host memory; lower precision and bfloat16 (not in NumPy) become float32."""
         lower = output.dtype in {self._dtype, torch.bfloat16}
         return (output.float() if lower else output).cpu()
 
     def _try_precision(self) -> None:
-        """Predicts zeros, since not every operator has a kernel for a lower precision."""
+        """Runs a batch of zeros, because some operators have no kernel for a lower precision."""
         try:
             self.predict(blank_batch(self.tensors))
         except PredictionError as error:
@@ -295,12 +295,12 @@ class PyTorchPredictor(Predictor):
             raise ConfigurationError(f"{self}: PyTorch cannot run it in {where}; use {others}") from error
 
     def _borrow(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Sets a module of the caller to ``eval()``; ``close`` sets it back. It is not moved."""
+        """Sets the caller's module to ``eval()``; ``close`` restores its mode. It is not moved."""
         tensors = itertools.chain(module.parameters(), module.buffers())
         others = {str(each.device) for each in tensors if each.device != self._device}
         if others:
             raise DeviceError(
-                f"{self}: is on {', '.join(sorted(others))}, and is to run on {self._device}; move it there"
+                f"{self}: is on {', '.join(sorted(others))}, but must run on {self._device}; move it there"
             )
         self._were_training = [each for each in module.modules() if each.training]
         try:
@@ -335,12 +335,12 @@ def _load_script(graph: Path) -> torch.nn.Module:
                 graph, map_location="cpu"
             )
     except FAILURES as error:
-        raise ArtifactError(f"{graph}: is no TorchScript archive: {reason_of(error)}") from error
+        raise ArtifactError(f"{graph}: is not a TorchScript archive: {reason_of(error)}") from error
     return module
 
 
 def _script_inputs(path: Path) -> tuple[InputSignature, ...]:
-    """The inputs of a TorchScript archive that keeps none of its own; their shapes are not known."""
+    """Returns the inputs of a TorchScript archive without traced inputs; their shapes are unknown."""
     module = _load_script(path)
     halves = {p.dtype for p in module.parameters() if p.is_floating_point()} == {torch.float16}
     element_type = "float16" if halves else None
@@ -349,7 +349,7 @@ def _script_inputs(path: Path) -> tuple[InputSignature, ...]:
 
 
 def _no_graph(path: Path, kind: TorchFile) -> ArtifactError:
-    """The error for a file that is no graph, with what to do instead."""
+    """Returns the error for a file that is not a graph, with advice."""
     export = "torch.export.save(torch.export.export(module, (example,)), 'net.pt2')"
     if kind is TorchFile.OLD_PROGRAM:
         return ArtifactError(f"{path}: is {kind.value}; save it again with a newer one: {export}")
@@ -360,7 +360,7 @@ def _no_graph(path: Path, kind: TorchFile) -> ArtifactError:
             f"{path}: is TorchScript, and {_PROGRAM} is for programs; call it {path.stem}.pt"
         )
     if kind is not TorchFile.PICKLE:
-        return ArtifactError(f"{path}: is no TorchScript archive, and no exported program")
+        return ArtifactError(f"{path}: is neither a TorchScript archive nor an exported program")
     held = "holds pickled Python objects, which are not read"
     try:
         with warnings.catch_warnings():
@@ -380,7 +380,7 @@ _MOST_HASHED_BYTES = 2**31
 
 
 def _checksum(module: torch.nn.Module) -> Mapping[str, str]:
-    """The SHA-256 of names, dtypes, shapes and content of all tensors, unless hashing them takes long."""
+    """Returns the SHA-256 of names, dtypes, shapes and content of all tensors; none if they are large."""
     tensors = list(itertools.chain(module.named_parameters(), module.named_buffers()))
     if sum(each.numel() * each.element_size() for _, each in tensors) > _MOST_HASHED_BYTES:
         return {}
@@ -405,7 +405,7 @@ def read_program_sizes(path: Path) -> dict[str, tuple[AxisSizes | None, ...]]:
     """Returns the sizes of each input's axes by its name in the graph, the batch first; None for a fixed one.
 
     Raises:
-        ArtifactError: It is no exported program, or a bound of it is no whole number.
+        ArtifactError: It is not an exported program, or one of its bounds is not a whole number.
     """
     with open_archive(path, "exported program") as archive:
         program = archive.json("models/model.json")
@@ -433,9 +433,9 @@ def _axis_sizes(size: Mapping[str, Any], ranges: Mapping[str, Any]) -> AxisSizes
 
 
 def _size_bound(number: object) -> int | None:
-    """A bound; None for none, and for one that no size reaches."""
+    """Returns a bound; None if there is none or no size can reach it."""
     if number is None:
         return None
     if type(number) is not int:
-        raise ValueError("a bound of it is no whole number")
+        raise ValueError("one of its bounds is not a whole number")
     return number if 0 <= number <= _LARGEST_SIZE else None

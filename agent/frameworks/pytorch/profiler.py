@@ -1,4 +1,4 @@
-"""PyTorch's profiler as spans: operators related to the modules that called them, and GPU kernels to both."""
+"""PyTorch's profiler as spans: operators linked to the modules that called them, and GPU kernels to both."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 _INDUCTOR_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _CPU = torch.autograd.DeviceType.CPU  # type: ignore[attr-defined]  # which torch's stubs do not export
 _MARK = "inferometer/"
-"""The prefix of the annotations of modules, before the module's path, which is empty for the model."""
+"""The prefix of module annotations, before the module's path, which is empty for the model."""
 _BACKWARD = "autograd::engine::evaluate_function: "
-"""The prefix of the operators that autograd runs, before the name of the backward function."""
+"""The prefix of operators that autograd runs, before the name of the backward function."""
 _OPERATOR = "cpu_op"
 _MEMORY = "cpu_instant_event"
 _RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "privateuse1_runtime", "privateuse1_driver"})
@@ -59,12 +59,12 @@ class PyTorchProfiler(Profiler):
     A layer is an operator that the module's Python code called, such as ``aten::conv2d``; its name is the
     path of the innermost module whose ``forward`` called it, followed by the operator's name if that module
     has other parts: ``layer1.0.conv1``, ``layer1.0/add``. The operators inside it are ML_LIBRARY spans. On a
-    GPU a layer lasts from the start of its first kernel to the end of the last; the ML_LIBRARY spans show the
-    host and precede it. There, a call of the runtime outside all operators is a layer if it started work on
-    the device, and the memory of a layer is that of the device.
+    GPU, a layer lasts from the start of its first kernel to the end of the last; the ML_LIBRARY spans show
+    the host and precede it. There, a runtime call outside all operators is a layer if it started work on the
+    device, and the memory of a layer is device memory.
 
     With ``training``, a window is a whole step, and each layer has a ``phase``: ``forward``, ``loss``,
-    ``backward`` or ``update``. A layer of ``backward`` has the name of the one that it belongs to.
+    ``backward`` or ``update``. A layer of ``backward`` has the name of its forward layer.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class _Operator:
 
     @property
     def type(self) -> str:
-        """The operator's name; of one that autograd runs, that of the backward function."""
+        """The operator's name; the name of the backward function if autograd runs it."""
         name: str = self.event.name()
         return name.removeprefix(_BACKWARD)
 
@@ -166,7 +166,7 @@ class _Operator:
 
 
 def _phases(operators: Sequence[_Operator]) -> Sequence[str]:
-    """The phase of a training step that each operator belongs to."""
+    """Returns the phase of a training step that each operator belongs to."""
     backward = [place for place, each in enumerate(operators) if each.is_backward]
     first, last = (backward[0], backward[-1]) if backward else (len(operators), len(operators))
     after = (
@@ -179,7 +179,7 @@ def _phases(operators: Sequence[_Operator]) -> Sequence[str]:
 
 
 def _forward_paths(operators: Sequence[_Operator]) -> dict[int, str]:
-    """The paths of the modules that called operators, by the numbers that autograd gives to both."""
+    """Returns the module paths of forward operators, by the sequence numbers that backward ones share."""
     paths: dict[int, str] = {}
     for operator in operators:
         if not operator.is_backward:
@@ -194,14 +194,14 @@ def _forward_paths(operators: Sequence[_Operator]) -> dict[int, str]:
 
 @dataclass(slots=True)
 class _Calls:
-    """The calls of the model, read from the events of Kineto."""
+    """The calls of the model, read from Kineto's events."""
 
     calls: list[tuple[int, int]] = field(default_factory=list)
     operators: list[_Operator] = field(default_factory=list)
 
     @classmethod
     def of(cls, events: Sequence[Any], *, gpu: bool) -> _Calls:
-        """Reads the events of the thread that called the model, which include the work of other threads."""
+        """Reads the events of the thread that called the model, including those of autograd's thread."""
         read = cls()
         by_correlation: dict[int, _Operator] = {}
         marks = [event for event in events if event.name() == f"{_MARK}/" or event.name() == _MARK]
@@ -254,8 +254,8 @@ def _matched(
 ) -> Iterator[tuple[PredictWindow, int, Sequence[_Operator]]]:
     """Yields each prediction with the lag of the profiler's clock and the operators of its call.
 
-    Both clocks count from 1970, and differ if the system's clock was set since the recorder was created. The
-    distance of a call from its prediction, which have the same order, is the difference.
+    Both clocks count from 1970, but differ if the system clock was set after the recorder was created. Calls
+    and predictions have the same order; the distance between the two is the difference.
     """
     # without hooks there is no reference for the clocks
     calls: Sequence[tuple[int, int] | None] = read.calls or [None] * len(windows)
@@ -358,13 +358,13 @@ def _layer_kind(index: int, operator: _Operator, path: str, phase: str | None) -
 
 
 def _shapes(event: Any) -> tuple[str, ...] | None:
-    """The shapes of an operator's tensors, those in lists among them; scalars have none."""
+    """Returns the shapes of an operator's tensors, including those in lists; scalars have none."""
     shapes = event.structured_input_shapes() if hasattr(event, "structured_input_shapes") else event.shapes()
     return shape_texts(_spread(shapes))
 
 
 def _spread(shapes: Sequence[Any]) -> Iterator[Sequence[int]]:
-    """The shapes, with those of a list of tensors in its place."""
+    """Yields the shapes, with lists of tensors flattened."""
     for shape in shapes:
         if all(isinstance(side, int) for side in shape):
             yield shape
@@ -373,7 +373,7 @@ def _spread(shapes: Sequence[Any]) -> Iterator[Sequence[int]]:
 
 
 def _arguments(event: Any) -> tuple[str, ...] | None:
-    """An operator's arguments by position; tensors, None and what Kineto does not record are empty texts."""
+    """Returns an operator's arguments by position; tensors, None and unrecorded values are empty texts."""
     values = event.concrete_inputs() if hasattr(event, "concrete_inputs") else ()
     texts = tuple("" if value is None else str(value) for value in values)
     return texts if any(texts) else None

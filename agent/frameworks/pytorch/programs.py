@@ -1,12 +1,12 @@
 """Exported programs (``.pt2``) as modules, without PyTorch's own loader.
 
 ``torch.export.load`` unpickles constants, evaluates expressions and looks up any name within ``torch``.
-Here a program is data: tensors without pickles, and a graph of ATen's operators, none of which opens a
-file, and of arithmetic on sizes. Anything else is refused.
+Here a program is data: tensors without pickles, and a graph of ATen operators, none of which opens a file,
+and of arithmetic on sizes. Anything else is rejected.
 
-The steps of a program are interpreted one by one: nothing of a file becomes source code. What a file
-names is looked up in closed tables, of PyTorch's own operators and of arithmetic on sizes; its other
-names are keys of a dictionary and no more.
+The steps of a program are interpreted one by one: nothing in a file becomes source code. Operator names are
+looked up in closed tables of PyTorch's operators and of arithmetic on sizes; other names are only dictionary
+keys.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ _ON_SIZES: Mapping[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """An argument that is computed while the program runs, by its name: a text of the file, or a number."""
+    """An argument that is computed while the program runs; its name is a text from the file or a number."""
 
     name: str | int
 
 
 OutputNames: TypeAlias = "str | int | tuple[OutputNames, ...] | None"
-"""The names of what an operator returns: of one value, of each of several, or of a value that is not used."""
+"""The names of an operator's results: of one value, of each of several, or None for an unused value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ProgramModule(torch.nn.Module):
     """A program as a module: its tensors are buffers, and it returns a tuple.
 
     The values of a run are in one dictionary, with the constants of all steps; a value is freed after the
-    last step that takes it.
+    last step that uses it.
 
     Attributes:
         input_names: The names of the inputs in the order of the arguments.
@@ -108,7 +108,7 @@ class ProgramModule(torch.nn.Module):
         self._calls = self._calls_of(steps)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
-        """Runs the steps; raises what an operator raises, and TypeError for another number of inputs."""
+        """Runs the steps; raises the operators' errors, and TypeError for a wrong number of inputs."""
         if len(inputs) != len(self.input_names):
             raise TypeError(f"it takes {len(self.input_names)} inputs, and was given {len(inputs)}")
         values = self._constants.copy()
@@ -130,7 +130,7 @@ class ProgramModule(torch.nn.Module):
         return tuple(map(value, self._outputs))
 
     def _calls_of(self, steps: Sequence[Step]) -> Sequence[tuple[Any, ...]]:
-        """Each step with the keys of its arguments, and those that no later step and no output takes."""
+        """Returns each step with the keys of its arguments and of the values that nothing uses later."""
         needed = set(self._outputs)
         calls = []
         for step in reversed(steps):
@@ -142,7 +142,7 @@ class ProgramModule(torch.nn.Module):
         return calls[::-1]
 
     def _key(self, argument: object) -> object:
-        """The key of an argument among the values: its name, or for a constant one that no name equals."""
+        """Returns an argument's key among the values: its name, or for a constant one unlike any name."""
         if isinstance(argument, Computed):
             return argument.name
         key = (len(self._constants),)
@@ -151,7 +151,7 @@ class ProgramModule(torch.nn.Module):
 
 
 def step_of(target: object, given: Sequence[tuple[object, object]], outputs: Sequence[OutputNames]) -> Step:
-    """Returns the call of an operator by the name that a program has for it.
+    """Returns the call of an operator by its name in a program.
 
     Args:
         target: The name.
@@ -159,7 +159,7 @@ def step_of(target: object, given: Sequence[tuple[object, object]], outputs: Seq
         outputs: The names of each value that the operator returns.
 
     Raises:
-        ValueError: It is no operator that a program may call, or has another signature.
+        ValueError: It is not an operator that a program may call, or has another signature.
     """
     if isinstance(target, str) and target in _ON_SIZES:
         places = tuple(value for _, value in given)
@@ -181,15 +181,15 @@ def step_of(target: object, given: Sequence[tuple[object, object]], outputs: Seq
 
 
 def list_of(items: Sequence[object], name: int) -> Step:
-    """Returns the step that makes a list in which some values are computed."""
+    """Returns the step that builds a list in which some values are computed."""
     return Step(_list, tuple(items), {}, name)
 
 
 @functools.cache
 def _aten() -> Mapping[str, tuple[str, str]]:
-    """ATen's operators by the names that programs have for them: the names of each and of its overload.
+    """Returns the names of ATen operators and their overloads, by their names in programs.
 
-    These are the dispatcher's. TorchScript's own, which read and write files, have no kernel there.
+    They come from the dispatcher, which has no kernel for TorchScript's own, which read and write files.
     """
     found = {}
     for name in torch._C._dispatch_get_all_op_names():
@@ -202,7 +202,7 @@ def _aten() -> Mapping[str, tuple[str, str]]:
 
 
 def _operator(target: object) -> torch._ops.OpOverload:
-    """An operator of ATen; raises ValueError for anything else that a program may name."""
+    """Returns an ATen operator; raises ValueError for any other name."""
     text = target if isinstance(target, str) else ""
     if names := _aten().get(text):
         packet, overload = names  # PyTorch's own texts, equal to those of the file
@@ -213,7 +213,7 @@ def _operator(target: object) -> torch._ops.OpOverload:
 
 
 def _returned(outputs: Sequence[OutputNames], number: int) -> OutputNames:
-    """The names of what a call returns, as its caller gets it: one value, several, or none."""
+    """Returns the names of a call's results in the form in which it returns them: one, several, or none."""
     if len(outputs) != number:
         raise ValueError(f"it has {len(outputs)} names for the {number} values that an operator returns")
     return outputs[0] if number == 1 else tuple(outputs) or None
@@ -268,7 +268,7 @@ def read_program_inputs(path: Path) -> tuple[InputSignature, ...]:
     """Returns the inputs of an exported program.
 
     Raises:
-        ArtifactError: It is no exported program that can be read; see ``build_program``.
+        ArtifactError: It is not an exported program that can be read; see ``build_program``.
     """
     with open_archive(path, _FORMAT) as archive:
         return tuple(_Program(archive).user_inputs().values())
@@ -280,15 +280,15 @@ def build_program(path: Path, device: torch.device) -> ProgramModule:
     Its output is a tuple of tensors.
 
     Raises:
-        ArtifactError: It is damaged, of another version, or requires what is not read: pickled weights or
-            constants, other operators than ATen's, control flow, or state that it changes.
+        ArtifactError: It is damaged, of another version, or requires something unsupported: pickled weights
+            or constants, operators other than ATen's, control flow, or state that it changes.
     """
     with open_archive(path, _FORMAT) as archive:
         return _Builder(_Program(archive), device).build()
 
 
 class _Program:
-    """The program of an archive; raises ValueError, LookupError or TypeError where it is invalid."""
+    """The program of an archive; raises ValueError, LookupError or TypeError if it is invalid."""
 
     def __init__(self, archive: TorchArchive) -> None:
         self._archive = archive
@@ -299,14 +299,14 @@ class _Program:
         self.output_specs = [_only(spec) for spec in signature["output_specs"]]
 
     def user_inputs(self) -> dict[str, InputSignature]:
-        """The inputs that a caller gives, by their names in the graph."""
+        """Returns the inputs that a caller passes, by their names in the graph."""
         found = {}
         for kind, spec in self.input_specs:
             if kind != "user_input":
                 continue
             form, value = _only(spec["arg"])
             if form != "as_tensor":
-                raise ValueError(f"it takes an input that is no tensor ({printable(form)})")
+                raise ValueError(f"it takes an input that is not a tensor ({printable(form)})")
             meta = self.graph["tensor_values"][value["name"]]
             shape = tuple(size.get("as_int") for size in map(_mapping, meta["sizes"]))
             if not all(size is None or (type(size) is int and size > 0) for size in shape):
@@ -316,7 +316,7 @@ class _Program:
         return found
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors by the name of the graph's input that stands for each."""
+        """Returns the tensors by the names of their graph inputs."""
         weights = self._payload(f"data/weights/{_MODEL}_weights_config.json")
         constants = self._payload(f"data/constants/{_MODEL}_constants_config.json")
         found = {}
@@ -338,7 +338,7 @@ class _Program:
         return _mapping(self._archive.json(name)["config"])
 
     def _tensor(self, folder: str, payload: _Json) -> torch.Tensor:
-        """A tensor of the archive, with its strides."""
+        """Returns a tensor of the archive with its strides."""
         if payload["use_pickle"] or payload["tensor_meta"] is None:
             raise ValueError("it has pickled tensors or objects, which are not read")
         meta = payload["tensor_meta"]
@@ -354,7 +354,7 @@ class _Program:
 
 
 class _Builder:
-    """Makes a module of steps from a program; each value is known by its name when a step takes it."""
+    """Builds a module of steps from a program; each value has its name before a step uses it."""
 
     def __init__(self, program: _Program, device: torch.device) -> None:
         self._program = program
@@ -389,7 +389,7 @@ class _Builder:
         return step_of(node["target"], given, [self._output(each) for each in node["outputs"]])
 
     def _output(self, output: _Json) -> OutputNames:
-        """The name, or the names, that the program has for what an operator returns."""
+        """Returns the program's name or names for the results of an operator."""
         kind, value = _only(output)
         if kind == "as_tensor":
             return self._define(value["name"])
@@ -405,12 +405,12 @@ class _Builder:
 
     def _define(self, name: object) -> str:
         if not isinstance(name, str):
-            raise TypeError("a name of it is no text")
+            raise TypeError("one of its names is not a text")
         self._values[name] = Computed(name)
         return name
 
     def _value(self, argument: _Json) -> object:
-        """The value of an argument, or what stands for it until it is computed."""
+        """Returns the value of an argument, or a placeholder until it is computed."""
         kind, value = _only(argument)
         match kind:
             case "as_none":
@@ -448,7 +448,7 @@ class _Builder:
         raise ValueError(f"it has an argument of kind {printable(kind)}, which is not supported")
 
     def _listed(self, items: list[object]) -> object:
-        """A list as an argument; with computed values in it, a step makes it."""
+        """Returns a list as an argument; if it has computed values, a step builds it."""
         if not any(isinstance(each, Computed) for each in items):
             return items
         made = Computed(len(self._steps))
@@ -461,33 +461,33 @@ class _Builder:
 
 
 def _only(union: object) -> tuple[str, Any]:
-    """The one field that a union of the format has."""
+    """Returns the only field of a union in the format."""
     [(kind, value)] = _mapping(union).items()
     return kind, value
 
 
 def _mapping(value: object) -> _Json:
     if not isinstance(value, dict):
-        raise TypeError("a part of it is no object")
+        raise TypeError("one of its parts is not an object")
     return value
 
 
 def _whole(size: object) -> int:
     kind, value = _only(size)
     if kind != "as_int" or type(value) is not int or value < 0:
-        raise ValueError("a tensor of it has no fixed shape")
+        raise ValueError("one of its tensors has no fixed shape")
     return value
 
 
 def _plain(value: object) -> Any:
-    """A number, a truth value or a text."""
+    """Returns a number, a boolean or a text."""
     if not isinstance(value, bool | int | float | str):
-        raise TypeError("an argument of it is no plain value")
+        raise TypeError("one of its arguments is not a plain value")
     return value
 
 
 def _float(value: object) -> float:
-    """A number; those that are not finite are texts, which JSON has no other form for."""
+    """Returns a number; non-finite ones are texts, because JSON has no other form for them."""
     return float(_plain(value))
 
 

@@ -1,4 +1,4 @@
-"""Several processes that train one module of PyTorch: they meet, begin alike, and add up their gradients."""
+"""Several processes that train one PyTorch module: they meet, start alike, and add up their gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from inferometer.manifests.errors import ConfigurationError, RankLostError, Trai
 COMMUNICATIONS = ("gloo", "nccl")
 """The libraries that add up gradients."""
 _BUCKET_BYTES = 25 * 2**20
-"""The bytes added up at once where the parts of a step are timed; the same as DistributedDataParallel's."""
+"""The bytes added up at a time when the parts of a step are timed, as in DistributedDataParallel."""
 _LOST = re.compile(
     r"gloo|NCCL|TCPStore|connection (?:was )?(?:closed|reset|refused)|broken pipe|timed out|timeout",
     re.IGNORECASE,
@@ -31,7 +31,7 @@ _AROUND = re.compile(r"^\[\S+:\d+\] | This is typically caused by .*")
 
 
 def communication_of(name: str, device: torch.device) -> str:
-    """Returns the library of a name; none means NCCL for GPUs, and Gloo for CPUs.
+    """Returns the library of a name; an empty name means NCCL for GPUs and Gloo for CPUs.
 
     Raises:
         ConfigurationError: The name is unknown, or the library does not fit the device or the build.
@@ -47,16 +47,15 @@ def communication_of(name: str, device: torch.device) -> str:
 
 
 class Ranks:
-    """The processes that train one module, of which this is one.
+    """The processes that train one module, including this one.
 
     A step adds up the gradients with DistributedDataParallel, whose communication overlaps with the backward
-    pass. The first step, and every step whose parts are timed, does it after the backward pass and overlaps
-    nothing; then ``add_up`` does it. The statistics of batch normalization are those of each rank's own
-    samples. A rank that is lost is noticed at once with Gloo. With NCCL PyTorch ends the process, after
-    ``Rank.timeout_s``.
+    pass. In the first step and in every step whose parts are timed, ``add_up`` does so after the backward
+    pass, without overlap. Each rank computes the batch normalization statistics of its own samples. Gloo
+    notices a lost rank immediately; with NCCL, PyTorch ends the process after ``Rank.timeout_s``.
 
     Raises:
-        ConfigurationError: This process is in a process group already.
+        ConfigurationError: This process is already in a process group.
         TrainingError: The others cannot be reached.
     """
 
@@ -96,9 +95,9 @@ class Ranks:
         return self._parallel
 
     def overlap(self, module: torch.nn.Module) -> None:
-        """Lets the backward pass add up the gradients from now on, after a step that ``add_up`` did.
+        """Makes the backward pass add up the gradients from now on, after a step that used ``add_up``.
 
-        That step tells whether the loss depends on all parameters, which is expensive to find out each time.
+        That step shows whether the loss depends on all parameters, which is expensive to check in each step.
         """
         if self._parallel is None:
             unused = any(p.requires_grad and p.grad is None for p in module.parameters())
@@ -110,15 +109,15 @@ class Ranks:
                 )
 
     def apart(self) -> AbstractContextManager[None]:
-        """Returns a context whose forward and backward pass communicate nothing."""
+        """Returns a context in which the forward and backward passes do not communicate."""
         return nullcontext() if self._parallel is None else self._parallel.no_sync()
 
     def weigh(self, samples: int) -> Weight:
-        """Begins to count the samples of all ranks; see ``Weight``."""
+        """Starts counting the samples of all ranks; see ``Weight``."""
         return Weight(samples, self._rank.count, self._device)
 
     def add_up(self, parameters: Sequence[torch.nn.Parameter], samples: int) -> None:
-        """Makes the gradients those of the mean loss over the samples of all ranks."""
+        """Replaces the gradients by those of the mean loss over the samples of all ranks."""
         found = [samples, *(parameter.grad is not None for parameter in parameters)]
         # float32 counts exactly up to 16,777,216
         counts = torch.tensor(found, dtype=torch.float32, device=self._device)
@@ -140,7 +139,7 @@ class Ranks:
         return torch.stack(found).cpu().numpy()
 
     def failure(self, error: BaseException) -> TrainingError | None:
-        """Returns the error for a rank that is lost, as far as it is known which; None for other errors."""
+        """Returns the error for a lost rank, with its number if known; None for other errors."""
         reason = reason_of(error)
         if not isinstance(error, RuntimeError) or not _LOST.search(reason):
             return None
@@ -156,9 +155,9 @@ class Ranks:
 
 
 class Weight:
-    """The weight of a rank's loss, so that the mean of the ranks' gradients is that over all samples.
+    """The weight of a rank's loss that makes the mean of the ranks' gradients the mean over all samples.
 
-    The samples are counted while the forward pass runs; with equal batches the weight is 1.
+    The samples are counted during the forward pass; with equal batches, the weight is 1.
     """
 
     def __init__(self, samples: int, ranks: int, device: torch.device) -> None:
@@ -174,7 +173,7 @@ class Weight:
 
 
 def _buckets(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.Tensor]]:
-    """The gradients of parameters, some at a time; of a parameter without one it is zero."""
+    """Yields the gradients of parameters, some at a time; a missing gradient is set to zero."""
     bucket: list[torch.Tensor] = []
     size = 0
     for parameter in parameters:

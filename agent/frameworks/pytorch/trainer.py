@@ -51,7 +51,7 @@ from inferometer.manifests.schema import Loss, ModelManifest
 
 _AUTOCAST = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
 _LEAST_SCALE = 1.0
-"""The loss scale of float16 begins at 65,536, and is halved whenever a gradient overflows."""
+"""The smallest loss scale of float16, which begins at 65,536 and is halved whenever a gradient overflows."""
 _ONE_VALUE = "Expected more than 1 value per channel when training"
 
 
@@ -69,12 +69,12 @@ class _Placed:
 class PyTorchTrainer(Trainer):
     """A model in code that PyTorch trains on one device of this process.
 
-    Of a module that returns several tensors in training, such as those of auxiliary classifiers, the first
-    one is the output, and the loss is that of it alone. In bfloat16 and float16 the forward pass runs under
-    autocast, and parameters, gradients and the loss are in float32. Random numbers of the training, such as
-    those of dropout, depend on the seed and the rank alone, and leave those of the process as they are.
+    If a module returns several tensors in training, such as those of auxiliary classifiers, the first one is
+    the output, and the loss covers only that. In bfloat16 and float16, the forward pass runs under autocast,
+    and parameters, gradients and the loss are in float32. Random numbers of the training, such as those of
+    dropout, depend only on the seed and the rank, and do not affect those of the process.
 
-    With several ranks, see ``ranks.Ranks`` for what of the communication overlaps.
+    With several ranks, see ``ranks.Ranks`` for the overlap of communication.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class PyTorchTrainer(Trainer):
         _chosen(manifest, options)
 
     def load(self) -> None:
-        """Builds the module and its optimizer, and meets the other ranks; see ``Trainer``."""
+        """Builds the module and its optimizer, and joins the other ranks; see ``Trainer``."""
         self._device, communication = _chosen(self.manifest, self.options)
         use_threads(self._threads)
         self._found_threads = torch.get_num_threads()
@@ -134,9 +134,7 @@ class PyTorchTrainer(Trainer):
         """Trains on a batch; see ``Trainer``."""
         training = self._loaded()
         if not isinstance(batch, _Placed):
-            raise TrainingError(
-                f"{self}: the batch is {type(batch).__name__}, which its place did not return"
-            )
+            raise TrainingError(f"{self}: the batch is {type(batch).__name__}, which place() did not return")
         use_threads(self._threads)
         apart = parts or (self._ranks is not None and self._ranks.parallel is None)
         with self._translated(f"train on a batch of {len(batch)}", TrainingError), training.drawing():
@@ -149,7 +147,7 @@ class PyTorchTrainer(Trainer):
         return result
 
     def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Runs the module in evaluation, in the precision of the training; see ``Trainer``."""
+        """Runs the module in evaluation mode, in the training precision; see ``Trainer``."""
         training = self._loaded()
         inputs = self.checked_inputs(inputs)
         use_threads(self._threads)
@@ -182,7 +180,7 @@ class PyTorchTrainer(Trainer):
             raise OutputError(f"{path}: cannot be written: {reason_of(error)}") from error
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Gathers by the library that adds up gradients; see ``Trainer``."""
+        """Gathers through the library that adds up gradients; see ``Trainer``."""
         self._loaded()
         if self._ranks is None:
             return np.array(values, np.int64)[np.newaxis]
@@ -202,7 +200,7 @@ class PyTorchTrainer(Trainer):
 
     @property
     def threads(self) -> int | None:
-        """The number of threads that PyTorch was found to have in the thread that loaded the model."""
+        """The number of threads that PyTorch reported in the thread that loaded the model."""
         return self._found_threads
 
     def close(self) -> None:
@@ -249,7 +247,7 @@ class PyTorchTrainer(Trainer):
         return shape[1:]
 
     def _at_once(self, training: _Training, batch: _Placed) -> StepResult:
-        """A step whose communication overlaps with its backward pass."""
+        """Runs a step whose communication overlaps with its backward pass."""
         training.optimizer.zero_grad(set_to_none=True)
         weight = None if self._ranks is None else self._ranks.weigh(len(batch))
         loss = self._loss_of(training, batch)
@@ -260,7 +258,7 @@ class PyTorchTrainer(Trainer):
         return StepResult(value)
 
     def _apart(self, training: _Training, batch: _Placed, parts: bool) -> StepResult:
-        """A step whose parts follow one another, each synchronised."""
+        """Runs a step whose parts follow one another, each synchronised."""
         times_ns = [self._now_ns()]
         training.optimizer.zero_grad(set_to_none=True)
         with nullcontext() if self._ranks is None else self._ranks.apart():
@@ -281,7 +279,7 @@ class PyTorchTrainer(Trainer):
         )
 
     def _loss_of(self, training: _Training, batch: _Placed) -> torch.Tensor:
-        """The mean loss of a batch, on the device."""
+        """Returns the mean loss of a batch, on the device."""
         parallel = self._ranks and self._ranks.parallel
         scores = training.run(parallel or training.module, batch.inputs)
         if self.loss is Loss.CROSS_ENTROPY:
@@ -317,7 +315,7 @@ class PyTorchTrainer(Trainer):
 
     @contextmanager
     def _translated(self, done: str, otherwise: type[InferometerError]) -> Iterator[None]:
-        """Translates the exceptions of PyTorch, and of the code of a model, which raises what it likes."""
+        """Translates the exceptions of PyTorch and of a model's code, which may raise anything."""
         try:
             yield
         except InferometerError:
@@ -327,7 +325,7 @@ class PyTorchTrainer(Trainer):
                 raise lost from error
             reason = reason_of(error)
             if _ONE_VALUE in reason:
-                reason = "its batch normalization takes no batch of 1 in training; use a batch of 2 or more"
+                reason = "its batch normalization accepts no batch of 1 in training; use a batch of 2 or more"
             raise prediction_failure(
                 f"{self}: PyTorch failed to {done}: {reason}", error, otherwise
             ) from error
@@ -355,12 +353,12 @@ class _Training:
 
     @property
     def scale(self) -> float:
-        """The scale of the loss; 1 without any."""
+        """The scale of the loss; 1 without scaling."""
         return self._scaler.get_scale()
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """A context that draws the random numbers of this training; takes some microseconds."""
+        """Draws the random numbers of this training within the context; takes some microseconds."""
         others = [_state(each) for each in self._generators]
         _restore(self._generators, self._states)
         try:
@@ -377,7 +375,7 @@ class _Training:
         return output.float()
 
     def evaluate(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Runs the module as in a prediction, and sets it back to training."""
+        """Runs the module as in a prediction, then sets it back to training mode."""
         self.module.eval()
         try:
             # a module may keep a tensor for later steps, which inference_mode would make useless for them
@@ -387,7 +385,7 @@ class _Training:
             self.module.train()
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Computes the gradients, scaled in float16."""
+        """Computes the gradients, which are scaled in float16."""
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # as torch has it
 
     def update(self) -> None:
@@ -414,7 +412,7 @@ def _restore(devices: tuple[torch.device, ...], states: list[torch.Tensor]) -> N
 
 
 def _optimizer(parameters: list[torch.nn.Parameter], options: OptimizerOptions) -> torch.optim.Optimizer:
-    """PyTorch's optimizer; those of Adam have its defaults, and RMSProp forgets as PyTorch has it."""
+    """Returns PyTorch's optimizer; Adam's coefficients and RMSProp's smoothing are PyTorch's defaults."""
     rate, momentum, decay = options.learning_rate, options.momentum, options.weight_decay
     match options.name:
         case "sgd":
@@ -431,7 +429,7 @@ def _optimizer(parameters: list[torch.nn.Parameter], options: OptimizerOptions) 
 
 
 def _chosen(manifest: ModelManifest, options: TrainerOptions) -> tuple[torch.device, str]:
-    """Returns the device, and the library that adds up gradients; raises what ``Trainer.check`` does."""
+    """Returns the device and the library that adds up gradients; raises the errors of ``Trainer.check``."""
     if options.api:
         raise ConfigurationError(f"api is {options.api}; PyTorch has one API: leave it out")
     if len(options.devices) != 1:

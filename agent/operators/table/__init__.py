@@ -1,1 +1,1 @@
-"""The table of operators: a file for each category or a few, each with its ``OPERATORS``."""
+"""The table of operators: each file covers one or more categories and defines ``OPERATORS``."""

@@ -1,10 +1,10 @@
 """Element-wise arithmetic, functions of one tensor, comparisons and logic.
 
-Arithmetic is that of two tensors, of two that broadcast, in place, of three, and the negative; functions are
-signs, exponents, roots, trigonometry, special functions and rounding. By convention each element of an output
-is one floating-point operation, regardless of its cost. The values keep away from ties, poles, kinks and
-jumps, so that finite differences can check the gradients of each element. Those of comparisons and logic are
-0 and 1, so that each comparison has ties, and each logical operator all four pairs.
+Arithmetic takes two tensors, two that broadcast, two in place, or three, and includes the negative; functions
+are signs, exponents, roots, trigonometry, special functions and rounding. By convention, each element of an
+output counts as one floating-point operation, regardless of its cost. The values avoid ties, poles, kinks and
+jumps, so finite differences can check the gradients of each element. Those of comparisons and logic are 0 and
+1, so each comparison has ties, and each logical operator gets all four pairs.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _APART = (
     TensorSpec("lhs", (), Values.NONZERO),
     TensorSpec("rhs", (), Values.UNIT, scale=0.4),
 )
-"""No element of ``lhs`` is within 0.1 of that of ``rhs``, and half of them are greater."""
+"""Each element of ``lhs`` differs from that of ``rhs`` by more than 0.1, and half of them are greater."""
 _ONE_FOLD = (
     TensorSpec("lhs", (), Values.SIGNS, scale=2.0),
     TensorSpec("rhs", (), Values.ABOVE_ONE, scale=0.99),
 )
-"""``lhs`` over ``rhs`` is ±1.01…1.84: of both signs, and not near an integer, where the remainder jumps."""
+"""``lhs`` / ``rhs`` is ±1.01…1.84: of both signs, and not near an integer, where the remainder jumps."""
 _SIGNS = (TensorSpec("lhs", (), Values.SIGNS), TensorSpec("rhs", (), Values.SIGNS))
 _BOOLEANS = (TensorSpec("lhs", (), Values.BOOLEAN), TensorSpec("rhs", (), Values.BOOLEAN))
 
@@ -73,7 +73,7 @@ def element_wise(*specs: TensorSpec) -> Callable[[Case], tuple[TensorSpec, ...]]
             if spec.shape != found[0].shape:
                 raise ValueError(
                     f"{found[0].name} has the shape {found[0].shape}, and {spec.name} {spec.shape}; "
-                    "give both, and equal ones"
+                    "give both, and make them equal"
                 )
         return found
 
@@ -91,7 +91,7 @@ def broadcast(*specs: TensorSpec) -> Callable[[Case], tuple[TensorSpec, ...]]:
 
 
 Tensors: TypeAlias = Callable[..., Callable[[Case], tuple[TensorSpec, ...]]]
-"""One of the two above."""
+"""``element_wise`` or ``broadcast``."""
 
 
 def presets_of(*names: str, huge: bool = False) -> Presets:
@@ -113,7 +113,7 @@ def _operator(
     huge: bool = False,
     has_gradient: bool = True,
 ) -> Operator:
-    """Returns an operator by its function of the inputs, whose values the specs define."""
+    """Returns an operator from a function of its inputs, whose values the specs define."""
     names = tuple(spec.name for spec in specs)
     return Operator(
         name=name,

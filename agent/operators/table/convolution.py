@@ -1,12 +1,12 @@
-"""Convolutions of one to three spatial axes and transposed ones, channels first, by cross-correlation.
+"""Convolutions over one to three spatial axes and transposed ones, channels first, by cross-correlation.
 
 Owns the windows that convolutions and poolings slide over an image, and the data below each of their
 elements.
 
 A convolution's floating-point operations are a product and a sum for each output, element of the kernel
-and input channel of the group; a transposed one's for each input, element of the kernel and output
-channel of the group. The bias is not counted. The gradients with respect to data and weights take as many
-each.
+and input channel of the group; a transposed one's are for each input, element of the kernel and output
+channel of the group. The bias is not counted. The gradients with respect to data and weights each take the
+same number.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Window:
 
     Attributes:
         kernel: Its size.
-        stride: The steps in which it slides.
+        stride: The step along each axis.
         pad: The padding before and after each axis.
-        dilate: The distance of its elements.
+        dilate: The distance between its elements.
     """
 
     kernel: Shape
@@ -53,12 +53,12 @@ class Window:
 
     @classmethod
     def of(cls, parameters: Parameters, rank: int) -> Window:
-        """Returns the window of an operator's parameters; one number stands for all axes.
+        """Returns the window from an operator's parameters; a single number applies to all axes.
 
-        Without a parameter, it has no padding, and steps and distances of 1.
+        By default, it has no padding, and steps and distances of 1.
 
         Raises:
-            ValueError: A parameter has another number of axes.
+            ValueError: A parameter has the wrong number of axes.
         """
         return cls(*(_axes(parameters, name, rank) for name in ("kernel", "stride", "pad", "dilate")))
 
@@ -69,14 +69,14 @@ class Window:
 
     @property
     def pads(self) -> Shape:
-        """The padding before all axes, followed by that after them, as in ONNX."""
+        """The padding before all axes, then that after them, as in ONNX."""
         return self.pad + self.pad
 
     def positions(self, sizes: Shape) -> Shape:
         """Returns the number of its positions along each axis of an image.
 
         Raises:
-            ValueError: The image has other axes, or the window is larger than it.
+            ValueError: The image has a different number of axes, or is smaller than the window.
         """
         if len(sizes) != len(self.kernel):
             raise ValueError(
@@ -93,12 +93,12 @@ class Window:
         return found
 
     def padded(self, data: NDArray[Any], value: float = 0.0) -> NDArray[Any]:
-        """Returns data of (…, spatial axes) with the padding."""
+        """Returns data (…, spatial axes) with the padding."""
         around = [(0, 0)] * (data.ndim - len(self.pad)) + [(pad, pad) for pad in self.pad]
         return np.pad(data, around, constant_values=value) if any(self.pad) else data
 
     def parts(self, padded: NDArray[Any], positions: Shape) -> Iterator[NDArray[Any]]:
-        """Yields, for each element of the window in C order, a view of the data below it at all positions."""
+        """Yields, for each window element in C order, a view of the data below it at all positions."""
         for offset in product(*(range(size) for size in self.kernel)):
             starts = [o * dilate for o, dilate in zip(offset, self.dilate, strict=True)]
             over: list[Any] = [
@@ -118,51 +118,51 @@ def _axes(parameters: Parameters, name: str, rank: int) -> Shape:
     if len(axes) != rank:
         raise ValueError(f"{name} has {len(axes)} axes, and the operator {rank}")
     if min(axes) < least:
-        raise ValueError(f"{name} is {axes}; each number is {least} or more")
+        raise ValueError(f"{name} is {axes}; each number must be {least} or more")
     return axes
 
 
 def window_of(case: Case) -> Window:
-    """Returns the kernel and how it slides."""
+    """Returns the window of a case."""
     return Window.of(case.parameters, len(case.shapes["data"]) - 2)
 
 
 def pair_of(case: Case, name: str) -> tuple[int, int]:
-    """Returns a parameter of height and width; one number stands for both."""
+    """Returns a parameter for height and width; a single number applies to both."""
     return pair(case.parameters, name)
 
 
 def pair(parameters: Parameters, name: str) -> tuple[int, int]:
-    """Returns the parameter of height and width of some parameters; see ``pair_of``."""
+    """Returns the named parameter for height and width; see ``pair_of``."""
     value = parameters[name]
     height, width = value if isinstance(value, tuple) else (value, value)
     if min(height, width) < 1:
-        raise ValueError(f"{name} is {value}; each number is 1 or more")
+        raise ValueError(f"{name} is {value}; each number must be 1 or more")
     return height, width
 
 
 def groups_of(case: Case) -> int:
-    """Returns the number of groups; a depth-wise convolution has one for each channel."""
+    """Returns the number of groups; a depth-wise convolution has one per channel."""
     return int(case["groups"]) if "groups" in case.parameters else case.shapes["data"][1]
 
 
 def channels_of(case: Case) -> int:
-    """Returns the number of output channels; a depth-wise convolution has those of its input."""
+    """Returns the number of output channels; a depth-wise convolution has as many as its input."""
     return int(case["channels"]) if "channels" in case.parameters else case.shapes["data"][1]
 
 
 def output_pad_of(case: Case) -> Shape:
-    """Returns what a transposed convolution adds to its output at the end of each spatial axis."""
+    """Returns the size that a transposed convolution adds at the end of each spatial output axis."""
     return _added(case.parameters, window_of(case))
 
 
 def _tensors(rank: int, transposed: bool, case: Case) -> tuple[TensorSpec, ...]:
     data = case.shapes["data"]
     if len(data) != rank + 2:
-        raise ValueError(f"data has {len(data)} axes; it has samples, channels and {rank} spatial ones")
+        raise ValueError(f"data has {len(data)} axes; it must have samples, channels and {rank} spatial ones")
     window, groups, channels = window_of(case), groups_of(case), channels_of(case)
     if groups < 1 or data[1] % groups or channels % groups:
-        raise ValueError(f"{groups} groups divide neither or only one of {data[1]} and {channels} channels")
+        raise ValueError(f"{groups} groups do not divide both {data[1]} and {channels} channels")
     if transposed:
         weight = (data[1], channels // groups, *window.kernel)
         if min(_grown(window, data[2:], case.parameters)) < 1:
@@ -176,14 +176,14 @@ def _tensors(rank: int, transposed: bool, case: Case) -> tuple[TensorSpec, ...]:
 
 
 def _convolved(rank: int, arrays: Arrays, parameters: Parameters) -> Arrays:
-    """Returns a matrix product for each sample: weights times the data at all offsets of the kernel."""
+    """Returns a matrix product for each sample: the weights times the data at all kernel offsets."""
     data, weight = arrays[:2]
     window = Window.of(parameters, rank)
     return (_biased(_products(window.padded(data), weight, window), arrays[2:]),)
 
 
 def _transposed(rank: int, arrays: Arrays, parameters: Parameters) -> Arrays:
-    """Returns a convolution by the mirrored kernel over the data, with zeros between as the stride has steps.
+    """Returns a convolution of the data, spaced by the stride with zeros between, with the mirrored kernel.
 
     See Dumoulin and Visin, "A guide to convolution arithmetic for deep learning" (2016), chapter 4.
     """
@@ -256,7 +256,7 @@ def _added(parameters: Parameters, window: Window) -> Shape:
     if len(added) != len(window.stride) or any(
         not 0 <= extra < stride for extra, stride in zip(added, window.stride, strict=True)
     ):
-        raise ValueError(f"output_pad is {added}; each number is less than the stride {window.stride}")
+        raise ValueError(f"output_pad is {added}; each number must be less than the stride {window.stride}")
     return added
 
 
@@ -350,7 +350,7 @@ OPERATORS = (
     _operator(
         "depthwise_conv2d",
         2,
-        "convolution over two axes, each channel by itself",
+        "depth-wise convolution over two axes",
         {
             Preset.SMALL: (sized(2, 4, 9, 8), sized(2, 3, 8, 8, stride=(2, 2), bias=False)),
             Preset.NORMAL: (sized(32, 32, 112, 112),),

@@ -1,11 +1,11 @@
 """Operators that create tensors: constants, ranges, random numbers; and a custom operator in Python.
 
-By convention they count no floating-point operations; the custom one counts one for each element. The
-parameter ``shape`` has the size of an output that no input determines.
+By convention, they count no floating-point operations; the custom one counts one for each element. The
+parameter ``shape`` is the shape of an output that no input determines.
 
 Random numbers are checked by their range, their mean and their variance.
-The moments are those of Johnson, Kotz and Balakrishnan, "Continuous Univariate Distributions" (1994), and
-of Johnson, Kemp and Kotz, "Univariate Discrete Distributions" (2005).
+The moments follow Johnson, Kotz and Balakrishnan, "Continuous Univariate Distributions" (1994), and
+Johnson, Kemp and Kotz, "Univariate Discrete Distributions" (2005).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from inferometer.agent.operators.operator import (
 from inferometer.agent.operators.table.arithmetic import element_wise, presets_of
 
 _DEVIATIONS = 6.0
-"""The standard errors by which a moment may be off; chance exceeds them twice in 10⁹ normal samples."""
+"""The standard errors by which a moment may be off; about 2 in 10⁹ normal samples exceed them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Moments:
     Attributes:
         mean: Its mean.
         variance: Its variance.
-        kurtosis: Its fourth central moment over the square of the variance; 3 for a normal distribution.
+        kurtosis: Its fourth central moment divided by the squared variance; 3 for a normal distribution.
         low: The lower bound of the values.
         high: The upper bound of the values.
         is_whole: Whether all values are integers.
@@ -65,33 +65,33 @@ def uniform(low: float, high: float) -> Moments:
 
 
 def normal(loc: float, scale: float) -> Moments:
-    """Returns the moments of the normal distribution of mean ``loc`` and standard deviation ``scale``."""
+    """Returns the moments of the normal distribution with mean ``loc`` and standard deviation ``scale``."""
     return Moments(loc, scale**2, 3.0)
 
 
 def gamma(alpha: float, beta: float) -> Moments:
-    """Returns the moments of the gamma distribution of shape ``alpha`` and scale ``beta``."""
+    """Returns the moments of the gamma distribution with shape ``alpha`` and scale ``beta``."""
     return Moments(alpha * beta, alpha * beta**2, 3 + 6 / alpha, low=0.0)
 
 
 def exponential(lam: float) -> Moments:
-    """Returns the moments of the exponential distribution of rate ``lam``."""
+    """Returns the moments of the exponential distribution with rate ``lam``."""
     return Moments(1 / lam, 1 / lam**2, 9.0, low=0.0)
 
 
 def poisson(lam: float) -> Moments:
-    """Returns the moments of the Poisson distribution of mean ``lam``."""
+    """Returns the moments of the Poisson distribution with mean ``lam``."""
     return Moments(lam, lam, 3 + 1 / lam, low=0.0, is_whole=True)
 
 
 def negative_binomial(k: float, p: float) -> Moments:
-    """Returns the moments of the failures before the ``k``-th success of probability ``p``."""
+    """Returns the moments of the number of failures before the ``k``-th success of probability ``p``."""
     kurtosis = 3 + 6 / k + p**2 / (k * (1 - p))
     return Moments(k * (1 - p) / p, k * (1 - p) / p**2, kurtosis, low=0.0, is_whole=True)
 
 
 def discrete_uniform(low: int, high: int) -> Moments:
-    """Returns the moments of the integers of low…high-1, all with the same probability."""
+    """Returns the moments of the integers low…high-1, all with the same probability."""
     count = high - low
     kurtosis = 3 - 1.2 * (count**2 + 1) / (count**2 - 1) if count > 1 else 1.0
     return Moments((low + high - 1) / 2, (count**2 - 1) / 12, kurtosis, low, high - 1, is_whole=True)
@@ -100,7 +100,7 @@ def discrete_uniform(low: int, high: int) -> Moments:
 def is_drawn_from(
     moments: Moments, arrays: Sequence[NDArray[Any]], shape: Shape, independent: int | None = None
 ) -> None:
-    """Raises ValueError with the reason if the one array cannot be drawn from a distribution.
+    """Raises ValueError with the reason if the only array cannot be drawn from a distribution.
 
     Args:
         moments: The moments of the distribution.
@@ -138,13 +138,13 @@ _SHAPES = by_preset(
 )
 
 _ROUNDING = 2e-3
-"""The most that bfloat16 changes a value between -0.5 and 0.5."""
+"""The maximum change of a value between -0.5 and 0.5 in bfloat16."""
 
 
 def _no_inputs(case: Case) -> tuple[TensorSpec, ...]:
     shape = case["shape"]
     if not isinstance(shape, tuple) or any(size < 1 for size in shape):
-        raise ValueError(f"shape is {shape}; sizes are integers of 1 or more")
+        raise ValueError(f"shape is {shape}; sizes must be integers of 1 or more")
     return ()
 
 
@@ -227,7 +227,7 @@ def _check_shuffle(arrays: Any, case: Case) -> None:
     values = np.arange(count, dtype=np.float32) / np.float32(count) - np.float32(0.5)
     expected = np.rint(values * 10) if found.dtype.kind in "iu" else values
     if found.shape != shape or np.abs(np.sort(found, axis=None) - expected).max() > _ROUNDING:
-        raise ValueError("the output is no permutation of the input")
+        raise ValueError("the output is not a permutation of the input")
 
 
 _MULTINOMIAL = Operator(

@@ -1,7 +1,7 @@
 """Fused operators; each also runs as its parts, one operator after the other.
 
-The floating-point operations are those of the convolution, the product or the attention's two products,
-at two for a multiplication and an addition; of the others, one for each element and part.
+A multiplication and an addition in a convolution, a product or the two products of attention count as two
+floating-point operations; the other parts count as one per element.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from inferometer.agent.operators.table.layers import ROWS, dense_flops, dense_te
 _Array: TypeAlias = NDArray[Any]
 
 EPSILON = 1e-5
-"""The number that batch and layer normalisation add to the variance."""
+"""The constant that batch and layer normalisation add to the variance."""
 
 _FAR = 12.0
-"""The size of a summand before a relu, whose other summands have standard deviations of 1 to 2.
+"""The size of the dominant summand before a relu; the others have standard deviations of 1 to 2.
 
-Central differences say nothing of a gradient where a relu's data passes 0.
+Central differences are meaningless for a gradient if a relu's data crosses 0.
 """
 
 _IMAGES = by_preset(
@@ -74,7 +74,7 @@ def _convolution_flops(case: Case, outputs: Sequence[Shape]) -> int:
 
 
 def _convolution(data: _Array, weight: _Array, bias: _Array, given: Parameters) -> _Array:
-    """Returns the sum over the offsets of the kernel of a product of matrices."""
+    """Returns the sum of matrix products over the kernel offsets."""
     (kh, kw), (sh, sw), (ph, pw) = given["kernel"], given["stride"], given["pad"]
     padded = np.pad(data, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
     high, wide = (padded.shape[2] - kh) // sh + 1, (padded.shape[3] - kw) // sw + 1
@@ -96,7 +96,7 @@ def _normalized(arrays: Arrays, given: Parameters) -> _Array:
 
 
 def _sum_tensors(case: Case) -> tuple[TensorSpec, ...]:
-    """Returns the sum is at least 0.1 from 0."""
+    """Returns inputs whose sum is at least 0.1 away from 0."""
     return (
         TensorSpec("lhs", case.shapes["lhs"], Values.UNIT),
         TensorSpec("rhs", case.shapes["rhs"], Values.SIGNS),

@@ -1,8 +1,8 @@
-"""Products of matrices and linear algebra.
+"""Matrix products and linear algebra.
 
-A product of m × k and k × n counts 2·m·n·k floating-point operations and its gradients twice as many. The
-others have the leading terms of LAPACK Working Note 41 ("Installation Guide for LAPACK", appendix C), and the
-symmetric eigenproblem the 9·n³ of Golub and Van Loan, "Matrix Computations", section 8.3.
+A product of m × k and k × n counts 2·m·n·k floating-point operations, and its gradients twice as many.
+The others use the leading terms of LAPACK Working Note 41 ("Installation Guide for LAPACK", appendix C), and
+the symmetric eigenproblem the 9·n³ of Golub and Van Loan, "Matrix Computations", section 8.3.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from inferometer.agent.operators.operator import (
 )
 
 _UNIT_DETERMINANT = 0.56
-"""The scale that keeps the determinant of a large ``Values.POSITIVE_DEFINITE`` within float32."""
+"""The scale that keeps the determinant of a large ``Values.POSITIVE_DEFINITE`` matrix within float32."""
 
 
 def _swapped(array: NDArray[Any], transpose: object = True) -> NDArray[Any]:
@@ -62,14 +62,14 @@ def _result_shape(case: Case) -> Shape:
 def _factors(rank: int | None) -> Callable[[Case], tuple[TensorSpec, ...]]:
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         if len(_result_shape(case)) != (rank or len(case.shapes["lhs"])):
-            raise ValueError(f"the matrices have {rank} axes")
+            raise ValueError(f"the matrices must have {rank} axes")
         return same_shape("lhs", "rhs")(case)
 
     return tensors
 
 
 def _product_flops(case: Case, outputs: Sequence[Shape]) -> int:
-    """2·m·n·k for each pair of matrices."""
+    """Returns 2·m·n·k for each pair of matrices."""
     k = case.shapes["lhs"][-2 if case["transpose_lhs"] else -1]
     return 2 * k * prod(outputs[0])
 
@@ -214,7 +214,7 @@ def _square(values: Values, scale: float = 1.0) -> Callable[[Case], tuple[Tensor
 
 
 def _cubed(factor: float) -> Callable[[Case, Sequence[Shape]], int]:
-    """Returns the operations of what takes ``factor`` · n³ for each matrix of n rows."""
+    """Returns the function for ``factor`` · n³ operations for each matrix of n rows."""
     return lambda case, _: round(factor * case.shapes["data"][-1] * prod(case.shapes["data"]))
 
 
@@ -241,7 +241,7 @@ def _on_square(
 
 
 def _symmetric(array: NDArray[Any]) -> NDArray[Any]:
-    """Returns the gradient of what reads one triangle is spread over both, as all frameworks do it."""
+    """Returns the symmetric part, so gradients of one triangle spread over both, as in all frameworks."""
     found: NDArray[Any] = (array + _swapped(array)) / 2
     return found
 
@@ -380,14 +380,14 @@ OPERATORS = (
     ),
     _on_square(
         "lq",
-        "LQ factorization of a square matrix, as Q and L, by Householder's reflections as LAPACK has them",
+        "LQ factorization of a square matrix, as Q and L, by Householder reflections, as in LAPACK",
         _lq,
         Values.POSITIVE_DEFINITE,
         cubes=4 / 3,
     ),
     _on_square(
         "sum_log_diagonal",
-        "sum of the logarithms of a matrix' diagonal",
+        "sum of the logarithms of a matrix's diagonal",
         lambda array: (np.log(np.diagonal(array, axis1=-2, axis2=-1)).sum(-1),),
         Values.POSITIVE,
     ),

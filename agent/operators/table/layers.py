@@ -1,8 +1,8 @@
-"""Activations, and the layers other than convolution, pooling and normalization: dense, sampling of images.
+"""Activations, and layers other than convolution, pooling and normalization: dense, image sampling.
 
-Each element of an element-wise activation counts as one floating-point operation; those of a softmax count as
-five: the maximum, a subtraction, an exponential, the sum and a division. Those of a dense layer are those of
-its product, 2 · rows · inputs · units; each of the two products of its backward pass has as many.
+Each element of an element-wise activation counts as one floating-point operation, and each of a softmax as
+five: the maximum, a subtraction, an exponential, the sum and a division. A dense layer counts those of its
+product, 2 · rows · inputs · units; each of the two products of its backward pass has as many.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _IMAGES = by_preset(
     sized(10000, 1),
 )
 _KINKED = 1e-4
-"""The tolerance where central differences straddle the kinks at -3 and 3 of a few elements."""
+"""The tolerance for central differences that straddle the kinks at -3 and 3 in a few elements."""
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 """The constants of Klambauer et al. (2017), "Self-Normalizing Neural Networks"."""
 
@@ -90,7 +90,7 @@ def log_softmax(x: NDArray[Any], axis: int) -> NDArray[Any]:
 
 
 def gelu(x: NDArray[Any]) -> NDArray[Any]:
-    """Returns x Φ(x), with Φ the normal distribution (Hendrycks and Gimpel, 2016)."""
+    """Returns x Φ(x), where Φ is the normal distribution function (Hendrycks and Gimpel, 2016)."""
     scaled = (x / math.sqrt(2)).ravel().tolist()
     erf = np.fromiter(map(math.erf, scaled), np.float64, x.size).reshape(x.shape)
     result: NDArray[Any] = x * 0.5 * (1 + erf)
@@ -103,7 +103,7 @@ def _gelu_tanh(x: NDArray[Any], _: Parameters) -> NDArray[Any]:
 
 
 def _exponential(x: NDArray[Any]) -> NDArray[Any]:
-    """Returns exp(x) - 1 for the part below 0, and 0 elsewhere."""
+    """Returns exp(x) - 1 for negative x, and 0 elsewhere."""
     result: NDArray[Any] = np.expm1(np.minimum(x, 0))
     return result
 
@@ -225,7 +225,7 @@ def dense_tensors(case: Case) -> tuple[TensorSpec, ...]:
 
 
 def dense_flops(case: Case, outputs: Sequence[Shape]) -> int:
-    """Returns the floating-point operations of the product of a dense layer."""
+    """Returns the floating-point operations of a dense layer's product."""
     return 2 * prod(case.shapes["data"]) * int(case["units"])
 
 
@@ -236,7 +236,7 @@ def _embedding_tensors(case: Case) -> tuple[TensorSpec, ...]:
 
 
 def _check_dropout(outputs: Arrays, case: Case) -> None:
-    """Checks the output of dropout: the data is ±1, so that each value is 0 or ±1 / (1 - p)."""
+    """Checks the output of dropout: the data is ±1, so each value is 0 or ±1 / (1 - p)."""
     values, p = np.abs(outputs[0].astype(np.float64)).ravel(), float(case["p"])
     share = float(np.mean(values == 0))
     # a binomial share is within six standard deviations in all but 2 of 10⁹ cases
@@ -245,7 +245,7 @@ def _check_dropout(outputs: Arrays, case: Case) -> None:
         raise ValueError(f"the share of zeros is {share:.4f}, and p is {p}")
     kept = values[values != 0]
     if not np.allclose(kept, 1 / (1 - p), rtol=1e-2):
-        raise ValueError(f"what is kept is not multiplied by {1 / (1 - p):g}")
+        raise ValueError(f"the kept values are not multiplied by {1 / (1 - p):g}")
 
 
 def _columns_of(data: NDArray[Any], given: Parameters) -> NDArray[Any]:

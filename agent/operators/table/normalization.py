@@ -1,17 +1,17 @@
 """Normalizations, channels first, with biased variances; and recurrent layers over whole sequences.
 
-``batch_norm`` is that of an inference: it uses the running statistics, which are inputs.
-``batch_norm_training`` uses the mean and the biased variance of the batch, and updates the running
-statistics, which do not change its output. Floating-point operations are counted by fvcore's convention: 2
-for each element with given statistics, 5 with computed ones, a scale and a shift. Likewise it is 4 with a
-scale but no mean, 3 with neither, and for a local response 2 for each channel of the window and 3 more.
+``batch_norm`` is for inference: it uses the running statistics, which are inputs. ``batch_norm_training``
+uses the mean and the biased variance of the batch, and updates the running statistics, which do not affect
+its output. Floating-point operations are counted by fvcore's convention: 2 for each element with given
+statistics, and 5 with computed ones, a scale and a shift. Likewise, it is 4 with a scale but no mean, 3 with
+neither, and for a local response 2 for each channel of the window plus 3.
 
 Recurrent layers have one direction; the output is the hidden state of each step. Data is (steps, samples,
-features). The weights are those of all gates one below the other: ``weight_ih`` for the data, ``weight_hh``
-for the state, with a bias for each. The order is input, forget, cell and output of an LSTM, and reset, update
-and new of a GRU, which resets the state's share of the new one after its matrix product (as cuDNN's). Only
-the matrix products count as floating-point operations; their gradients with respect to both factors take as
-many each.
+features). The weights of all gates are stacked: ``weight_ih`` for the data and ``weight_hh`` for the state,
+with a bias for each. The order is input, forget, cell and output in an LSTM, and reset, update and new in a
+GRU, which resets the state's share of the new one after its matrix product (like cuDNN's). Only the matrix
+products count as floating-point operations; their gradients with respect to both factors each take the same
+number.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from inferometer.agent.operators.table.layers import sigmoid
 def _affine(axis: int, names: Sequence[str], case: Case) -> tuple[TensorSpec, ...]:
     data = case.shapes["data"]
     if len(data) < 2:
-        raise ValueError(f"data {data} has samples and channels at least")
+        raise ValueError(f"data {data} must have at least samples and channels")
     size = (data[axis],)
     specs = {
         "gamma": TensorSpec("gamma", size),
@@ -64,7 +64,7 @@ def _grouped(case: Case) -> tuple[TensorSpec, ...]:
 
 def _windowed(case: Case) -> tuple[TensorSpec, ...]:
     if case["size"] < 1 or case["size"] % 2 == 0:
-        raise ValueError(f"size is {case['size']}; it is odd and 1 or more")
+        raise ValueError(f"size is {case['size']}; it must be odd and 1 or more")
     return _affine(1, (), case)
 
 
@@ -238,7 +238,7 @@ _NORMALIZATIONS = (
 
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-"""The inputs that a layer learns, in the order in which cuDNN packs them."""
+"""The learned inputs of a layer, in cuDNN's packing order."""
 
 
 def _recurrent_tensors(
@@ -246,9 +246,9 @@ def _recurrent_tensors(
 ) -> tuple[TensorSpec, ...]:
     data, hidden = case.shapes["data"], case["hidden"]
     if len(data) != 3:
-        raise ValueError(f"data has {len(data)} axes; it has steps, samples and features")
+        raise ValueError(f"data has {len(data)} axes; it must have steps, samples and features")
     if hidden < 1:
-        raise ValueError(f"hidden is {hidden}; it is 1 or more")
+        raise ValueError(f"hidden is {hidden}; it must be 1 or more")
     rows = gates * hidden
     # rectified units are on or off by their bias, so that a gradient's small steps turn none
     bias = TensorSpec(
@@ -269,7 +269,7 @@ _Step = Callable[[NDArray[Any], NDArray[Any], list[NDArray[Any]]], list[NDArray[
 
 
 def _unrolled(gates: int, step: _Step, arrays: Arrays, parameters: Parameters) -> Arrays:
-    """Calls the step with the gates' (gates, samples, hidden) shares of data and state, and the states."""
+    """Calls the step with the shares of data and state, both (gates, samples, hidden), and the states."""
     data, weight_ih, weight_hh, bias_ih, bias_hh, *initial = arrays
     states = [state[0] for state in initial]
     samples, hidden = states[0].shape

@@ -1,8 +1,8 @@
-"""Poolings of windows, whole images and regions of interest, and the resizing of images; channels first.
+"""Pooling of windows, whole images and regions of interest, and image resizing; channels first.
 
-An average counts the padding. Windows are whole: what is left at an edge is dropped. The floating-point
-operations of a pooling are one for each element below a window, of a bilinear value four (fvcore's
-convention), and none of a nearest value or of regions whose values are only compared.
+An average includes the padding. Windows are whole: the remainder at an edge is dropped. Pooling counts one
+floating-point operation for each element below a window, four for a bilinear value (fvcore's convention), and
+none for a nearest value or for regions whose values are only compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SAMPLED_RTOL = 1e-4  # frameworks compute the coordinates in float32, whose err
 def _image(rank: int, values: Values, case: Case) -> tuple[TensorSpec, ...]:
     data = case.shapes["data"]
     if len(data) != rank + 2:
-        raise ValueError(f"data has {len(data)} axes; it has samples, channels and {rank} spatial ones")
+        raise ValueError(f"data has {len(data)} axes; it must have samples, channels and {rank} spatial ones")
     if "kernel" in case.parameters:
         window = window_of(case)
         window.positions(data[2:])
@@ -78,7 +78,7 @@ def _pooled_whole(kind: str, arrays: Arrays, parameters: Parameters) -> Arrays:
 
 
 def _adaptive(arrays: Arrays, parameters: Parameters) -> Arrays:
-    """Returns the mean from the floor of the beginning of each part to the ceiling of its end."""
+    """Returns the mean of each part, from the floor of its start to the ceiling of its end."""
     data = arrays[0]
     for axis, count in zip((2, 3), pair(parameters, "output"), strict=True):
         size = data.shape[axis]
@@ -100,7 +100,7 @@ def _nearest(arrays: Arrays, parameters: Parameters) -> Arrays:
 
 
 def _bilinear(arrays: Arrays, parameters: Parameters) -> Arrays:
-    """Pixels are areas, whose centres are sampled; beyond the first and last centres, these count."""
+    """Returns bilinear samples between pixel centres; beyond the outermost centres, their values hold."""
     data = arrays[0]
     for axis, count in zip((2, 3), pair(parameters, "output"), strict=True):
         size = data.shape[axis]
@@ -115,7 +115,7 @@ def _bilinear(arrays: Arrays, parameters: Parameters) -> Arrays:
 def _regions(values: Values, case: Case) -> tuple[TensorSpec, ...]:
     data, rois = case.shapes["data"], case.shapes["rois"]
     if len(data) != 4 or len(rois) != 2 or rois[1] != 5:
-        raise ValueError(f"data {data} has 4 axes, and rois {rois} rows of an image and two corners")
+        raise ValueError(f"data {data} must have 4 axes, and rois {rois} rows of an image and two corners")
     pair_of(case, "output")
     reach = min(data[2:]) / case["spatial_scale"]
     boxes = TensorSpec("rois", rois, Values.BOXES, limit=data[0], scale=reach, differentiable=False)
@@ -125,7 +125,7 @@ def _regions(values: Values, case: Case) -> tuple[TensorSpec, ...]:
 def _roi_pooled(arrays: Arrays, parameters: Parameters) -> Arrays:
     """Returns the maximum of each part of a region with rounded corners (Girshick, "Fast R-CNN", 2015).
 
-    The parts are computed in float32 as the original does: their ends are floors and ceilings.
+    The parts are computed in float32, as in the original: their bounds are floors and ceilings.
     """
     data, rois = arrays
     rows, columns = pair(parameters, "output")
@@ -159,7 +159,7 @@ def _spans(first: int, last: int, count: int, size: int) -> list[tuple[int, int]
 def _roi_aligned(arrays: Arrays, parameters: Parameters) -> Arrays:
     """Returns the mean of bilinear samples in each part of a region (He et al., "Mask R-CNN", 2017).
 
-    Regions are not shifted by half a pixel, and have a size of 1 at least.
+    Regions are not shifted by half a pixel, and have a size of at least 1.
     """
     data, rois = arrays
     counts = pair(parameters, "output")
@@ -179,7 +179,7 @@ def _roi_aligned(arrays: Arrays, parameters: Parameters) -> Arrays:
 def _neighbours(
     first: float, last: float, count: int, size: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Yields the elements before and after each of ``count`` points of an axis, with their shares."""
+    """Yields the elements before and after each of ``count`` points on an axis, with their weights."""
     at = first + (np.arange(count) + 0.5) * max(last - first, 1.0) / count
     inside = (at >= -1) & (at <= size)
     at = np.clip(at, 0, size - 1)

@@ -1,6 +1,6 @@
 """Operators that move, repeat, join or split elements and compute nothing.
 
-None counts floating-point operations. All outputs are copies in the order of their axes: a framework that
+They count no floating-point operations. All outputs are copies in the order of their axes: a framework that
 could return a view of the input does the same work as the others.
 """
 
@@ -47,7 +47,7 @@ _HALVES: Presets = {
 
 
 def _data(fits: Requirement | None = None) -> Tensors:
-    """Returns the only input; sizes for which ``fits`` is false are refused."""
+    """Returns the ``tensors`` of an operator with one input; sizes that fail ``fits`` are rejected."""
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         shape = case.shapes["data"]
@@ -73,7 +73,7 @@ def _one(
     category: Category = Category.REARRANGE,
     has_gradient: bool = True,
 ) -> Operator:
-    """Returns an operator of one input; the reference returns an array, or a list for several outputs."""
+    """Returns an operator with one input; the reference returns an array, or a list for several outputs."""
 
     def computed(arrays: Arrays, chosen: Parameters) -> Arrays:
         found = reference(arrays[0], chosen)
@@ -94,7 +94,7 @@ def _one(
 def _with_like(
     name: str, summary: str, reference: Callable[..., Any], sizes: Sequence[tuple[Shape, Shape]]
 ) -> Operator:
-    """Returns an operator that gives the data the shape of another input, of which it reads no more."""
+    """Returns an operator that gives the data the shape of another input, whose values it ignores."""
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         data, like = case.shapes["data"], case.shapes["like"]

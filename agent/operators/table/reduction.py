@@ -1,8 +1,8 @@
 """Reductions, cumulative sums, sorting and searching.
 
-A reduction counts one floating-point operation for each element that it reads, comparisons included, and as
-many more as it computes of an element before (a square, an absolute value, an exponential). Sorting and
-searching count none. Index outputs are int64 where a framework lets one choose.
+A reduction counts one floating-point operation for each element that it reads, including comparisons, plus
+those that it first computes for an element (a square, an absolute value, an exponential). Sorting and
+searching count none. Index outputs are int64 if a framework offers a choice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from inferometer.agent.operators.operator import (
 )
 
 _APART = 65536.0
-"""The scale that spreads ``Values.DISTINCT`` within float16: finite differences then change no order."""
+"""The scale that spreads ``Values.DISTINCT`` within float16, so finite differences change no order."""
 
 
 _PRESETS: Presets = {
@@ -47,7 +47,7 @@ _SEARCHES: Presets = {
 
 
 def _data(values: Values, scale: float = 1.0) -> Callable[[Case], tuple[TensorSpec, ...]]:
-    """Returns the input of what works along ``axis``, one or several, which the data must have."""
+    """Returns the ``tensors`` of an operator along ``axis``, one or several, which the data must have."""
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         shape, axis = case.shapes["data"], case["axis"]
@@ -76,7 +76,7 @@ def _reduction(
     rtol: float = 1e-5,
     **parameters: Any,
 ) -> Operator:
-    """Returns the operator whose reference has the arguments of NumPy's reductions."""
+    """Returns an operator whose reference takes the arguments of NumPy's reductions."""
 
     def computed(arrays: Arrays, given: Parameters) -> Arrays:
         found = reference(arrays[0], axis=given["axis"], keepdims=given["keepdims"])
@@ -138,10 +138,10 @@ OPERATORS = (
     # sums of positive numbers, as the error of a sum near 0 is no measure of an implementation
     _reduction("sum", "sum along an axis or several", np.sum, Values.POSITIVE),
     _reduction("mean", "mean along an axis or several", np.mean, Values.POSITIVE),
-    _reduction("nansum", "sum of what is a number, along an axis or several", np.nansum, Values.POSITIVE),
+    _reduction("nansum", "sum ignoring NaN, along an axis or several", np.nansum, Values.POSITIVE),
     # products of signs, as those of many other numbers leave the range of the type
     _reduction("prod", "product along an axis", np.prod, Values.SIGNS),
-    _reduction("nanprod", "product of what is a number, along an axis", np.nanprod, Values.SIGNS),
+    _reduction("nanprod", "product ignoring NaN, along an axis", np.nanprod, Values.SIGNS),
     _reduction("max", "greatest element along an axis or several", np.max, Values.DISTINCT, scale=_APART),
     _reduction("min", "least element along an axis or several", np.min, Values.DISTINCT, scale=_APART),
     Operator(

@@ -1,7 +1,7 @@
-"""Losses, and the updates of weights by a gradient.
+"""Losses, and weight updates from a gradient.
 
-A loss is the mean, or the sum, over all axes but the first: one value for each sample of the batch. Its
-floating-point operations are not stated beyond one for each element of the predictions.
+A loss is the mean or the sum over all axes but the first: one value for each sample of the batch. Only one
+floating-point operation is counted for each element of the predictions.
 
 Updates are in place: the weight and the states change with each run. Their values stay finite over many runs:
 each step is bounded, or grows no faster than the number of runs. Their floating-point operations are the
@@ -51,7 +51,7 @@ def _loss(
     parameters: Parameters = NOTHING,
     total: bool = False,
 ) -> Operator:
-    """Returns a loss of predictions and labels of one shape, by the function of each element."""
+    """Returns a loss of predictions and labels of the same shape, from its element-wise function."""
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         shape = case.shapes["pred"]
@@ -92,7 +92,7 @@ def _ctc_tensors(case: Case) -> tuple[TensorSpec, ...]:
 
 
 def _ctc(arrays: Arrays, _: Parameters) -> Arrays:
-    """Returns the forward variables of Graves et al. (2006), equations 6 and 7, as logarithms."""
+    """Returns the loss by the forward variables of Graves et al. (2006), equations 6 and 7, as logarithms."""
     logs, label = log_softmax(arrays[0], 2), arrays[1]
     batch, blank = len(label), logs.shape[2] - 1
     extended = np.full((batch, 2 * label.shape[1] + 1), blank)
@@ -180,7 +180,7 @@ _LOSSES = (
 
 EPSILON = 1e-8
 TENSORS = 4
-"""The number of weights of an update of several; each has a gradient of its own."""
+"""The number of weights in an update of several; each has its own gradient."""
 
 _WEIGHTS = by_preset(
     ({"weight": (32, 32)}, {}),
@@ -329,7 +329,7 @@ UPDATES = (
     ),
     _update(
         "adam_update",
-        "weight - lr · mean / (√var + ε), after so many steps that the correction of the bias is 1",
+        "weight - lr · mean / (√var + ε), after so many steps that the bias correction is 1",
         _adam,
         states=_MOMENTS,
         parameters=_ADAM,
@@ -337,7 +337,7 @@ UPDATES = (
     ),
     _update(
         "adamw_update",
-        "that of Adam, with lr · wd · weight beside the gradient",
+        "the update of Adam, with lr · wd · weight apart from the gradient",
         _adamw,
         states=_MOMENTS,
         parameters=_ADAM,
@@ -378,7 +378,7 @@ UPDATES = (
     ),
     _update(
         "multi_sgd_update",
-        f"that of stochastic gradient descent for {TENSORS} weights at once",
+        f"the update of stochastic gradient descent for {TENSORS} weights at once",
         _multi_sgd,
         flops=4,
         tensors=TENSORS,

@@ -38,7 +38,7 @@ def agent_resource() -> Attributes:
 class CallTrace(Closeable):
     """The trace of one call until it is closed; without an ``export``, the client receives the spans.
 
-    ``scope`` is below the call's own span, which begins at construction and ends with the last part.
+    ``scope`` is a child of the call's own span, which begins at construction and ends with the last part.
     ``http_status`` returns the HTTP status of a call that raised an error.
     """
 
@@ -90,9 +90,9 @@ class CallTrace(Closeable):
                 self._export.send(recorder.context.trace_id, recorder.take())
 
     def part(self, *, last: bool = False) -> TracePart:
-        """Returns the spans to send to the client now: whole chunks, and with ``last`` all the rest.
+        """Returns the spans to send to the client now: whole chunks, and all remaining ones with ``last``.
 
-        Spans that the client does not receive go to the agent's own collector, in portions of the same size.
+        Spans that the client does not receive go to the agent's own collector, in parts of the same size.
         """
         if not last and len(self._recorder) - self._taken < CHUNK_SPANS:
             return TracePart()
@@ -110,7 +110,7 @@ class CallTrace(Closeable):
         return part
 
     def _end_call(self) -> None:
-        """Records the call's own span, once."""
+        """Records the call's own span once."""
         call, self._call = self._call, None
         if call is not None:
             kind, recorder = ended(call, self._code.name, self._http_status), self._recorder

@@ -43,7 +43,7 @@ from inferometer.protos.inferometer.v1 import predict_pb2
 class DatasetOrder:
     """The options of an evaluation that a client requests.
 
-    Without a name, the dataset is that of the model's manifest; without a category, it may be of any.
+    Without a name, the dataset of the model's manifest is used; without a category, any category matches.
     ``num_file_parts`` parts of ``partition_list_size`` inputs are evaluated (-1 evaluates all), after
     ``warmup_num_file_parts`` parts that are not measured. ``feature_limit`` is the number of best classes
     that are kept for each input; 0 keeps all.
@@ -168,11 +168,11 @@ class DatasetStream:
 
 
 MAX_HELD = 256
-"""The most results of a round that are held until the round ends."""
+"""The maximum number of results of a round to hold until the round ends."""
 BATCHES_WAITING = 4
-"""The most batches that are received and not yet in the pipeline; limits the memory of a stream."""
+"""The maximum number of received batches not yet in the pipeline; limits the memory of a stream."""
 RESPONSES_WAITING = 2
-"""The most responses that the pipeline has produced and that are not yet sent."""
+"""The maximum number of responses that the pipeline has produced and that are not yet sent."""
 _Response = TypeVar("_Response")
 
 
@@ -253,7 +253,7 @@ class BatchStream:
             raise self._error
 
     def _answered(self, results: Iterator[BatchResult]) -> Generator[BatchResult, None, None]:
-        """Yields the results of a round when all are there: sending one would disturb the next prediction."""
+        """Yields the results of a round once all are there: sending one would disturb the next prediction."""
         held: list[BatchResult] = []
         for result in results:
             held.append(result)
@@ -301,7 +301,7 @@ SERVICE = _SERVICE.full_name
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictService:
-    """The service that opens and runs models; without a ``dataset_runner`` it evaluates no datasets."""
+    """The service that opens and runs models; without a ``dataset_runner``, it does not evaluate datasets."""
 
     finder: ModelFinder
     models: ServedModels
@@ -341,7 +341,7 @@ class PredictService:
         )
 
     async def hold(self, request: predict_pb2.HoldRequest, _: CallContext) -> predict_pb2.HoldResponse:
-        """Returns when a session has ended; cancelled, as the client is gone, it makes the session end."""
+        """Returns when a session has ended; on cancellation, because the client is gone, ends the session."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         with self.sessions.hold(request.session_id, partial(loop.call_soon_threadsafe, ended.set)):
             await ended.wait()
@@ -414,7 +414,7 @@ class PredictService:
     ) -> AsyncIterator[predict_pb2.DatasetResponse]:
         """Evaluates a dataset that the agent has."""
         if self.dataset_runner is None:
-            raise NotOfferedError("this agent evaluates no datasets")
+            raise NotOfferedError("this agent does not evaluate datasets")
         order = read_order(request)
         self.limits.check_inputs(order.batch_size)
         with self.streams.one():

@@ -55,8 +55,8 @@ class QueuedSession(Session):
     ) -> Infer:
         """Returns a function for threads that runs the model on a batch, which waits no longer than its call.
 
-        ``clock`` is that of the model's deadlines, in nanoseconds. ``trace``, the call's own span, receives
-        the spans of the wait and the batch.
+        ``clock`` is the clock of the model's deadlines, in nanoseconds. ``trace``, the call's own span,
+        receives the spans of the wait and the batch.
         """
         return partial(self.model.infer_checked, **_limits(call, clock, trace))
 
@@ -98,7 +98,7 @@ class ModelFinder:
         Raises:
             UnknownModelError, UnknownFrameworkError, FrameworkUnavailableError: It cannot be run here.
             ConfigurationError: The request's options are invalid.
-            ArtifactError: The request needs pretrained weights, and the model has none.
+            ArtifactError: The request requires pretrained weights, and the model has none.
         """
         options = read_options(request)
         if options.threads is None:
@@ -138,7 +138,7 @@ class Sessions:
 
     A session that is idle for ``idle_s`` seconds may be closed. It may be closed earlier if its client is
     gone or if another session needs its place; the least recently used one is closed first. A session in use
-    is not closed while it is used: it is removed from the list, and closed when its last user leaves.
+    is removed from the list, and closed only when its last user leaves.
     """
 
     def __init__(self, limit: int, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -160,7 +160,7 @@ class Sessions:
     def open(self, make: Callable[[], QueuedSession]) -> tuple[str, QueuedSession]:
         """Opens a session; exceptions of ``make``, which loads the model, are raised unchanged.
 
-        Returns the session's id, which cannot be guessed, and the session.
+        Returns the session and its id, which cannot be guessed.
 
         Raises:
             SessionLimitError: The limit is reached, and no session has been idle for long enough.

@@ -1,1 +1,1 @@
-"""The Open Inference Protocol over HTTP: JSON and binary tensors to the messages of the service, and back."""
+"""The Open Inference Protocol over HTTP: JSON and binary tensors to service messages and back."""

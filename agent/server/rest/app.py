@@ -1,6 +1,6 @@
 """The HTTP server's ASGI application: finds the route of a request and calls the service's method.
 
-The bodies of requests are received with a size limit and inflated, those of responses compressed.
+Request bodies are received with a size limit and inflated; response bodies are compressed.
 """
 
 from __future__ import annotations
@@ -130,17 +130,17 @@ def inflated(body: memoryview, encoding: str, most_bytes: int) -> memoryview:
     try:
         content = found.decompress(body, most_bytes + 1)
     except zlib.error as error:
-        raise InputError(f"the body is no {encoding}: {error}") from error
+        raise InputError(f"the body is not {encoding}: {error}") from error
     if len(content) > most_bytes:
         raise too_large(most_bytes)
     if not found.eof or found.unused_data:
-        raise InputError(f"the body is no {encoding}: it is cut off, or something follows it")
+        raise InputError(f"the body is not {encoding}: it is cut off, or something follows it")
     return memoryview(content)
 
 
 @lru_cache(maxsize=64)
 def accepted_encoding(header: str) -> str | None:
-    """Returns the encoding in which a client accepts a response, by its ``accept-encoding``, or None."""
+    """Returns a response encoding that the client's ``accept-encoding`` allows, or None."""
     best, best_weight = None, 0.0
     for item in header.lower().split(","):
         name, _, parameter = item.strip().partition(";")
@@ -157,7 +157,7 @@ def accepted_encoding(header: str) -> str | None:
 def deflated(parts: Sequence[bytes | memoryview], encoding: str) -> bytes | None:
     """Returns a body compressed; None if compression hardly reduces it, as with most tensor elements.
 
-    Of a large body, the start is tried first, so that little time is spent on incompressible data.
+    Compresses the start of a large body first, to spend little time on incompressible data.
     """
     content = b"".join(parts)
     sample = memoryview(content)[len(content) // 2 :][:_SAMPLE_BYTES]
@@ -295,7 +295,7 @@ class RestApp:
                 "it with --allowed_hosts",
             )
         if not self._names.admits_origin(headers.get("origin"), host):
-            raise HttpRequestError(403, "the agent answers no requests of pages of other hosts")
+            raise HttpRequestError(403, "the agent does not answer requests from pages of other hosts")
 
     async def _receive(
         self,

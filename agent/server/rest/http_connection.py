@@ -1,4 +1,4 @@
-"""An HTTP connection with limits for all clients, which the agent's HTTP server and the web page use.
+"""An HTTP connection with limits for all clients, used by the agent's HTTP server and the web page.
 
 All limits apply before the client is identified: nothing here reads a secret.
 """
@@ -19,9 +19,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 MAX_LINE_BYTES = 8 * 1024
 """The longest line: the URL, a header, a trailer, or the size of a chunk with its extension."""
 MAX_HEADERS = 100
-"""The most headers of a request, including its trailers."""
+"""The maximum number of headers of a request, including its trailers."""
 MAX_HEAD_BYTES = 64 * 1024
-"""The most bytes of all headers and trailers together."""
+"""The maximum size of all headers and trailers together."""
 HEAD_S = 20.0
 """How long a client may take to send a head, or to complete a request that is already answered."""
 _LAST_HEAD_S = 2.0  # seconds until the connection closes
@@ -46,7 +46,7 @@ class _RefusedError(Exception):
 
 
 class _Flow(FlowControl):
-    """Pauses reading while bytes are held, although uvicorn reads on after each response."""
+    """Pauses reading while bytes are held, although uvicorn resumes it after each response."""
 
     is_held = False
 
@@ -64,7 +64,7 @@ class HttpConnection(HttpToolsProtocol):
     request waits. For use on the event loop.
 
     Up to ``most`` connections are answered; further ones are refused, and beyond twice as many they are
-    closed at once. ``closes`` tells whether the connection ends with its next response. A subclass sets both.
+    closed at once. ``closes`` says whether the connection ends with its next response. A subclass sets both.
     """
 
     most: int | None = None
@@ -131,7 +131,7 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_URI_TOO_LONG, f"the URL has more than {MAX_LINE_BYTES} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; or a trailer, which counts and has no meaning here."""
+        """Receives a header, or a trailer, which counts towards the limits and is otherwise ignored."""
         size = len(name) + len(value) + _SEPARATORS_BYTES
         self._line_bytes = 0
         self._head_bytes += size
@@ -209,7 +209,7 @@ class HttpConnection(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete
 
     def announce_end(self) -> None:
-        """Lets the next response say that it is the last, or that of the request under way."""
+        """Makes the next response, or that of the request in progress, announce that it is the last."""
         self.closes = True
         if self.is_answering and not self.cycle.response_started:
             self.cycle.keep_alive = False
@@ -284,15 +284,15 @@ def _head_fault(version: str, url: bytes, headers: Headers) -> str | None:
         return "the request has a transfer-encoding other than chunked in HTTP/1.1"
     host = found.get(b"host")
     if host is None and version != "1.0":
-        return "the request has no header host"
+        return "the request has no Host header"
     if host is not None and not _AUTHORITY.fullmatch(host := host.strip()):
-        return "the header host is no name or address with a port"
+        return "the Host header is not a name or address with a port"
     if url.startswith(b"/"):
         return None
     scheme, _, rest = url.partition(b"://")
     authority = re.split(rb"[/?#]", rest, maxsplit=1)[0]
     if _origin(scheme, authority) != _origin(scheme, host or b""):
-        return "the URL and the header host name different hosts"
+        return "the URL and the Host header name different hosts"
     return None
 
 

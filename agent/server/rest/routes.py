@@ -1,4 +1,4 @@
-"""The routes of the protocol: the service method of each, its messages, and their description."""
+"""The routes of the protocol: their service methods, messages, and description."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Received:
     signature: Signatures
 
     def name(self, key: str) -> str:
-        """The name of a model, of a version or of a repository in the path; empty where there is none."""
+        """Returns the name of a model, a version or a repository in the path; empty if there is none."""
         return self.names.get(key) or ""
 
 
@@ -65,7 +65,7 @@ class Route:
     """A verb and a path with names in braces, which map to a method of the service.
 
     ``read`` builds the method's request. ``write`` builds the HTTP response from the method's response and
-    request. Routes with ``is_open`` require no secret and do not count against limits, as gRPC's health
+    request. Routes with ``is_open`` require no secret and do not count against limits, like gRPC's health
     service.
     """
 
@@ -106,7 +106,7 @@ def _read_infer(received: Received) -> InferRequest:
 
 
 def _from_path(kind: Callable[..., Any], **fields: str) -> Callable[[Received], Any]:
-    """Reads a request without a body; its ``fields`` have the values of names in the path."""
+    """Reads a request without a body; its ``fields`` get the values of names in the path."""
     return lambda received: kind(**{field: received.name(key) for field, key in fields.items()})
 
 
@@ -138,14 +138,14 @@ def _fill(parameters: Any, body: memoryview) -> None:
             else:
                 parameters[key].string_param = value
         except (TypeError, ValueError) as error:
-            raise InputError(f"parameter {one_line(key, 80)} is no text, boolean or whole number") from error
+            raise InputError(f"parameter {one_line(key, 80)} is not a string, boolean or integer") from error
 
 
 def _read_region(received: Received) -> pb.SystemSharedMemoryRegisterRequest:
     given = read_object(received.body)
     key, numbers = given.get("key"), (given.get("offset", 0), given.get("byte_size", -1))
     if not isinstance(key, str):
-        raise InputError("the request: key is no text, which names the segment")
+        raise InputError("the request: key is not a string that names the segment")
     if not all(is_whole(number) for number in numbers):
         raise InputError("the request: offset and byte_size are whole numbers of bytes, from 0 on")
     try:
@@ -153,7 +153,7 @@ def _read_region(received: Received) -> pb.SystemSharedMemoryRegisterRequest:
             name=received.name("region"), key=key, offset=numbers[0], byte_size=numbers[1]
         )
     except UnicodeEncodeError as error:
-        raise InputError("the request has a text that is no Unicode") from error
+        raise InputError("the request has a string that is not Unicode") from error
 
 
 def _regions(message: Any, _: object) -> Reply:
@@ -290,9 +290,9 @@ _FAILED = {"description": "It failed.", "content": _ERROR}
 
 @cache
 def described_routes() -> dict[str, Any]:
-    """Returns the OpenAPI 3.1 description of the routes, for tools that generate clients and documentation.
+    """Returns the OpenAPI 3.1 description of the routes, for generators of clients and documentation.
 
-    ``openapi.json`` has what differs by route. What follows from a path, and how all fail, is added.
+    ``openapi.json`` describes what differs by route; this function adds path parameters and common errors.
     """
     found: dict[str, Any] = json.loads(Path(__file__).with_name("openapi.json").read_text(encoding="utf-8"))
     found["info"]["version"] = __version__

@@ -1,6 +1,6 @@
 """The HTTP server: uvicorn with httptools, on gRPC's event loop.
 
-A connection has the client's identity, and the limits on how slowly the client sends and reads.
+A connection holds the client's identity and limits how slowly the client may send and read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from inferometer.agent.server.tls import ServerTls, tls_context
 from inferometer.manifests.errors import ConfigurationError, RequestCancelledError
 
 SILENCE_S = 20.0
-"""The longest time for which a client may send nothing within the body of a request."""
+"""The longest pause that a client may make within the body of a request."""
 LEAST_BYTES_PER_S = 64 * 1024
 """The lowest average rate at which a client may send a request, over ``SILENCE_S`` or longer."""
 _CONTINUE = b"HTTP/1.1 100 "
@@ -92,7 +92,7 @@ class Connection(HttpConnection):
 class _JoinedHead:
     """A transport that writes the head of a response together with the start of its body.
 
-    uvicorn writes them separately, so that a client would wake up twice for one small response.
+    uvicorn writes them separately, and a client would wake up twice for one small response.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:

@@ -1,1 +1,1 @@
-"""The Open Inference Protocol, version 2, over the models that the agent serves."""
+"""The Open Inference Protocol, version 2, for the models that the agent serves."""

@@ -1,4 +1,4 @@
-"""Inference: from requests that were read, over the models that they name, to the responses."""
+"""Inference: runs the models that decoded requests name, and builds the responses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
 
 _AHEAD = 16
-"""Requests of a stream that are worked on, or answered and not yet sent, at once: enough for a batch."""
+"""The number of requests of a stream in progress, or answered and not yet sent: enough for a batch."""
 _CLASSIFICATION = "classification"
 _TIMEOUT = "timeout"
 _PRIORITY = "priority"
@@ -45,9 +45,9 @@ _MAX_TIMEOUT_US = 10 * 365 * 24 * 3600 * 1_000_000
 
 @dataclass(slots=True)  # to make a frozen one takes three times as long
 class RequestedOutput:
-    """An output that a request wants: its tensor, or as many of the best ``classes``.
+    """A requested output: its tensor, or its top ``classes`` classes.
 
-    It goes to a ``place`` in shared memory, or without one into the response.
+    It is written to a ``place`` in shared memory, or without one into the response.
     """
 
     name: str
@@ -58,8 +58,8 @@ class RequestedOutput:
 class Inference:
     """Answers requests. Thread-safe.
 
-    ``clock`` is that of the served models, for deadlines and times in nanoseconds. Without a
-    ``shared_memory`` tensors are in the messages only.
+    ``clock`` is the clock of the served models, for deadlines and times in nanoseconds. Without
+    ``shared_memory``, tensors travel only in the messages.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Inference:
     async def infer(
         self, request: InferCall, call: CallContext, trace: TraceScope | None = None
     ) -> InferAnswer:
-        """Runs the model that a request names on its inputs, as long as its call is active.
+        """Runs the model that a request names on its inputs, while its call is active.
 
-        ``trace`` is the request's own span, None where it is not traced.
+        ``trace`` is the request's own span; None if it is not traced.
 
         Raises:
-            UnknownModelError: There is no such model.
-            NotFoundError: There is no such region of shared memory.
-            InputError: The input is not what the model takes, or the model lacks an output that is requested.
+            UnknownModelError: The model does not exist.
+            NotFoundError: The region of shared memory does not exist.
+            InputError: The input does not match the model, or the model lacks a requested output.
             InferometerError: See ``ServedModel.infer`` and ``Repository.lease``.
         """
         message, began_ns = request.message, self._clock()
@@ -127,7 +127,7 @@ class Inference:
     async def _wanted(
         self, message: pb.ModelInferRequest, model: ServedModel, found: FoundModel, call: CallContext
     ) -> tuple[RequestedOutput, ...] | None:
-        """The outputs that a request names; None for all, and where it is not known which the model has."""
+        """Returns the outputs that a request names; None for all, or if the model's outputs are unknown."""
         if not message.outputs:
             return None
         outputs = self._repository.known_outputs(model)
@@ -139,10 +139,10 @@ class Inference:
         return requested_outputs(message, names, found.title, self._shared_memory, call.record.peer)
 
     def _limits(self, message: pb.ModelInferRequest, call: CallContext) -> tuple[int | None, _Queueing]:
-        """The deadline of a request, and its place in a queue with policies.
+        """Returns the deadline of a request, and its options for a queue with policies.
 
         The deadline is that of the call or of the parameter ``timeout``, whichever comes first. A policy that
-        delays requests uses ``timeout`` for that, and one may not allow requests to have their own.
+        delays requests uses ``timeout`` for that instead, and a policy may ignore it.
         """
         deadline_ns = call.deadline_ns(self._clock)
         queueing = _Queueing()
@@ -168,7 +168,7 @@ class _Queueing(TypedDict, total=False):
 
 
 def _whole(message: pb.ModelInferRequest, name: str, what: str) -> int:
-    """A parameter that is a whole number; 0 where the request has none."""
+    """Returns a non-negative integer parameter; 0 if the request has none."""
     number = whole_number(message.parameters, name)
     if number < 0:
         raise InputError(f"parameter {name} is a whole number {what}")
@@ -193,8 +193,8 @@ async def in_order(
 ) -> AsyncGenerator[_Answer, None]:
     """Yields the answers to requests in the order of the requests.
 
-    Each request gets a task as soon as it is received, so that requests of one stream wait in their model's
-    queue together and can be predicted together. Closing the generator cancels what has no answer. An error
+    Each request gets a task as soon as it is received. Requests of one stream therefore wait in their model's
+    queue together and can be predicted together. Closing the generator cancels unanswered requests. An error
     that ``requests`` raises comes after the last answer; one that ``answer`` raises ends the stream.
     """
     begun: asyncio.Queue[asyncio.Task[_Answer] | None] = asyncio.Queue()
@@ -238,9 +238,9 @@ def requested_outputs(
     shared_memory: SharedMemory | None = None,
     peer: str = "",
 ) -> tuple[RequestedOutput, ...]:
-    """Returns the outputs that a request names, of the ``known`` ones of a model that errors call ``what``.
+    """Returns the ``known`` outputs that a request names; errors refer to the model as ``what``.
 
-    ``peer`` is who sent it. Raises InputError if it names one that is not there, or one twice, and as
+    ``peer`` is the sender. Raises InputError if an output is unknown or named twice, and the errors of
     ``SharedMemory.place``.
     """
     found: dict[str, RequestedOutput] = {}
@@ -269,21 +269,21 @@ def add_outputs(
     tensors: Mapping[str, NDArray[Any]],
     labels: Sequence[str],
 ) -> InferAnswer:
-    """Writes the heads of the ``wanted`` outputs into a response, and returns it with their content.
+    """Writes the descriptions of the ``wanted`` outputs into a response, and returns it with their content.
 
-    ``labels`` are the names of the model's classes, where it has any.
+    ``labels`` are the names of the model's classes, if any.
 
     Raises:
-        PredictionError: The model did not give an output, or none that can be sent.
-        InputError: Classes are wanted of an output that is no scores of classes, or an output does not fit
-            into its place in shared memory.
+        PredictionError: The model did not return an output, or returned one that cannot be sent.
+        InputError: Classes are requested of an output that does not hold class scores, or an output does not
+            fit into its place in shared memory.
     """
     raw: list[bytes | memoryview] = []
     content: bytes | memoryview
     for output in wanted:
         array = tensors.get(output.name)
         if array is None:
-            raise PredictionError(f'the model gave no output "{output.name}"')
+            raise PredictionError(f'the model returned no output "{output.name}"')
         if output.classes:
             shape, content = _best_classes(array, output, labels)
             described = response.outputs.add(name=output.name, datatype=BYTES, shape=shape)
@@ -311,7 +311,7 @@ def _classes(item: pb.ModelInferRequest.InferRequestedOutputTensor, where: str) 
 def _best_classes(
     array: NDArray[Any], output: RequestedOutput, labels: Sequence[str]
 ) -> tuple[tuple[int, ...], bytes]:
-    """The shape and the elements of ``score:class:label``, the best first; of equal ones the first class."""
+    """Returns the shape and elements of ``score:class:label``, best first; ties go to the first class."""
     if array.ndim < 2 or any(side != 1 for side in array.shape[2:]) or array.dtype.kind not in "iuf":
         raise InputError(
             f'output "{output.name}": {_CLASSIFICATION} is of scores, inputs × classes; '

@@ -122,7 +122,7 @@ def _dynamic_batching(batching: BatchingOptions) -> config_pb.ModelDynamicBatchi
 
 
 def statistics_message(name: str, version: str, totals: Totals | None) -> pb.ModelStatistics:
-    """Returns what a model has done; ``compute_input`` is putting batches together, and so on.
+    """Returns the statistics of a model; ``compute_input`` is the assembly of batches, and so on.
 
     A model that is not loaded has no ``totals``.
     """
@@ -154,7 +154,7 @@ def statistics_message(name: str, version: str, totals: Totals | None) -> pb.Mod
 
 
 def _version_policy(policy: VersionPolicy) -> config_pb.ModelVersionPolicy:
-    """The policy; specific versions are whole numbers there, and texts are left out."""
+    """Returns the policy message; it holds specific versions as integers and omits those that are text."""
     message = config_pb.ModelVersionPolicy
     match policy.choice:
         case VersionChoice.LATEST:
@@ -196,13 +196,13 @@ def _duration(total: Total) -> pb.StatisticDuration:
 _CONFIG = "config"
 _KNOWN = ("device", "seed", "threads", "version", "weights")
 _DESCRIBING = {"name", "platform", "backend", "parameters"}
-"""The fields of a configuration that change nothing, and ``parameters``."""
+"""The configuration fields that have no effect, and ``parameters``."""
 _MAX_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class LoadParameters:
-    """How a model of some name is to be opened; None leaves the choice of the version to the agent."""
+    """How to open a model; a ``version`` of None leaves the choice to the agent."""
 
     options: SessionOptions
     version: str | None = None
@@ -211,18 +211,18 @@ class LoadParameters:
 def read_load_parameters(
     parameters: Mapping[str, pb.ModelRepositoryParameter], defaults: SessionOptions
 ) -> LoadParameters:
-    """Returns what a request specifies; ``defaults`` are the options of models that no client has loaded.
+    """Returns a request's load parameters; ``defaults`` are the options of models that no client has loaded.
 
-    ``weights``, ``seed``, ``threads``, ``device`` and ``version`` are parameters of the request, or of the
-    ``parameters`` in the JSON of a ``config``, the only one that tritonclient sends.
+    ``weights``, ``seed``, ``threads``, ``device`` and ``version`` are parameters of the request, or
+    ``parameters`` in the JSON of ``config``, the only parameter that tritonclient sends.
 
     Raises:
-        ConfigurationError: One is not known, or makes no sense.
+        ConfigurationError: A parameter is unknown or invalid.
     """
     found: dict[str, str] = {}
     for key, parameter in parameters.items():
         if key.startswith("file:"):
-            raise ConfigurationError("a client brings no files; models are those of the agent's manifests")
+            raise ConfigurationError("a client cannot send files; the agent's manifests define its models")
         if key == _CONFIG:
             found |= _read_config(parameter.string_param)
         elif key in _KNOWN:
@@ -240,7 +240,7 @@ def _text(parameter: pb.ModelRepositoryParameter) -> str:
 
 
 def _read_config(text: str) -> dict[str, str]:
-    """The parameters in a model configuration, as ``{"parameters": {"weights": {"string_value": …}}}``."""
+    """Returns a model configuration's parameters: ``{"parameters": {"weights": {"string_value": …}}}``."""
     try:
         config = json.loads(text)
         if not isinstance(config, dict):
@@ -254,7 +254,7 @@ def _read_config(text: str) -> dict[str, str]:
         found = {str(key): str(value["string_value"]) for key, value in values.items()}
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ConfigurationError(
-            'config: is no model configuration as JSON; an example is {"parameters": {"weights": '
+            'config: is not a model configuration in JSON; an example is {"parameters": {"weights": '
             '{"string_value": "random"}}}'
         ) from error
     for key in found:

@@ -1,4 +1,4 @@
-"""The models as clients of the protocol name them: found, lent, loaded and unloaded."""
+"""Finds, lends, loads and unloads models by the names that clients of the protocol use."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from inferometer.manifests.schema import ModelManifest
 from inferometer.manifests.versions import exactly
 
 FRAMEWORK_MARK = "@"
-"""Between the name of a model and that of the framework that is to run it."""
+"""Separates the name of a model from the name of the framework that runs it."""
 NOT_HERE = (NotFoundError, FrameworkUnavailableError, ArtifactError)
 """Why an existing model cannot be run."""
 _MAX_REMEMBERED = 4096
-"""Names and versions that are not looked for again."""
+"""The maximum number of cached lookups by name and version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,12 @@ class IndexEntry:
 
 
 class Repository:
-    """The agent's models by the names of the protocol. Thread-safe.
+    """The agent's models by their names in the protocol. Thread-safe.
 
     ``ResNet50`` is the model in the first installed framework that has it, ``ResNet50@PyTorch`` the one of
-    that framework; an empty version is the highest that the version policy serves. Versions are spelled as
-    ``v2_version`` does, and clients may also write them as manifests do, or as a constraint. A model is
-    loaded when it is first requested. What a client has loaded a name with holds for that name until a client
-    unloads it.
+    that framework; an empty version is the highest that the version policy serves. Versions are spelled as in
+    ``v2_version``; clients may also use a manifest's spelling or a constraint. A model is loaded on its first
+    request. The parameters with which a client loads a name apply to that name until a client unloads it.
     """
 
     def __init__(self, models: ServedModels, catalog: Catalog, registry: Registry) -> None:
@@ -107,13 +106,13 @@ class Repository:
         self._outputs: WeakKeyDictionary[ServedModel, tuple[TensorSignature, ...]] = WeakKeyDictionary()
 
     def find(self, name: str, version: str) -> FoundModel:
-        """Returns what a name stands for; the empty version is the one that is loaded, or the highest.
+        """Returns the model with a name; the empty version is the loaded one, or else the highest.
 
         Raises:
-            UnknownModelError, UnknownFrameworkError: There is none of that name, version or framework, or the
-                version policy does not serve it.
+            UnknownModelError, UnknownFrameworkError: There is no model with that name, version or framework,
+                or the version policy does not serve it.
             FrameworkUnavailableError, ArtifactError: It cannot be run here, or not with its weights.
-            ConfigurationError: The version is none.
+            ConfigurationError: The version is invalid.
         """
         found = self._found.get((name, version))
         if found is None:
@@ -126,7 +125,7 @@ class Repository:
         return found
 
     def lease(self, found: FoundModel) -> Lease:
-        """Lends a model until it is released, and loads it if it is not; see ``ServedModels.lease``."""
+        """Lends a model until it is released, and loads it if necessary; see ``ServedModels.lease``."""
         return self._models.lease(found.manifest, found.options)
 
     def lease_loaded(self, found: FoundModel) -> Lease | None:
@@ -134,15 +133,15 @@ class Repository:
         return self._models.lease_loaded(found.key)
 
     def known_outputs(self, model: ServedModel) -> tuple[TensorSignature, ...] | None:
-        """Returns the outputs of a model, if they are known already; see ``outputs``."""
+        """Returns the outputs of a model if they are already known; see ``outputs``."""
         return self._outputs.get(model)
 
     def outputs(self, model: ServedModel) -> tuple[TensorSignature, ...]:
-        """Returns the outputs of a model as far as they are known; empty where nothing is.
+        """Returns the outputs of a model as far as they can be determined; empty if none can.
 
-        No manifest describes them. Where the model does not state them itself, it runs on zeros: with dynamic
-        axes on two sizes of them. The sides of an output that differ are dynamic, too, and all of them where
-        the model takes only one of the sizes. That it takes neither is no error.
+        Manifests do not describe outputs. If the model does not declare them itself, it runs on zeros, and on
+        two sizes if it has dynamic axes. Output axes that differ are then dynamic too, or all axes if the
+        model accepts only one of the sizes. It is not an error if it accepts neither.
         """
         known = self._outputs.get(model)
         if known is None:
@@ -154,7 +153,7 @@ class Repository:
         return self._models.model_of(found.manifest, found.options)
 
     def load(self, name: str, parameters: LoadParameters) -> None:
-        """Loads a model, and unloads what the name stood for until now if that is another.
+        """Loads a model, and unloads the previous model of the name if it is a different one.
 
         Raises InferometerError if it cannot be found or loaded; then nothing changes.
         """
@@ -170,9 +169,9 @@ class Repository:
                 self._models.unload_of(replaced.manifest, replaced.options)
 
     def unload(self, name: str) -> None:
-        """Unloads a model in all its versions; one in use is freed by the last that leaves it.
+        """Unloads all versions of a model; a model in use is freed when its last user leaves.
 
-        Raises UnknownModelError if there is none of that name.
+        Raises UnknownModelError if no model has that name.
         """
         versions = self._versions(name)
         found = []
@@ -188,7 +187,7 @@ class Repository:
             self._forget(name)
 
     def versions(self, name: str) -> tuple[str, ...]:
-        """Returns the versions of a model that are served, as the protocol spells them, the highest first."""
+        """Returns the served versions of a model in the protocol's spelling, highest first."""
         return tuple(map(v2_version, self.version_policy(name).served(self._versions(name))))
 
     def version_policy(self, name: str) -> VersionPolicy:
@@ -196,7 +195,7 @@ class Repository:
         return self._policies.of(_split(name)[0])
 
     def _versions(self, name: str) -> tuple[str, ...]:
-        """Every version of a model as in the manifests, the highest first; of equal ones, the first."""
+        """Returns a model's versions as in the manifests, highest first; of equal ones, only the first."""
         model, framework = _split(name)
         found: dict[str, str] = {}
         for manifest in self._catalog.find_models(model):
@@ -205,9 +204,9 @@ class Repository:
         return tuple(found.values())
 
     def index(self) -> Iterator[IndexEntry]:
-        """Yields every model that can be named and run, in all its versions.
+        """Yields all versions of every model that can be requested and run.
 
-        A model that several frameworks have is also listed as ``name@framework``.
+        A model that exists in several frameworks is also listed as ``name@framework``.
         """
         by_name: dict[str, list[ModelManifest]] = {}
         for manifest in self._catalog.models:
@@ -250,7 +249,7 @@ class Repository:
         )
 
     def _constraint(self, name: str, wanted: str | None) -> str | None:
-        """What the version of a model must meet, so that the policy serves it; None for any."""
+        """Returns a constraint that limits a requested version to the served ones; None for any."""
         versions, policy = self._versions(name), self.version_policy(name)
         asked = None if wanted is None else canonical_version(wanted)
         fitting = {canonical_version(version) for version in versions if v2_version(version) == wanted}
@@ -271,12 +270,12 @@ class Repository:
         return " || ".join(chosen)
 
     def _forget(self, name: str) -> None:
-        """Under the lock: what was found for a name may be another model now."""
+        """Clears the cached lookups of a name, which may have changed. The caller holds the lock."""
         self._found = {key: found for key, found in self._found.items() if _key(key[0]) != _key(name)}
 
 
 def _outputs_of(model: ServedModel) -> tuple[TensorSignature, ...]:
-    """The outputs that a model states, or else those of a prediction."""
+    """Returns the outputs that a model declares, or else the outputs of a prediction."""
     stated = model.session.declared_outputs()
     declared = tuple(
         TensorSignature(each.name, datatype, _sides((each.shape or ())[1:]))
@@ -295,7 +294,7 @@ def _sides(sizes: Sequence[int | None]) -> tuple[int, ...]:
 
 
 def _predicted_outputs(model: ServedModel, *, dynamic: bool) -> tuple[TensorSignature, ...]:
-    """The outputs of predictions of zeros; empty if they fail, or give what the protocol cannot carry."""
+    """Returns the outputs of predictions on zeros; empty if they fail or the protocol cannot carry them."""
     tensors, found = model.manifest.tensors, []
     shapes = [{each.name: each.sized() for each in tensors}]
     if dynamic:
@@ -319,7 +318,7 @@ def _predicted_outputs(model: ServedModel, *, dynamic: bool) -> tuple[TensorSign
 
 
 def _outputs_for(model: ServedModel, shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSignature, ...]:
-    """The outputs for one input, whose tensors have those shapes."""
+    """Returns the outputs for one input whose tensors have these shapes."""
     tensors = model.manifest.tensors
     inferred = model.session.infer({each.name: blank(each, (1, *shapes[each.name])) for each in tensors})
     for name, array in inferred.outputs.items():
@@ -332,7 +331,7 @@ def _outputs_for(model: ServedModel, shapes: Mapping[str, tuple[int, ...]]) -> t
 
 
 def named(models: Sequence[ServedModel]) -> Iterator[tuple[str, ServedModel]]:
-    """Yields models with a name that stands for each; the framework is in it where others have its name."""
+    """Yields models with unambiguous names, which include the framework if several models share a name."""
     frameworks: dict[str, set[str]] = {}
     for model in models:
         frameworks.setdefault(model.manifest.name, set()).add(model.manifest.framework.name)
@@ -342,7 +341,7 @@ def named(models: Sequence[ServedModel]) -> Iterator[tuple[str, ServedModel]]:
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """The model's name and the framework's."""
+    """Returns the names of the model and of the framework."""
     model, mark, framework = name.rpartition(FRAMEWORK_MARK)
     return (model, framework) if mark and model else (name, None)
 

@@ -1,4 +1,4 @@
-"""The service of the Open Inference Protocol: convert, call, convert."""
+"""The service of the Open Inference Protocol: converts requests, calls the agent, converts the results."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ _STATES = {
 
 
 class InferenceService:
-    """Serves the models of the agent by the protocol of KServe and Triton.
+    """Serves the models of the agent over the protocol of KServe and Triton.
 
-    ``is_ready`` says whether the agent serves, and is not about to stop. Without a ``shared_memory`` clients
-    have none.
+    ``is_ready`` returns whether the agent serves and is not stopping. Without ``shared_memory``, clients
+    cannot use shared memory.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class InferenceService:
         return methods_of(_SERVICE, self, codecs, aside=["ServerLive", "ServerReady", "ModelReady"])
 
     def inputs_of(self, name: str, version: str) -> tuple[TensorSignature, ...]:
-        """Returns the inputs of a model; raises as ``Repository.find``."""
+        """Returns the inputs of a model; raises the errors of ``Repository.find``."""
         return tuple(self._repository.find(name, version).inputs.values())
 
     async def server_live(self, _: pb.ServerLiveRequest, __: CallContext) -> pb.ServerLiveResponse:
-        """Answers that there is an agent."""
+        """Answers that the agent is live."""
         return pb.ServerLiveResponse(live=True)
 
     async def server_ready(self, _: pb.ServerReadyRequest, __: CallContext) -> pb.ServerReadyResponse:
@@ -123,9 +123,9 @@ class InferenceService:
     async def model_stream_infer(
         self, requests: AsyncIterator[InferCall], call: CallContext
     ) -> AsyncIterator[InferAnswer | pb.ModelStreamInferResponse]:
-        """Runs models on request after request; one that fails is answered in the stream.
+        """Runs models on a stream of requests; a failed request is answered in the stream.
 
-        Each request has one response, which is its final one: as in Triton, no empty one follows.
+        Each request has one response, which is the final one: as in Triton, no empty response follows.
         """
         trace = None if call.record.trace_id is None else self._tracing.begin_exported(call)
 
@@ -148,7 +148,7 @@ class InferenceService:
                     yield each
 
     def model_ready(self, request: pb.ModelReadyRequest, _: CallContext) -> pb.ModelReadyResponse:
-        """Answers whether a model is loaded; an unknown one is not, as in Triton."""
+        """Answers whether a model is loaded; False for an unknown model, as in Triton."""
         try:
             found = self._repository.find(request.name, request.version)
         except NOT_HERE:
@@ -156,7 +156,7 @@ class InferenceService:
         return pb.ModelReadyResponse(ready=self._is_ready() and self._repository.loaded(found) is not None)
 
     def model_metadata(self, request: pb.ModelMetadataRequest, _: CallContext) -> pb.ModelMetadataResponse:
-        """Describes a model's inputs and outputs; loads it, because only then its outputs are known."""
+        """Describes a model's inputs and outputs; loads the model, because its outputs are unknown before."""
         found = self._repository.find(request.name, request.version)
         with self._repository.lease(found) as model:
             outputs = self._repository.outputs(model)
@@ -164,7 +164,7 @@ class InferenceService:
         return metadata_message(request.name, versions, found.manifest, tuple(found.inputs.values()), outputs)
 
     def model_config(self, request: pb.ModelConfigRequest, _: CallContext) -> pb.ModelConfigResponse:
-        """Describes how a model is served; loads it, as ``model_metadata`` does."""
+        """Describes how a model is served; loads the model, like ``model_metadata``."""
         found = self._repository.find(request.name, request.version)
         with self._repository.lease(found) as model:
             outputs = self._repository.outputs(model)
@@ -184,7 +184,7 @@ class InferenceService:
     def model_statistics(
         self, request: pb.ModelStatisticsRequest, _: CallContext
     ) -> pb.ModelStatisticsResponse:
-        """Returns the statistics of a model since it was loaded, or of each loaded one."""
+        """Returns the statistics of a model since it was loaded, or of each loaded model."""
         if not request.name:
             return pb.ModelStatisticsResponse(
                 model_stats=[
@@ -202,7 +202,7 @@ class InferenceService:
     def repository_index(
         self, request: pb.RepositoryIndexRequest, _: CallContext
     ) -> pb.RepositoryIndexResponse:
-        """Lists the models, all or those that are loaded."""
+        """Lists all models, or only the loaded ones."""
         self._check_repository(request.repository_name)
         return pb.RepositoryIndexResponse(
             models=[
@@ -217,7 +217,7 @@ class InferenceService:
     def repository_model_load(
         self, request: pb.RepositoryModelLoadRequest, _: CallContext
     ) -> pb.RepositoryModelLoadResponse:
-        """Loads a model, which stays until it is unloaded or its memory is wanted."""
+        """Loads a model, which stays loaded until it is unloaded or its memory is needed."""
         self._check_repository(request.repository_name)
         parameters = read_load_parameters(request.parameters, self._models.options.session)
         self._repository.load(request.model_name, parameters)
@@ -234,7 +234,7 @@ class InferenceService:
     def system_shared_memory_status(
         self, request: pb.SystemSharedMemoryStatusRequest, call: CallContext
     ) -> pb.SystemSharedMemoryStatusResponse:
-        """Describes the regions of shared memory that are registered."""
+        """Describes the registered regions of shared memory."""
         response = pb.SystemSharedMemoryStatusResponse()
         for found in self._offered_memory().regions(request.name, call.record.peer):
             region = response.regions[found.name]
@@ -261,19 +261,19 @@ class InferenceService:
     async def cuda_shared_memory_status(
         self, _: pb.CudaSharedMemoryStatusRequest, __: CallContext
     ) -> pb.CudaSharedMemoryStatusResponse:
-        """Describes no region: there is none on a GPU."""
+        """Describes no regions: there are none on a GPU."""
         return pb.CudaSharedMemoryStatusResponse()
 
     async def cuda_shared_memory_register(
         self, _: pb.CudaSharedMemoryRegisterRequest, __: CallContext
     ) -> pb.CudaSharedMemoryRegisterResponse:
-        """Refuses memory of a GPU."""
+        """Refuses shared memory on a GPU."""
         raise NotOfferedError("CUDA shared memory is not offered here; use system shared memory")
 
     async def cuda_shared_memory_unregister(
         self, _: pb.CudaSharedMemoryUnregisterRequest, __: CallContext
     ) -> pb.CudaSharedMemoryUnregisterResponse:
-        """Has nothing to release; Triton's load generator releases regions of both kinds."""
+        """Does nothing, but succeeds: Triton's load generator releases regions of both kinds."""
         return pb.CudaSharedMemoryUnregisterResponse()
 
     def _offered_memory(self) -> SharedMemory:

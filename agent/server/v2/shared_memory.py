@@ -1,16 +1,15 @@
 """Tensors in shared memory: Triton's system shared-memory extension.
 
-A client makes a POSIX segment, registers a range of it as a region, and names the region in place of a
-tensor's elements. Only processes of the agent's own user on this host may do so, with segments of that
-user.
+A client creates a POSIX segment, registers a range of it as a region, and names the region in place of a
+tensor's elements. Only processes of the agent's own user on this host may do so, with segments of that user.
 
-Inputs are read where they lie, through a mapping. Reading a mapping beyond the end of its file would kill
-the process. Hence a segment is allocated in full when it is registered, so that no page can fail for a
-full ``/dev/shm``, and its size is checked at each use. What remains is a client that truncates its
-segment while the model reads it; it runs as the user of the agent, whom it could as well kill. A copy by
-``pread`` would close that gap, and takes longer than the whole call: 7 ms for 38 MB into memory that is
-there already, and 34 ms into new memory, where an empty call takes 0.3 ms. Outputs are written by
-``pwrite``, which cannot fail that way: 7 ms in place of 3 ms for 38 MB.
+Inputs are read in place through a mapping. Reading a mapping beyond the end of its file would kill the
+process. Therefore, a segment is allocated in full at registration, so that no page access can fail because
+``/dev/shm`` is full, and its size is checked at each use. One risk remains: a client that truncates its
+segment while the model reads it. Such a client runs as the agent's user and could just as well kill the
+agent. A copy with ``pread`` would close that gap, but takes longer than the whole call: 7 ms for 38 MB into
+existing memory and 34 ms into new memory, whereas an empty call takes 0.3 ms. Outputs are written with
+``pwrite``, which cannot fail that way: 7 ms instead of 3 ms for 38 MB.
 """
 
 from __future__ import annotations
@@ -77,20 +76,20 @@ class _Connection:
         return struct.pack(">HH", self.local[1], self.remote[1])
 
     def packed(self) -> bytes:
-        """The ``inet_diag_sockid``."""
+        """Returns the ``inet_diag_sockid``."""
         addresses = b"".join(ip.packed.ljust(16, b"\0") for ip, _ in (self.local, self.remote))
         return self.ports + addresses + bytes(4) + _NO_DIAG_COOKIE
 
 
 class LocalPeers(Closeable):
-    """Checks peers, which are named as gRPC names them: ``ipv4:127.0.0.1:1234``, ``ipv6:[::1]:1234``.
+    """Checks peers in gRPC's notation: ``ipv4:127.0.0.1:1234``, ``ipv6:[::1]:1234``.
 
-    A loopback address alone says little, as every user of the host has it: the kernel says whose the socket
-    at the other end of the connection is, see sock_diag(7). Nothing is remembered, because a port may be
-    another user's a moment later. A proxy or a tunnel on this host counts as who runs it. Thread-safe.
+    A loopback address alone says little, because every user of the host can connect from it: the kernel
+    reports the owner of the socket at the other end, see sock_diag(7). Nothing is cached, because a port may
+    belong to another user a moment later. A proxy or a tunnel on this host counts as its user. Thread-safe.
 
     Raises:
-        ConfigurationError: The system cannot tell.
+        ConfigurationError: The system cannot report the owner.
     """
 
     def __init__(self) -> None:
@@ -100,12 +99,12 @@ class LocalPeers(Closeable):
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
         except (AttributeError, OSError) as error:
             raise ConfigurationError(
-                f"shared memory needs Linux, which tells whose a connection is: {error}"
+                f"shared memory needs Linux, which reports the owner of a connection: {error}"
             ) from error
         self._socket.setblocking(False)  # the answer is there when the request is sent
 
     def listen(self, host: str, port: int) -> None:
-        """Adds an address that peers connect to; everywhere stands for the loopback addresses."""
+        """Adds an address that peers connect to; the unspecified address means the loopback addresses."""
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
         for text in found:
             ip = ipaddress.ip_address(text.partition("%")[0])
@@ -113,7 +112,7 @@ class LocalPeers(Closeable):
             self._servers.extend((ipaddress.ip_address(each), port) for each in every)
 
     def check(self, peer: str) -> None:
-        """Raises InputError unless the peer is a process of this host and of this process's user."""
+        """Raises InputError unless the peer is a process on this host that runs as this process's user."""
         found = _peer_address(peer)
         if found is None:
             raise InputError("shared memory is for clients on this host that connect to a loopback address")
@@ -130,7 +129,7 @@ class LocalPeers(Closeable):
                 yield _Connection(peer, server)
 
     def _owner(self, connection: _Connection) -> int | None:
-        """The user whose end of a connection it is; None where there is no such connection."""
+        """Returns the user who owns this end of a connection; None if the connection does not exist."""
         body = _DIAG_REQUEST.pack(connection.family, socket.IPPROTO_TCP, 0, 1 << _ESTABLISHED)
         body += connection.packed()
         header = _DIAG_HEADER.pack(_DIAG_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 0, 0)
@@ -139,7 +138,7 @@ class LocalPeers(Closeable):
                 self._socket.send(header + body)
                 answer = self._socket.recv(_DIAG_ANSWER_BYTES)
             except OSError as error:
-                raise InputError(f"the kernel does not tell whose a connection is: {error}") from error
+                raise InputError(f"the kernel does not report the owner of a connection: {error}") from error
         _, kind, *_ = _DIAG_HEADER.unpack_from(answer)
         answer = answer[_DIAG_HEADER.size :]
         if kind == _NLMSG_ERROR or answer[1] != _ESTABLISHED:
@@ -150,7 +149,7 @@ class LocalPeers(Closeable):
 
 
 def _peer_address(peer: str) -> tuple[_Address, int] | None:
-    """The peer's address; None where it is no loopback address."""
+    """Returns the peer's address; None if it is not a loopback address."""
     kind, _, address = unquote(peer).partition(":")
     host, _, port = address.rpartition(":")
     try:
@@ -169,12 +168,12 @@ _FILE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Region:
-    """A range of a segment, mapped. Thread-safe.
+    """A mapped range of a segment. Thread-safe.
 
-    The mapping and the descriptor live as long as anybody uses the region, also after its release.
+    The mapping and the descriptor live as long as anybody uses the region, even after its release.
 
     Raises:
-        InputError: There is no such segment, it is another user's, or the range is not within it.
+        InputError: The segment does not exist or belongs to another user, or the range is not within it.
         MemoryLimitError: It cannot be mapped or allocated.
     """
 
@@ -184,9 +183,9 @@ class Region:
         self.offset = offset
         self.byte_size = byte_size
         self.used_s = 0.0
-        """When it was last used, on the clock of its owner."""
+        """The time of the last use, on the clock of the owner."""
         if offset < 0 or byte_size < 1:
-            raise InputError(f"{self}: offset {offset} and byte_size {byte_size} are no range")
+            raise InputError(f"{self}: offset {offset} and byte_size {byte_size} are not a valid range")
         path = SEGMENTS / _file_name(key, str(self))
         try:
             self._fd = os.open(path, _FILE_FLAGS)
@@ -204,7 +203,7 @@ class Region:
         return memoryview(self._mapping)[start : start + byte_size]
 
     def write(self, offset: int, content: bytes | memoryview) -> None:
-        """Writes into the region, which the caller has checked that it fits; raises as ``view``."""
+        """Writes content, which the caller has checked to fit; raises the errors of ``view``."""
         self._check_length()
         place, left = self.offset + offset, memoryview(content).cast("B")
         while left:
@@ -216,7 +215,7 @@ class Region:
 
     @property
     def is_held(self) -> bool:
-        """Whether a process has the segment locked by flock(2); the kernel frees the lock when it ends."""
+        """Whether a process has locked the segment by flock(2); the kernel frees the lock when it exits."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -226,7 +225,7 @@ class Region:
 
     @property
     def is_unlinked(self) -> bool:
-        """Whether the segment has lost its name."""
+        """Whether the segment has been unlinked."""
         return os.fstat(self._fd).st_nlink == 0
 
     def __str__(self) -> str:
@@ -235,7 +234,7 @@ class Region:
     def _map(self) -> mmap.mmap:
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
-            raise InputError(f'{self}: "{one_line(self.key, 80)}" is no segment')
+            raise InputError(f'{self}: "{one_line(self.key, 80)}" is not a segment')
         if status.st_uid != os.geteuid():
             raise InputError(f"{self}: {titled('segment', self.key)} belongs to another user than the agent")
         self._check_length()
@@ -263,11 +262,11 @@ class Region:
 
 
 def _file_name(key: str, where: str) -> str:
-    """The segment's file; raises InputError unless the key is one component, as shm_open(3) wants it."""
+    """Returns the segment's file name; raises InputError if shm_open(3) does not allow the key."""
     name = key.lstrip("/")  # as glibc does
     if not name or "/" in name or "\0" in name or name in {".", ".."}:
         raise InputError(
-            f"{where}: {titled('key', key)} is no name of a segment, such as /tensors without further slashes"
+            f"{where}: {titled('key', key)} is not a segment's name, such as /tensors without further slashes"
         )
     return name
 
@@ -281,7 +280,7 @@ Parameters = Mapping[str, pb.InferParameter]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lies in a region, or is to be written to."""
+    """The place of a tensor in a region, for reading or writing."""
 
     region: Region
     offset: int
@@ -292,9 +291,9 @@ class Place:
         return self.region.view(self.offset, self.byte_size)
 
     def write(self, content: bytes | memoryview, where: str) -> dict[str, pb.InferParameter]:
-        """Writes an output, and returns the parameters that say where it is.
+        """Writes an output, and returns the parameters that describe its place.
 
-        Raises InputError if it is larger than its place, or the segment was truncated.
+        Raises InputError if the output is larger than its place, or the segment was truncated.
         """
         if len(content) > self.byte_size:
             raise InputError(
@@ -312,14 +311,14 @@ class SharedMemory:
     """The regions that clients have registered. Thread-safe.
 
     As in Triton, a region belongs to no connection and stays until it is unregistered. It is also released
-    once its client is gone: a region that no process holds locked, see ``Region.is_held``, when its segment
-    has lost its name, or when no request has used it for ``idle_s`` seconds. A client that holds the lock may
-    unlink its segment as soon as it is registered, and so leaves nothing behind, however it ends.
+    once its client is gone: if no process holds its lock, see ``Region.is_held``, and its segment is unlinked
+    or no request has used it for ``idle_s`` seconds. A client that holds the lock may unlink its segment as
+    soon as it is registered, and then leaves nothing behind, however it ends.
 
-    Each method raises InputError where its peer, named as gRPC does, is not of this host and user.
+    Each method raises InputError if its peer, in gRPC's notation, is not a process of this host and user.
 
     Raises:
-        ConfigurationError: The system has no shared memory that can be offered.
+        ConfigurationError: The system has no shared memory to offer.
     """
 
     def __init__(
@@ -332,7 +331,7 @@ class SharedMemory:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not SEGMENTS.is_dir():
-            raise ConfigurationError(f"shared memory needs Linux, and {SEGMENTS}, which is not there")
+            raise ConfigurationError(f"shared memory needs Linux and {SEGMENTS}, which does not exist")
         self.peers = peers or LocalPeers()
         """Checks the callers; must be given the address that the agent listens on."""
         self._idle_s = idle_s
@@ -348,7 +347,7 @@ class SharedMemory:
         Raises:
             InputError: The name, the key or the range is not valid; see ``Region``.
             RegionExistsError: The name is taken.
-            MemoryLimitError: There are as many regions, or bytes, as may be, or they cannot be mapped.
+            MemoryLimitError: The limit of regions or bytes is reached, or the region cannot be mapped.
         """
         self.peers.check(peer)
         if not 0 < len(name) <= _MAX_NAME_CHARACTERS:
@@ -361,7 +360,7 @@ class SharedMemory:
                 )
             if len(self._regions) >= self._max_regions:
                 raise MemoryLimitError(
-                    f"{self._max_regions} shared memory regions are registered, as many as may be"
+                    f"{self._max_regions} shared memory regions are registered, which is the limit"
                 )
             if byte_size + sum(region.byte_size for region in self._regions.values()) > self._max_bytes:
                 raise MemoryLimitError(
@@ -382,7 +381,7 @@ class SharedMemory:
                 self._regions.clear()
 
     def regions(self, name: str, peer: str) -> tuple[Region, ...]:
-        """Returns the region of a name, or all without one; raises NotFoundError if it is not there."""
+        """Returns the region with a name, or all if it is empty; raises NotFoundError for an unknown name."""
         self.peers.check(peer)
         with self._lock:
             self._release_dead()
@@ -395,13 +394,13 @@ class SharedMemory:
             return self._release_dead()
 
     def close(self) -> None:
-        """Releases every region, for good."""
+        """Releases every region for good."""
         with self._lock:
             self._regions.clear()
         self.peers.close()
 
     def place(self, parameters: Parameters, where: str, peer: str) -> Place | None:
-        """Returns where the parameters of a tensor, which errors call ``where``, place it; None for nowhere.
+        """Returns the place that a tensor's parameters name, if any; errors refer to the tensor as ``where``.
 
         Raises:
             InputError: The parameters are not valid, or not within their region.
@@ -409,7 +408,7 @@ class SharedMemory:
         """
         if REGION not in parameters:
             if BYTE_SIZE in parameters or OFFSET in parameters:
-                raise InputError(f"{where}: has a place in shared memory, and no {REGION}")
+                raise InputError(f"{where}: has a place in shared memory, but no {REGION}")
             return None
         self.peers.check(peer)
         parameter = parameters[REGION]
@@ -428,9 +427,9 @@ class SharedMemory:
         return Place(region, offset, byte_size)
 
     def with_inputs(self, call: InferCall, peer: str) -> InferCall:
-        """Returns a call with views of its inputs in regions as if they had come with it.
+        """Returns a call with views of its inputs in regions, as if it had carried them.
 
-        Raises InputError and NotFoundError as ``place`` does, and InputError for contents given twice.
+        Raises the errors of ``place``, and InputError for contents that are given twice.
         """
         places = [
             self.place(item.parameters, titled("input", item.name), peer) if item.parameters else None
@@ -446,12 +445,12 @@ class SharedMemory:
                 continue
             if item.HasField("contents"):
                 where = titled("input", item.name)
-                raise InputError(f"{where}: has contents beside {REGION}; give one of them")
+                raise InputError(f"{where}: has both contents and {REGION}; give one of them")
             for name in _PARAMETERS & set(item.parameters):
                 del item.parameters[name]
             raw.append(place.view())
         if next(sent, None) is not None:
-            raise InputError(f"raw_input_contents are given beside {REGION}; give one of them for each input")
+            raise InputError(f"raw_input_contents and {REGION} are given; give one of them for each input")
         return InferCall(call.message, raw)
 
     def _find(self, name: str) -> Region:
@@ -464,7 +463,7 @@ class SharedMemory:
         return region
 
     def _release_dead(self) -> int:
-        """Under the lock."""
+        """Releases the regions of clients that are gone. The caller holds the lock."""
         since_s = self._clock() - self._idle_s
         dead = [
             name
@@ -477,7 +476,7 @@ class SharedMemory:
 
 
 def _number(parameters: Parameters, name: str, where: str) -> int:
-    """A whole number from 0 on, which is 0 where it is left out."""
+    """Returns a non-negative integer; 0 if it is omitted."""
     number = whole_number(parameters, name)
     if number < 0:
         raise InputError(f"{where}: {name} is a whole number of bytes, from 0 on")

@@ -1,1 +1,1 @@
-"""The client of any server of the Open Inference Protocol: its model as a system under test."""
+"""The client of any server of the Open Inference Protocol, with its model as a system under test."""

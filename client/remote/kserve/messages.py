@@ -1,6 +1,6 @@
-"""``ModelInferRequest`` and the response to it, over gRPC, and what a server calls the parts of a model.
+"""``ModelInferRequest`` and its response over gRPC, and a server's names for the parts of a model.
 
-See ``agent.protocol.tensors`` for why the library does not do the whole of the messages.
+See ``agent.protocol.tensors`` for why the library does not encode the messages alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class InferReply:
     """The answer to one request.
 
     Attributes:
-        outputs: By the names that the server gives them, in its order.
+        outputs: The outputs by the server's names, in its order.
         times: The times that the server reports, by the names of ``evaluators.load.target.Answers.answered``.
     """
 
@@ -60,9 +60,9 @@ class ServedInput:
     """An input of a model at a server.
 
     Attributes:
-        layer: What the manifest calls it.
-        name: What the server calls it.
-        datatype: Its datatype, here and there.
+        layer: Its name in the manifest.
+        name: Its name at the server.
+        datatype: Its datatype, both here and at the server.
     """
 
     layer: str
@@ -84,7 +84,7 @@ class InferForm(ABC):
 
     Attributes:
         model_name: The model.
-        model_version: Which version; empty leaves the choice to the server.
+        model_version: The version; empty leaves the choice to the server.
         inputs: The inputs, in the order of the requests.
         outputs: The requested outputs; none means all.
     """
@@ -192,7 +192,7 @@ def _read_output(output: pb.ModelInferResponse.InferOutputTensor, raw: memoryvie
 
 
 def datatype_of_output(name: str, what: str) -> Datatype:
-    """Returns the datatype of an output; raises InputError if NumPy has none like it."""
+    """Returns the datatype of an output; raises InputError if NumPy has no such type."""
     datatype = STRINGS if name == BYTES else DATATYPES.get(name)
     if datatype is None:
         raise InputError(f"{what}: datatype {name[:40]} is neither numeric nor {BYTES}")
@@ -223,9 +223,9 @@ class Fit:
     Attributes:
         inputs: The inputs, in the manifest's order.
         output_names: The outputs to request; none means all.
-        output_layer: What the manifest's ``probabilities_layer`` is at the server.
-        fewest: The fewest inputs that a request may have.
-        most: The most; None if the server does not say.
+        output_layer: The server's name of the manifest's ``probabilities_layer``.
+        fewest: The minimum number of inputs in a request.
+        most: The maximum number; None if the server does not report it.
     """
 
     inputs: tuple[ServedInput, ...]
@@ -235,7 +235,7 @@ class Fit:
     most: int | None = None
 
     def check_batch(self, size: int, where: str) -> None:
-        """Refuses a batch of a size that the server does not take.
+        """Rejects a batch of a size that the server does not accept.
 
         Raises:
             ConfigurationError: It has too many inputs, or too few.

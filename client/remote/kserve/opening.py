@@ -1,4 +1,4 @@
-"""Opening a model on a server of the Open Inference Protocol, if it matches a manifest."""
+"""Opens a model on a server of the Open Inference Protocol if it matches a manifest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """Which manifest describes the model.
+    """The choice of the manifest that describes the model.
 
     Attributes:
         name: The manifest's name of the model.
@@ -59,8 +59,8 @@ class ModelChoice:
     def find(self, catalog: Catalog, weights: Weights, platform: str = "") -> ModelManifest:
         """Returns the manifest.
 
-        One that can have the weights comes first, then the highest version, then the one for the framework
-        that the server runs the model in: ``platform`` names it, such as ``onnxruntime_onnx``, if known.
+        Prefers a manifest that can have the weights, then the highest version, then the framework in which
+        the server runs the model: ``platform`` names it, such as ``onnxruntime_onnx``, if known.
 
         Raises:
             UnknownModelError: No manifest has this name, version or framework.
@@ -104,16 +104,16 @@ def open_kserve(
     fetch: Fetch = no_fetch,
     say: Callable[[str], None] = lambda _: None,
 ) -> KServeSession:
-    """Opens a model on a server, which has it ready or loads it on request.
+    """Opens a model that a server has ready or loads on request.
 
     Args:
         address: ``kserve://host:port``; see ``KServeAddress``.
-        catalog: Where the manifest is found. Its framework need not be installed.
-        choice: Which manifest it is.
-        options: Threads that preprocess here, and how much is returned.
-        remote: How the server is called.
-        cache: Gets a file with labels that is at a URL.
-        fetch: Gets what a URL of an input names.
+        catalog: The source of the manifest, whose framework need not be installed.
+        choice: The choice of the manifest.
+        options: The number of local preprocessing threads, and how much is returned.
+        remote: The options of calls to the server.
+        cache: Downloads a file with labels from a URL.
+        fetch: Downloads an input from a URL.
         say: Receives, in one line each, which manifest was chosen, and whether tensors travel through shared
             memory.
 
@@ -168,7 +168,7 @@ def _connect(where: KServeAddress, remote: RemoteOptions) -> KServeServer:
 
 @dataclass(frozen=True, slots=True)
 class _ServedModel:
-    """A server's metadata about itself and the model, with the matching manifest."""
+    """A server's metadata about itself and the model, and the matching manifest."""
 
     address: KServeAddress
     server: ServerIdentity
@@ -176,7 +176,7 @@ class _ServedModel:
     metadata: pb.ModelMetadataResponse
     config: model_config_pb2.ModelConfig | None
     reported: Mapping[str, str]
-    """The parameters of the configuration, of which ``model_messages`` writes some for our own servers."""
+    """The parameters of the configuration; ``model_messages`` writes some of them for our own servers."""
     weights: Weights
 
     @classmethod
@@ -226,7 +226,7 @@ def _session(
     memory: SharedMemory | None,
     cache: ArtifactCache | None,
 ) -> KServeSession:
-    """Assembles the session from the parts that prepare batches, send them, and read the outputs."""
+    """Assembles the session from the parts that prepare batches, send them, and read outputs."""
     manifest = _as_served(manifest, served.server, found)
     form = connection.form(
         str(served.address.model_name),
@@ -275,7 +275,7 @@ def _session(
 
 
 def _as_served(manifest: ModelManifest, server: ServerIdentity, found: Fit) -> ModelManifest:
-    """Returns the manifest of what was measured: the server stands for the framework, which is not known."""
+    """Returns the manifest of the measured system; the server takes the place of the unknown framework."""
     framework = FrameworkRequirement(name=server.name[:_NAME_CHARACTERS] or _UNNAMED_SERVER, version="*")
     parameters = manifest.output.parameters.model_copy(update={"probabilities_layer": found.output_layer})
     output = manifest.output.model_copy(update={"parameters": parameters})
@@ -291,15 +291,15 @@ def _fit(
     config: model_config_pb2.ModelConfig | None,
     where: str,
 ) -> Fit:
-    """Compares what a server reports about its model with a manifest.
+    """Compares a server's description of its model with a manifest.
 
-    A server with one input gets it by the server's own name, whatever the manifest calls it; the same holds
-    for the output. Several inputs have the same names here and there. What the server does not report is
-    assumed to be as in the manifest, which has its labels. ``where`` names the server and the model in
+    A single input is sent under the server's own name, whatever its name in the manifest; the same applies to
+    the output. Several inputs must have the same names in both. Anything that the server does not report is
+    assumed to be as in the manifest, which also has the labels. ``where`` names the server and the model in
     errors.
 
     Raises:
-        ConfigurationError: They do not fit; the message names the first difference.
+        ConfigurationError: They do not match; the message names the first difference.
     """
     inputs, first_side = _fit_inputs(manifest, list(metadata.inputs), where)
     layer, names = _fit_output(manifest, list(metadata.outputs), where)
@@ -336,7 +336,7 @@ def _fit_inputs(
         sides.add(_batch_side(each, by_name[each.name], described, where))
     fixed = sorted(sides - {BATCH_SIDE})
     if len(fixed) > 1:
-        raise ConfigurationError(f"{where}: takes batches of {fixed} in its inputs, which is no one batch")
+        raise ConfigurationError(f"{where}: its inputs require batches of different sizes: {fixed}")
     return tuple(inputs), fixed[0] if fixed else BATCH_SIDE
 
 
@@ -360,7 +360,7 @@ def _fit_output(
 ) -> tuple[str | int, tuple[str, ...]]:
     """Returns the name of the output with the scores, and the outputs to request; none requests all.
 
-    Those of other tasks than classification are checked by their postprocessing.
+    For tasks other than classification, the postprocessing checks the outputs.
     """
     layer = manifest.output.parameters.probabilities_layer
     if not outputs or manifest.output.type != "classification":

@@ -1,6 +1,6 @@
-"""A server of the Open Inference Protocol: what a session requires of it, and the connection over gRPC.
+"""A server of the Open Inference Protocol: the interface for a session, and the connection over gRPC.
 
-Also the errors of calls to a server, over gRPC or over HTTP.
+Also contains the errors of calls to a server over gRPC or HTTP.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _LOST = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.UNIMPLEMENTED,
 }
-"""The statuses that concern the server; the others concern the one request."""
+"""The statuses that concern the server; the others concern a single request."""
 
 
 @contextmanager
 def translate_errors(server: KServeAddress, what: str = "", *, late: str = "") -> Iterator[None]:
-    """Raises what a call about the server, or about ``what``, raises as an error of the program.
+    """Translates errors of a call about the server, or about ``what``, to the program's errors.
 
-    ``late`` is what to do if it does not answer in time.
+    ``late`` says what to do if the server does not answer in time.
 
     Raises:
         UnknownModelError: The server does not have the model.
@@ -79,7 +79,7 @@ def translate_errors(server: KServeAddress, what: str = "", *, late: str = "") -
 
 
 def infer_error(error: grpc.RpcError, server: KServeAddress) -> AgentError | PredictionError:
-    """Returns the error of the program for what one ``ModelInfer`` raises; see ``KServeServer.infer``."""
+    """Returns the program's error for an error of one ``ModelInfer``; see ``KServeServer.infer``."""
     kind = AgentError if error.code() in _LOST else PredictionError
     return kind(f"server {server.server}: {_explain(error, server)}")
 
@@ -101,7 +101,7 @@ class ServerIdentity:
 
 
 class KServeServer(ABC):
-    """A connection to a server, over gRPC or over HTTP. Thread-safe."""
+    """A connection to a server over gRPC or HTTP. Thread-safe."""
 
     address: KServeAddress
     extensions: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class KServeServer(ABC):
         )
 
     def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
-        """Returns a model's configuration; None if the server has none, which is optional.
+        """Returns a model's configuration, which is optional; None if the server has none.
 
         Raises:
             AgentError: The server was lost.
@@ -245,7 +245,7 @@ class KServeServer(ABC):
     @property
     @abstractmethod
     def form(self) -> Callable[[str, str, tuple[ServedInput, ...], tuple[str, ...]], InferForm]:
-        """Makes the form of the requests to a model, of its name, version, inputs and outputs."""
+        """Makes the form of the requests to a model from its name, version, inputs and outputs."""
 
     @abstractmethod
     def begin_infer(
@@ -277,7 +277,7 @@ class KServeConnection(ServerConnection, KServeServer):
     """A connection to a server over gRPC. Thread-safe. Nothing is connected before the first call.
 
     Raises:
-        ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
+        ConfigurationError: The secret cannot be sent, or a TLS file cannot be used.
     """
 
     def __init__(self, address: KServeAddress, remote: RemoteOptions) -> None:

@@ -1,4 +1,4 @@
-"""A model on a server of the Open Inference Protocol: the session that prepares its inputs, and its load."""
+"""A model on a server of the Open Inference Protocol: its session, which prepares inputs, and its load."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAX_SLOTS_BYTES = 64 * 1024 * 1024
 class KServePredictor(Predictor):
     """Sends each batch to a server: ``predict`` is one ``ModelInfer``, and its time includes the round trip.
 
-    The manifest's ``probabilities_layer`` is the server's name of the output. The predictor does not close
+    The manifest's ``probabilities_layer`` holds the server's name of the output. The predictor does not close
     the connection. ``timeout_s`` is the timeout of one request; None waits indefinitely. Inputs travel
     through the shared ``memory``, or in the requests if there is none.
     """
@@ -59,18 +59,18 @@ class KServePredictor(Predictor):
         self.form = form
         self.timeout_s = timeout_s
         self.trace: CallRecorder | None = None
-        """Records the requests of a trace; None where there is none."""
+        """Records the requests of a trace; None without a trace."""
         self.fit = fit
         self.memory = memory
 
     def load(self) -> None:
-        """Does nothing: the model is loaded at the server."""
+        """Does nothing: the model is loaded on the server."""
 
     def predict(self, inputs: Tensors) -> Tensors:
-        """Sends a batch and waits for the outputs, which bear the server's names.
+        """Sends a batch and waits for the outputs, which have the server's names.
 
         Raises:
-            ConfigurationError: The server takes no batch of this size.
+            ConfigurationError: The server does not accept a batch of this size.
             PredictionError: The server refused the request, failed, or answered something else.
             AgentError: The server was lost, or did not answer in time.
         """
@@ -155,8 +155,8 @@ class CallRecorder:
 class KServeSession(Session):
     """A model of a server; see ``agent.inference.session.Session``. Inputs are read and preprocessed here.
 
-    Made by ``open_kserve``. The preprocessor makes the inputs of queries under load that are only read, and
-    the postprocessor reads their outputs.
+    Made by ``open_kserve``. For queries under load, the preprocessor prepares inputs that are only read, and
+    the postprocessor reads the outputs.
     """
 
     in_process = False
@@ -181,7 +181,7 @@ class KServeSession(Session):
     def predict_tensor(
         self, batch: Tensors | NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
     ) -> BatchResult:
-        """Predicts a batch of preprocessed tensors, or of the only one; see ``Pipeline.predict_tensor``."""
+        """Predicts a batch of preprocessed tensors, or of a single one; see ``Pipeline.predict_tensor``."""
         with self._propagating(trace):
             return super().predict_tensor(batch, trace, infer)
 
@@ -219,16 +219,16 @@ class KServeSession(Session):
 
 
 class KServeTarget(CallTarget):
-    """A model of a server under load; satisfies ``evaluators.load.target.LoadTarget``.
+    """A model on a server under load; satisfies ``evaluators.load.target.LoadTarget``.
 
-    Query n is a ``ModelInfer`` of its own, of input n modulo their number. Requests of prepared inputs are
+    Query n is a separate ``ModelInfer`` of input n modulo their number. Requests of prepared inputs are
     encoded when the target is made. Inputs that are only read are preprocessed by threads here, which counts
-    to the latency. Inputs lie in shared memory where the session has some: prepared ones from the start,
+    towards the latency. If the session has shared memory, inputs are in it: prepared ones from the start,
     others while they are in flight, as far as there are slots. A response is right if it is one prediction
     that matches the manifest; the latency does not include parsing it. The target does not close the session.
 
     Raises:
-        ConfigurationError: The server takes no single input.
+        ConfigurationError: The server does not accept a single input.
     """
 
     def __init__(self, session: KServeSession, inputs: LoadInputs) -> None:
@@ -239,7 +239,7 @@ class KServeTarget(CallTarget):
         self._payloads: tuple[Payload, ...] = ()
         self._pool: ThreadPoolExecutor | None = None
         self._slots: deque[int] = deque()
-        """The places in shared memory that no query in flight has."""
+        """The places in shared memory that no query in flight uses."""
         self._slot_tensors: list[dict[str, NDArray[Any]]] = []
         self._shared: SharedBytes | None = None
         if isinstance(inputs, PreparedInputs):
@@ -284,7 +284,7 @@ class KServeTarget(CallTarget):
         return Outcome(1, "", answer.times)
 
     def close(self) -> None:
-        """Cancels what is in flight, and releases the shared memory; calling it again does nothing."""
+        """Cancels the calls in flight, and releases the shared memory; calling it again does nothing."""
         super().close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
@@ -294,8 +294,8 @@ class KServeTarget(CallTarget):
     def _shared_requests(self, inputs: LoadInputs) -> list[bytes]:
         """Puts prepared inputs into shared memory, or makes slots for others, and returns their requests.
 
-        There are none without shared memory, nor for inputs of dynamic axes, whose size is not known before
-        they are preprocessed.
+        Returns none without shared memory, and none for inputs with dynamic axes, whose size is unknown
+        before preprocessing.
         """
         memory = self._predictor.memory
         if memory is None:
@@ -352,7 +352,7 @@ class KServeTarget(CallTarget):
             return None
 
     def _begin_placed(self, slot: int, begin: BeginCall, request: bytes) -> grpc.Future[bytes]:
-        """Begins a call that has a slot until it is over."""
+        """Begins a call that holds a slot until it ends."""
         try:
             call = begin(request)
         except SessionError:

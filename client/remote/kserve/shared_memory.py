@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 
 
 def laid_out(batch: Tensors, begin: int = 0) -> tuple[dict[str, TensorPlace], int]:
-    """Returns where the tensors of a batch lie one after the other, aligned, and where the next one may.
+    """Returns consecutive, aligned places for the tensors of a batch, and the end of the last one.
 
-    ``begin`` is where the first one may, in bytes.
+    ``begin`` is the offset of the first place, in bytes.
     """
     places = {}
     for name, array in batch.items():
@@ -46,10 +46,10 @@ def laid_out(batch: Tensors, begin: int = 0) -> tuple[dict[str, TensorPlace], in
 
 
 class SharedBytes:
-    """A segment of shared memory, which is a region of the server by the name ``region``.
+    """A segment of shared memory, which the server knows as the region ``region``.
 
     Raises:
-        AgentError: There is no room for it, or the server does not take it.
+        AgentError: There is no room for it, or the server rejects it.
     """
 
     def __init__(self, connection: KServeServer, byte_size: int) -> None:
@@ -72,7 +72,7 @@ class SharedBytes:
         self._memory: NDArray[np.uint8] | None = np.frombuffer(mapping, np.uint8)
 
     def tensors(self, places: Mapping[str, TensorPlace], like: Tensors) -> dict[str, NDArray[Any]] | None:
-        """Returns the tensors at some places, of the dtypes of others; None once it is closed."""
+        """Returns the tensors at some places, with the dtypes of ``like``; None once it is closed."""
         memory = self._memory
         if memory is None:
             return None
@@ -84,7 +84,7 @@ class SharedBytes:
         return found
 
     def write(self, places: Mapping[str, TensorPlace], batch: Tensors) -> bool:
-        """Writes a batch to its places; returns whether it is not closed."""
+        """Writes a batch to its places; returns False if the segment is closed."""
         found = self.tensors(places, batch)
         for name, array in (found or {}).items():
             np.copyto(array, batch[name])
@@ -100,7 +100,7 @@ class SharedBytes:
 
 
 class SharedMemory:
-    """The memory that a server and this process share, and the batch in it. Thread-safe.
+    """The memory that a server and this process share, and the batch that it holds. Thread-safe.
 
     With ``required``, a lack of room is an error; otherwise a batch without room is sent in the request.
     """
@@ -133,7 +133,7 @@ class SharedMemory:
 
     @contextmanager
     def lent(self, batch: Tensors) -> Iterator[tuple[Mapping[str, TensorPlace], str] | None]:
-        """Yields the places of a batch and their region; None for none, or while it has another batch.
+        """Yields the places of a batch and their region; None if there is no room or another batch is in use.
 
         Raises AgentError under the conditions of ``take``.
         """
@@ -173,7 +173,7 @@ def share_memory(
     batch: Tensors,
     say: Callable[[str], None],
 ) -> SharedMemory | None:
-    """Shares memory with a server for batches such as ``batch``; None where it is not to be used, or cannot.
+    """Shares memory with a server for batches such as ``batch``; None if it should not or cannot be used.
 
     ``say`` receives, in one line, whether tensors travel through it, if the server offers it.
 
@@ -206,7 +206,7 @@ def _obstacle(connection: KServeServer, server: ServerIdentity, batch: Tensors) 
         return "the model takes strings, whose sizes differ"
     agent = connection.address.agent
     if not agent.is_this_machine:
-        return f"{agent.host} is no loopback address, such as 127.0.0.1"
+        return f"{agent.host} is not a loopback address, such as 127.0.0.1"
     if EXTENSION not in server.extensions:
         return "the server does not offer it; an agent does with agent serve --shared_memory"
     if not SEGMENTS.is_dir():

@@ -1,4 +1,4 @@
-"""A model that a remote agent has open: the system under test, and its load target."""
+"""A model that is open on a remote agent: the system under test and its load target."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from inferometer.manifests.errors import DeadlineError, SessionError
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 _ID = "0"
-"""The id of the one input of a query under load."""
+"""The id of the single input of a query under load."""
 
 
 BATCHES_IN_FLIGHT = 4
-"""Batches that are sent before the first is answered, where the agent overlaps; bounds a run's memory."""
+"""Batches sent before the first answer if the agent overlaps; bounds the memory of a run."""
 _READ_THREADS = 4
 
 
@@ -53,17 +53,17 @@ def open_remote_agent(
 
     Args:
         address: The agent.
-        model_name: The model, as one of the agent's manifests names it.
+        model_name: The model's name in one of the agent's manifests.
         model_version: A version or a constraint; None means the highest.
         framework_name: None means the agent's first installed one that has the model.
-        options: What the model is opened with.
-        remote: How the agent is called.
+        options: The options to open the model with.
+        remote: The options of calls to the agent.
         trace: The parent of the agent's spans of the loading; None records none.
 
     Raises:
         ConfigurationError: The address is invalid.
         AgentError: The agent cannot be reached.
-        DeadlineError: It did not open the model in time.
+        DeadlineError: The agent did not open the model in time.
         InferometerError: The agent cannot open the model.
     """
     connection = Connection(AgentAddress.parse(address), remote.secret, remote.tls)
@@ -113,7 +113,7 @@ def _open(
 
 
 class RemoteAgent(Closeable):
-    """A model that an agent has open. Thread-safe; satisfies ``evaluators.evaluation.SystemUnderTest``.
+    """A model that is open on an agent. Thread-safe; satisfies ``evaluators.evaluation.SystemUnderTest``.
 
     Inputs are read here, and their read time is measured here; the agent fetches URLs. Made by
     ``open_remote_agent``.
@@ -128,7 +128,7 @@ class RemoteAgent(Closeable):
         self.session_id = session_id
         """The agent's identifier of the open model."""
         self.description = description
-        """The model and what it runs on."""
+        """The model and the system that it runs on."""
         self._remote = remote
         self._pool = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read-inputs")
         self._tensors = description.manifest.tensors
@@ -153,10 +153,10 @@ class RemoteAgent(Closeable):
     def predict_tensor(self, batch: Tensors | NDArray[Any]) -> BatchResult:
         """Predicts a batch of preprocessed tensors by name, each with the batch as its first axis.
 
-        An array alone is the tensor of a model that takes one. The inputs' ids are ``"0"``, ``"1"``, ….
+        A plain array is the tensor of a model with one input. The inputs' ids are ``"0"``, ``"1"``, ….
 
         Raises:
-            InputError: The batch is empty, or not of the names, shapes or element types that the model takes.
+            InputError: The batch is empty, or its names, shapes or element types do not match the model.
             AgentError: The agent was lost, or did not answer in time.
         """
         self._check_open()
@@ -168,10 +168,10 @@ class RemoteAgent(Closeable):
     ) -> Iterator[BatchResult]:
         """Predicts batch after batch, in order.
 
-        Where the agent predicts in rounds, a round is read and sent, and its results are waited for before
-        the next one: nothing is read or sent while the agent takes the time of its predictions. Where the
-        agent overlaps, a bounded number of batches is in flight all the time. Closing the iterator stops the
-        work, here and at the agent. The agent's spans come with the answers, and are in the trace at the end.
+        If the agent predicts in rounds, a round is read and sent, and the next one waits for its results:
+        nothing is read or sent while the agent times its predictions. If the agent overlaps, a bounded number
+        of batches is always in flight. Closing the iterator stops the work, here and at the agent. The
+        agent's spans come with the answers, and are in the trace at the end.
 
         Raises:
             InputError: A batch is empty.
@@ -209,7 +209,7 @@ class RemoteAgent(Closeable):
         return Flight(self.connection, self.session_id, asked, self._remote.call_timeout_s)
 
     def begin_batch(self, inputs: Sequence[Input]) -> LocalBatch:
-        """Begins to read a batch, for a flight of this agent.
+        """Starts reading a batch for a flight of this agent.
 
         Raises:
             InputError: It is empty.
@@ -255,10 +255,10 @@ class RemoteAgent(Closeable):
 class RemoteTarget(CallTarget):
     """A remote agent under load; satisfies ``evaluators.load.target.LoadTarget``.
 
-    Query n is a call of its own, of input n modulo their number. The requests are encoded when the target is
-    made; inputs that are only read are preprocessed by the agent. An answer tells how long the query waited
-    there for its batch, and the size of that: 1 unless the agent puts requests together. The agent stays its
-    owner's.
+    Query n is a separate call with input n modulo their number. The requests are encoded when the target is
+    made; the agent preprocesses inputs that are only read. An answer reports how long the query waited at the
+    agent for its batch, and the size of the batch: 1 unless the agent batches requests. The target does not
+    close the agent.
 
     Raises:
         InputError: An input's element type cannot travel.

@@ -53,11 +53,11 @@ _TOO_LARGE = re.compile(r"message larger than max \((?P<size>\d+) vs\. (?P<limit
 
 @contextmanager
 def translate_errors(agent: object, *, opened: bool = False) -> Iterator[None]:
-    """Raises what gRPC raises within as an error of the program.
+    """Translates gRPC errors in a ``with`` block to the program's errors.
 
     Args:
         agent: The agent's address.
-        opened: Whether the agent has opened a model for this client, and so was reached before.
+        opened: Whether the agent has opened a model for this client, which means that it was reached before.
 
     Raises:
         AgentError: The agent cannot be reached, was lost, or broke the protocol.
@@ -70,7 +70,7 @@ def translate_errors(agent: object, *, opened: bool = False) -> Iterator[None]:
 
 
 def translate(error: grpc.RpcError, agent: object, hints: Hints = _HINTS) -> InferometerError:
-    """Returns the program's error for one that a call of gRPC raised."""
+    """Returns the program's error for an error of a gRPC call."""
     details = one_line(error.details() or "")
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:  # both ends notice it together
         return DeadlineError(f"agent {agent}: did not answer in time")
@@ -108,20 +108,20 @@ def retried(
 ) -> _Answer:
     """Makes a call, and retries it after a growing pause if the connection was lost.
 
-    Only calls that change nothing are retried: those that list and describe, and ``Predict``. ``Open`` is
-    not, as each call opens a model; nor are streams, whose progress is unknown, nor the queries of a load,
-    which have failed. A refused connection is not retried either, because nobody listens there.
+    Only calls that change nothing are retried: those that list and describe, and ``Predict``. ``Open`` is not
+    retried because each call opens a model; nor are streams, whose progress is unknown, nor queries of a
+    load, which count as failed. A refused connection is not retried either, because nobody listens there.
 
     Args:
-        call: Makes the call, within the seconds that it is given.
-        timeout_s: How long all tries may take together, in seconds; None sets no limit.
-        tries: The most tries.
-        wait: Pauses for seconds.
+        call: Makes the call with a timeout in seconds.
+        timeout_s: The timeout of all tries together, in seconds; None sets no limit.
+        tries: The maximum number of tries.
+        wait: Pauses for a number of seconds.
         clock: A monotonic clock in seconds.
 
     Raises:
-        grpc.RpcError: The last try failed. What is raised is why the connection was lost first, which says
-            more than that nobody listens any more.
+        grpc.RpcError: The last try failed. The error raised is that of the first lost connection, which says
+        more than that nobody listens any more.
     """
     began_s = clock()
     pause_s = _FIRST_PAUSE_S
@@ -199,7 +199,7 @@ def call_to(address: AgentAddress, method: str) -> SpanKind:
 
 
 class RemoteTrace:
-    """The span of one call to an agent, which begins now, and the spans that the agent records of it.
+    """The span of one call to an agent, which begins now, and the spans that the agent records for it.
 
     Args:
         scope: The parent of the call.
@@ -289,7 +289,7 @@ class RemoteTrace:
         if not complete:
             recorder.note(f"the call to agent {self._agent} was cancelled: some of its spans are missing")
         elif not self.parts:
-            recorder.note(f"agent {self._agent} gave no spans; is it of an earlier version?")
+            recorder.note(f"agent {self._agent} returned no spans; is it an older version?")
         resource = next((part.resource for part in self.parts if part.resource), ())
         for part in self.parts:
             for chunk in part.chunks:

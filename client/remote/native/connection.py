@@ -31,8 +31,8 @@ from inferometer.protos.inferometer.v1.registry_pb2_grpc import RegistryServiceS
 class AnswerWatch:
     """A context manager that cancels a call if its next response exceeds the timeout.
 
-    Entering and leaving it sets a number and wakes no thread, as the wait may be within a timed region: a
-    thread looks at that number when an answer could be overdue, about once in ``timeout_s``.
+    Entering and leaving it sets a number and wakes no thread, because the wait may be within a timed region:
+    a thread checks that number when an answer could be overdue, about once per ``timeout_s``.
 
     Args:
         timeout_s: The timeout of one answer, in seconds; None sets no limit.
@@ -51,7 +51,7 @@ class AnswerWatch:
         self._thread: threading.Thread | None = None
 
     def owing(self, answers: int) -> AnswerWatch:
-        """Returns itself, to be entered while the first of so many answers is awaited."""
+        """Returns itself, to be entered while waiting for the first of several answers."""
         self._owed = answers
         return self
 
@@ -173,7 +173,7 @@ class Connection(ServerConnection):
         return self.begin(lambda: self._predict_stream(requests, metadata=metadata))
 
     def measure_clock(self, trace: RemoteTrace, *, anew: bool = True) -> None:
-        """Measures the offset of the agent's clock, in some round trips, and sets the trace to it.
+        """Measures the offset of the agent's clock in a few round trips, and applies it to the trace.
 
         Must be called outside of timed regions. An offset that is known is measured again only if ``anew``,
         which is useless for an agent that was lost.
@@ -191,7 +191,7 @@ class Connection(ServerConnection):
         )
 
     def conditions(self, session_id: str) -> ConditionCounters | None:
-        """Reads the counters of the agent's host; None if it does not report them, such as an older version.
+        """Reads the counters of the agent's host; None if the agent, such as an older version, reports none.
 
         Must be called outside of timed regions.
         """
@@ -258,12 +258,12 @@ _MOST_OWED = 4
 
 
 class Flight:
-    """One stream: it sends rounds of batches, and returns their results in the same order.
+    """A stream that sends rounds of batches and returns their results in the same order.
 
-    gRPC takes the requests in a thread of its own, which waits there until their inputs are read. One thread
-    uses a flight; ``cancel`` may be called by any.
+    gRPC takes the requests in its own thread, which waits until their inputs are read. One thread uses a
+    flight; any thread may call ``cancel``.
 
-    Made by ``RemoteAgent.begin_flight``. The timeout is that of the answer to one batch; None waits.
+    Made by ``RemoteAgent.begin_flight``. The timeout is that of the answer to one batch; None is no limit.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class Flight:
         return len(self._waiting)
 
     def add(self, batches: Sequence[LocalBatch], numbers: Sequence[int]) -> None:
-        """Sends the batches of one round; a trace knows them by their numbers."""
+        """Sends the batches of one round; a trace identifies them by their numbers."""
         self._waiting.extend(zip(numbers, batches, strict=True))
         self._outbox.put(batches)
 
@@ -338,7 +338,7 @@ class Flight:
         self._outbox.put(None)
 
     def close(self) -> None:
-        """Cancels what is in flight, and adds the agent's spans to the trace."""
+        """Cancels the batches in flight, and adds the agent's spans to the trace."""
         begun = bool(self._answered or self._waiting)
         trace, self._trace = self._trace, None
         if trace is not None:
@@ -349,7 +349,7 @@ class Flight:
             trace.end(self._answered, complete=self._finished)
 
     def _status(self) -> grpc.StatusCode:
-        """Returns how the stream has ended; one that has not is about to be cancelled."""
+        """Returns how the stream ended; a stream that has not ended is about to be cancelled."""
         if self._finished:
             return grpc.StatusCode.OK
         return grpc.StatusCode.CANCELLED if self._call.is_active() else self._call.code()

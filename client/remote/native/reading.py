@@ -1,4 +1,4 @@
-"""Reads inputs on the client, and merges read failures into the agent's response."""
+"""Reads inputs on the client and merges read failures into the agent's response."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class LocalBatch:
 
     Args:
         inputs: The batch, not empty.
-        pool: Reads.
-        tensors: What the model takes.
+        pool: The threads that read.
+        tensors: The tensors that the model takes.
 
     Raises:
         InputError: The batch is empty.
@@ -66,11 +66,11 @@ class LocalBatch:
         ]
 
     def readable(self) -> list[tuple[str, Payload]]:
-        """Waits for the reading; returns the ids and the data of what could be read."""
+        """Waits for the reading; returns the ids and the data of the inputs that could be read."""
         return [(read.input_id, read.payload) for read in self._all() if read.payload is not None]
 
     def merge(self, answer: BatchResult | None) -> BatchResult:
-        """Returns the batch's result: the agent's answer with the failures and the read time of this side.
+        """Returns the batch's result: the agent's answer with the read failures and read time of this side.
 
         Args:
             answer: None if nothing could be read, so that nothing was sent.
@@ -88,7 +88,7 @@ class LocalBatch:
         return replace(answer, failures=failures or answer.failures, times=times)
 
     def record(self, trace: TraceScope, batch: int) -> None:
-        """Records the spans of reading, for the batch of a number."""
+        """Records the spans of reading for the batch with this number."""
         for read in self._all():
             if read.thread:
                 end_ns = read.read_at_ns + read.read_ns
@@ -137,10 +137,10 @@ def sendable_payload(payload: Payload, tensors: Sequence[TensorSpec]) -> Payload
 def sendable(batch: Tensors | NDArray[Any], tensors: Sequence[TensorSpec]) -> Tensors | NDArray[Any]:
     """Returns a batch whose arrays can be sent: numbers in the types that the protocol has, and strings.
 
-    Others become what the model takes, its ``tensors``, as they do where it runs.
+    Others are converted to the types of ``tensors``, which the model takes, as on its own machine.
 
     Raises:
-        InputError: An element type would lose values; the message is that of a model in this process.
+        InputError: A conversion would lose values; the message is the same as for a model in this process.
     """
     if isinstance(batch, np.ndarray):
         return batch if _travels(batch) else check_elements(batch, dtype_of(tensors[0]))
@@ -162,5 +162,5 @@ def _named(arrays: Tensors, tensors: Sequence[TensorSpec]) -> Tensors:
 
 
 def _travels(array: NDArray[Any]) -> bool:
-    """Returns whether an array can be sent as it is: as numbers that the protocol has."""
+    """Returns whether an array can be sent unchanged, as numbers that the protocol supports."""
     return array.dtype.name in NUMERIC_TYPES

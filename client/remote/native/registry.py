@@ -60,12 +60,12 @@ def _read_unix_ms(unix_ms: int) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The answers of an agent that serves.
+    """The answers of a serving agent.
 
     Attributes:
         agent_info: The agent's description; None if it was too busy to answer.
         open_sessions: How many models it has open; None if it was too busy to answer.
-        problem: Why it did not answer; empty if it did.
+        problem: Why the agent did not answer; empty if it did.
     """
 
     agent_info: AgentInfo | None
@@ -77,7 +77,7 @@ def check_access(secret: str | None, tls: ClientTls | None) -> None:
     """Checks the client's secret and TLS files, so that their faults are not attributed to each agent.
 
     Raises:
-        ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
+        ConfigurationError: The secret cannot be sent, or a TLS file cannot be used.
     """
     if secret is not None:
         bearer(secret)
@@ -105,7 +105,7 @@ def probe_agent(
 
     health = ask_health(address, left_s(), tls)
     if health != "SERVING":
-        raise AgentError(f"agent {address}: takes no work at the moment ({health})")
+        raise AgentError(f"agent {address}: accepts no work at the moment ({health})")
     with (
         Connection(AgentAddress.parse(address), secret, tls) as connection,
         translate_errors(connection.address),
@@ -170,7 +170,7 @@ class AgentStatus:
         health: ``SERVING``, ``NOT_SERVING``, or another status of the protocol.
         details: Its status; None if it is unknown.
         problem: Why it is unknown.
-        refused: Whether the agent refused the secret, or its lack.
+        refused: Whether the agent refused the secret, or a missing one.
     """
 
     health: str

@@ -92,7 +92,7 @@ class HttpRequestForm(InferForm):
 
     Attributes:
         fixed: The lines that all requests to the server have.
-        is_binary: Whether tensors are sent as they are, and not in JSON.
+        is_binary: Whether tensors are sent in binary form instead of JSON.
     """
 
     fixed: bytes = b""
@@ -174,11 +174,11 @@ def _read_reply(response: Response) -> InferReply:
 
 
 def _read_output(item: Mapping[str, Any], what: str, rest: memoryview) -> tuple[NDArray[Any], memoryview]:
-    """Reads an output; returns it, and what follows it of the binary tensors."""
+    """Reads an output; returns it and the remaining binary tensors."""
     datatype = datatype_of_output(str(item.get("datatype")), what)
     shape = item.get("shape")
     if not isinstance(shape, list) or not all(map(is_whole, shape)):
-        raise InputError(f"{what}: shape is no list of whole numbers")
+        raise InputError(f"{what}: shape is not a list of whole numbers")
     parameters = item.get("parameters")
     size = parameters.get(BINARY_SIZE) if isinstance(parameters, dict) else None
     if size is None:
@@ -196,9 +196,9 @@ def _json_elements(data: Any, datatype: Datatype, what: str) -> memoryview:
         with np.errstate(over="ignore"):
             found: NDArray[Any] = np.array(data, datatype.dtype)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{what}: data is no list of {datatype.name}") from error
+        raise InputError(f"{what}: data is not a list of {datatype.name}") from error
     if datatype is STRINGS and not all(isinstance(each, str) for each in found.flat):
-        raise InputError(f"{what}: data has an element that is no string")
+        raise InputError(f"{what}: data has an element that is not a string")
     return array_bytes(found)
 
 
@@ -211,7 +211,7 @@ class KServeHttpConnection(KServeServer):
     """A connection to a server over HTTP. Thread-safe. Nothing is connected before the first request.
 
     Raises:
-        ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
+        ConfigurationError: The secret cannot be sent, or a TLS file cannot be used.
     """
 
     def __init__(self, address: KServeAddress, remote: RemoteOptions) -> None:
@@ -280,7 +280,7 @@ class KServeHttpConnection(KServeServer):
 
     @property
     def form(self) -> Callable[..., HttpRequestForm]:
-        """Makes the form of the requests to a model; ``identity`` says how tensors are sent."""
+        """Makes the form of the requests to a model; ``identity`` determines how tensors are sent."""
         return partial(HttpRequestForm, fixed=self._fixed, is_binary=BINARY_EXTENSION in self.extensions)
 
     def _exchange(self, request: bytes, timeout_s: float | None, metadata: Metadata) -> bytes:
@@ -341,12 +341,12 @@ class KServeHttpConnection(KServeServer):
         return response
 
     def _read(self, response: Response, message: _Message) -> _Message:
-        """Reads an object of JSON into the message that gRPC has for it."""
+        """Parses a JSON object into the corresponding gRPC message."""
         try:
             found: Any = json_object(self._require(response).body)
             return ParseDict(found, message, ignore_unknown_fields=True)
         except (InputError, ParseError) as error:
-            text = f"answered what is no {message.DESCRIPTOR.name}: {error}"
+            text = f"answered something other than {message.DESCRIPTOR.name}: {error}"
             raise HttpFailure(grpc.StatusCode.UNIMPLEMENTED, text, response.status) from error
 
 
@@ -357,7 +357,7 @@ def _successful(answer: bytes) -> bytes:
 
 
 def _says_ready(response: Response) -> bool:
-    """Returns whether a body, which is optional, does not say that the model is not ready."""
+    """Returns False if a body, which is optional, says that the model is not ready; otherwise True."""
     try:
         return json_object(response.body).get("ready", True) is not False
     except InputError:

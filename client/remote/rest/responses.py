@@ -34,7 +34,7 @@ class NoHttpError(Exception):
     """The received data is not an HTTP/1.1 response; ``content`` is its beginning."""
 
     def __init__(self, content: bytes) -> None:
-        super().__init__(f"no response of HTTP/1.1: {one_line(content[:40], 100)}")
+        super().__init__(f"not an HTTP/1.1 response: {one_line(content[:40], 100)}")
         self.content = content
 
 
@@ -138,7 +138,7 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response; names of headers are lower case."""
+    """A response; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -163,7 +163,7 @@ _MAX_TEXT_BYTES = 4096
 
 
 class HttpFailure(grpc.RpcError):
-    """A request that failed; ``http_status`` is that of the response, None where there was none."""
+    """A failed request; ``http_status`` is the status of the response, None if there was none."""
 
     def __init__(self, code: grpc.StatusCode, details: str, http_status: int | None = None) -> None:
         super().__init__(details)
@@ -181,7 +181,7 @@ class HttpFailure(grpc.RpcError):
 
 
 def of_response(response: Response) -> HttpFailure:
-    """Returns the failure that a response without success is."""
+    """Returns the failure for an unsuccessful response."""
     code = code_of(response.status, response.headers.get(ERROR_CLASS_KEY, ""))
     return HttpFailure(code, status_message(_text_of(response)), response.status)
 
@@ -232,7 +232,7 @@ def of_connecting(error: OSError | UnicodeError) -> HttpFailure:
 
 
 def of_exchange(error: Exception, *, is_first: bool) -> HttpFailure:
-    """Returns the failure of a request on a connection; ``is_first`` if it was the first one there."""
+    """Returns the failure of a request; ``is_first`` says whether it was the first on its connection."""
     if isinstance(error, TimeoutError):
         return late()
     if isinstance(error, NoHttpError):

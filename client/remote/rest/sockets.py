@@ -1,8 +1,8 @@
 """Connections to one HTTP server: blocking requests, one at a time per connection, and concurrent flights.
 
-In flights, one thread with an event loop receives the responses. A request goes out in the thread that
-sends it, straight to the socket, so that it waits for no other thread; only TLS, a new connection, and
-what the socket does not take at once are left to the loop. Connections are kept for reuse.
+In flights, one thread with an event loop receives the responses. The sending thread writes a request directly
+to the socket and waits for no other thread; the loop handles only TLS, new connections, and data that the
+socket does not accept at once. Connections are kept for reuse.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from inferometer.client.remote.rest.responses import (
 from inferometer.manifests.errors import SessionError
 
 MAX_IDLE_S = 3.0
-"""Servers close idle connections, uvicorn after 5 s: a request that crosses that on its way is lost."""
+"""Servers close idle connections, uvicorn after 5 s: a request in transit at that moment is lost."""
 _PIECE_BYTES = 256 * 1024
 
 
 def tls_context(tls: ClientTls) -> ssl.SSLContext:
-    """Returns the TLS context; without ``authorities``, it trusts those of the system.
+    """Returns the TLS context; without ``authorities``, it trusts the system's authorities.
 
     Raises:
         ConfigurationError: A file cannot be used.
@@ -153,7 +153,7 @@ def _exchanged(connection: socket.socket, request: bytes, end_s: float | None) -
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Returns whether the server has closed an idle connection, or sent what was not asked for."""
+    """Returns whether the server has closed an idle connection, or sent unrequested data."""
     waiting = select.poll()
     waiting.register(connection, select.POLLIN)
     return bool(waiting.poll(0))
@@ -179,7 +179,7 @@ class HttpCall(Future[bytes]):
     def __init__(self, end_s: float | None) -> None:
         super().__init__()
         self.end_s = end_s
-        """When it is late, on the monotonic clock; None for never."""
+        """The time of the timeout on the monotonic clock; None for never."""
         self.connection: _Connection | None = None
 
     def cancel(self) -> bool:
@@ -301,7 +301,7 @@ class _Connection(asyncio.Protocol):
 
 
 class Flights:
-    """Sends requests to a server without waiting. Thread-safe. It has a thread until it is closed."""
+    """Sends requests to a server without waiting. Thread-safe. Runs a thread until it is closed."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -326,7 +326,7 @@ class Flights:
         return call
 
     def close(self) -> None:
-        """Closes the connections, and fails what is in flight; calling it again does nothing."""
+        """Closes the connections, and fails the requests in flight; calling it again does nothing."""
         if self._closed:
             return
         self._closed = True

@@ -112,7 +112,7 @@ def _is_large(column: NDArray[Any]) -> bool:
 
 
 def _pieces(prediction: Predictions) -> int:
-    """Returns the number of documents that follow that of the input."""
+    """Returns the number of documents that follow the input's own."""
     if isinstance(prediction, Classifications):
         return 0
     columns = prediction.columns().values()

@@ -364,7 +364,7 @@ COLUMNS = (
     Column("failure", "failure"),
     *SCORE_COLUMNS,
 )
-"""p50 is that of a full batch, with its 95 % interval; ``failure`` is why an evaluation failed."""
+"""p50 is for a full batch, with its 95 % interval; ``failure`` says why an evaluation failed."""
 _KEYS = {column.key for column in COLUMNS}
 
 

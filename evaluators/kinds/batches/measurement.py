@@ -32,7 +32,7 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTimes:
-    """The raw times of the measured batches in nanoseconds, one entry a batch, as in ``StageTimes``.
+    """The raw times of the measured batches in nanoseconds, one entry per batch, as in ``StageTimes``.
 
     Attributes:
         sizes: int64; the inputs that were predicted, without the failed ones.
@@ -63,7 +63,7 @@ class InputPrediction:
 
     Attributes:
         input_id: The id of the input.
-        expected_label: Its class, where the dataset has one.
+        expected_label: Its class, if the dataset has one.
         prediction: Its prediction, as predictions of one row.
     """
 
@@ -145,7 +145,7 @@ class LatencySummary:
     without reading, pre- and postprocessing. Only full batches count. All latency figures are None if there
     was no full batch, and a percentile is None if there were too few (``statistics.values_for_percentile``).
     Intervals are 95 % confidence intervals within the process that ran the model, and None if there were too
-    few batches; see ``precision.intervals``.
+    few batches; see ``intervals.batches_for_interval``.
 
     Attributes:
         measured_batches: The number of full batches, over which latency and throughput are computed.
@@ -159,9 +159,9 @@ class LatencySummary:
         end_to_end_inputs_per_s: All predicted inputs over the time that passed from the first batch's reading
             to the last one's postprocessing; None when no input was predicted.
         mean_interval_ns: The interval of the mean.
-        p50_interval_ns: That of the median.
-        p90_interval_ns: That of the 90th percentile.
-        throughput_interval: That of the throughput, which follows from the mean's.
+        p50_interval_ns: The interval of the median.
+        p90_interval_ns: The interval of the 90th percentile.
+        throughput_interval: The interval of the throughput, which follows from the mean's.
         batches_for_interval: The number of full batches that an interval needs, given their autocorrelation.
     """
 
@@ -181,7 +181,7 @@ class LatencySummary:
 
     @classmethod
     def of(cls, measurement: BatchMeasurement, *, intervals: bool = True) -> LatencySummary:
-        """Computes the figures from the raw times; without ``intervals``, which take half of the time."""
+        """Computes the figures from the raw times; ``intervals`` take half of the time."""
         batch_size, full_ns = measurement.batch_size, measurement.full_ns
         end_to_end = _per_second(measurement.predicted_inputs, measurement.elapsed_ns)
         if not len(full_ns):
@@ -245,7 +245,7 @@ class LengthPlan:
         return elapsed_s >= self._until_s
 
     def more(self, full_ns: NDArray[np.int64], elapsed_s: float) -> int:
-        """Returns how many more batches to measure now; 0 if it is enough, or the time budget is spent.
+        """Returns how many more batches to measure now; 0 if there are enough, or the time budget is spent.
 
         Args:
             full_ns: The predict times of the full batches until now, in order.

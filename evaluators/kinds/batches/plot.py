@@ -1,6 +1,6 @@
 """The plots of the latency, duration and accuracy reports.
 
-That of accuracy shows scores with their intervals, curves and confusion matrices.
+The plot of accuracy shows scores with their intervals, curves and confusion matrices.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ _OTHER = "smaller batch"
 
 
 class DurationPlot(Plot):
-    """A chart for each evaluation, with a point per batch; of many batches, only the extremes of stretches.
+    """A chart for each evaluation, with a point per batch; for many batches, only the extremes of stretches.
 
     Args:
         most_points: The number of points of one evaluation above which batches are left out.
@@ -149,7 +149,7 @@ def _chart(evaluation: Evaluation, rows: Sequence[Row], most_points: int) -> Poi
 
 
 def thinned(points: list[tuple[float, float]], most_points: int) -> list[tuple[float, float]]:
-    """Returns the points, or of many the lowest and the highest of each stretch, which keeps outliers."""
+    """Returns the points, or for many the lowest and the highest of each stretch, which keeps outliers."""
     if len(points) <= most_points:
         return points
     kept = []
@@ -199,7 +199,7 @@ def drawing_of(result: TaskResult, name: str) -> Drawing | None:
 
     Args:
         result: The scores.
-        name: What was scored.
+        name: The subject of the scores.
     """
     charts = list(_charts([(Label(name, result.definition), result)], tops=True))
     return _drawing("Scores", charts, (), classes=False) if charts else None
@@ -251,7 +251,7 @@ def _charts(labelled: Sequence[_Labelled], *, tops: bool = False) -> Iterator[Ch
 
 
 def _is_share(result: TaskResult, score: Score) -> bool:
-    """Returns whether a score is a fraction. Counts have no interval, even where other scores have one."""
+    """Returns whether a score is a fraction. Counts have no interval, even if other scores have one."""
     known = score.interval is not None or not any(each.interval for each in result.scores)
     plain = result.task != _REGRESSION and not score.unit
     return known and plain and score.value is not None and 0 <= score.value <= 1
@@ -300,7 +300,7 @@ def _curve(label: Label, details: Mapping[str, Any]) -> Iterator[PointChart]:
 
 
 def _matrix(label: Label, details: Mapping[str, Any]) -> Iterator[MatrixChart]:
-    """Yields the confusion matrix, if the task has one; of many classes, those with the most samples."""
+    """Yields the confusion matrix, if the task has one; for many classes, those with the most samples."""
     found = details.get("confusion_matrix")
     rows = found["rows"] if isinstance(found, Mapping) else found
     names = found["labels"] if isinstance(found, Mapping) else details.get("classes")

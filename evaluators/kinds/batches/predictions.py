@@ -1,4 +1,4 @@
-"""Predictions as people read them: a table for each kind, and drawings over the images that they are of.
+"""Predictions for people: a table for each kind, and drawings over the predicted images.
 
 A drawing shows boxes, masks or enhanced images.
 """
@@ -29,9 +29,9 @@ from inferometer.evaluators.reports.base import Column, Row, Table
 from inferometer.manifests.errors import one_line
 
 SHOWN_SCORE = 0.3
-"""Objects of lower scores are not shown."""
+"""The minimum score of objects that are shown."""
 SHOWN_OBJECTS = 20
-"""The most objects of an image that are shown, the most certain ones."""
+"""The maximum number of objects of an image that are shown, the most certain ones."""
 # M. Okabe and K. Ito, "Color Universal Design" (2008), without black; then the same, darker
 _COLOURS = (
     (230, 159, 0),
@@ -44,7 +44,7 @@ _COLOURS = (
 )
 _DARKER = 0.55
 _SIDE = 640
-"""Smaller images are enlarged by a whole factor, so that names fit: their longer side is nearly this."""
+"""Smaller images are enlarged by a whole factor until their longer side is nearly this, so that names fit."""
 _MOST_SIDE = 2048
 _OVERLAY = 0.55
 _BACKGROUND = "background"
@@ -57,7 +57,7 @@ _Font = ImageFont.ImageFont | ImageFont.FreeTypeFont
 
 
 def can_be_drawn(prediction: Predictions) -> bool:
-    """Returns whether there is a picture of such a prediction."""
+    """Returns whether such a prediction can be drawn."""
     return isinstance(prediction, Detections | Instances | ClassMaps | Images)
 
 
@@ -70,7 +70,7 @@ def picture_of(prediction: Predictions, image: Image.Image, labels: Sequence[str
         labels: The names of the model's classes; without any, a class is its number.
 
     Raises:
-        ValueError: There is no picture of such a prediction, or it is of an image of another size.
+        ValueError: Such a prediction cannot be drawn, or it belongs to an image of another size.
     """
     image = image.convert("RGB")
     match prediction:
@@ -98,7 +98,7 @@ def _shown_objects(prediction: Detections | Instances) -> NDArray[np.int64]:
 
 
 def class_name(labels: Sequence[str], place: int) -> str:
-    """Returns the name of a class, at most of some length."""
+    """Returns the name of a class, cut to a maximum length."""
     return one_line(labels[place], _NAME_CHARACTERS) if 0 <= place < len(labels) else str(place)
 
 
@@ -300,8 +300,7 @@ _Rows = Iterator[dict[str, Any]]
 def prediction_table(predictions: Sequence[InputPrediction], labels: Sequence[str]) -> Table:
     """Returns the table of predictions of one kind, with one or more rows for each.
 
-    Of objects, those of a score of ``SHOWN_SCORE`` or more are in it, and of classes of pixels the ten with
-    the most.
+    It has the objects with a score of ``SHOWN_SCORE`` or more, and the ten classes with the most pixels.
 
     Args:
         predictions: At least one, each of one row.

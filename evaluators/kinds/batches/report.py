@@ -36,7 +36,7 @@ _STAGES = ("read", "preprocess", "predict", "postprocess")
 
 
 class LatencyReport(Report[BatchMeasurement]):
-    """One row for each evaluation, with the figures of ``LatencySummary`` in milliseconds a batch.
+    """One row for each evaluation, with the figures of ``LatencySummary`` in milliseconds per batch.
 
     A figure that requires a full batch is empty if there is none. A percentile or an end of an interval is
     empty if there are too few.

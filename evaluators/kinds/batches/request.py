@@ -1,6 +1,6 @@
 """Requests of evaluations batch by batch, and their options: ``predict dataset`` and ``predict urls``.
 
-Help shows their options, so that what takes long to import is imported where it is needed.
+Because help shows their options, slow imports happen only where they are needed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from inferometer.manifests.errors import ConfigurationError
 
 _LARGEST = 2**31 - 1  # requests and some databases cannot hold larger numbers
 _DISTURBING = (TraceLevel.MODEL_TRACE, TraceLevel.FRAMEWORK_TRACE, TraceLevel.SYSTEM_LIBRARY_TRACE)
-"""Levels of which each takes times that those below it would change."""
+"""Levels that each take times which deeper levels would change."""
 LENGTH = ("min_duration_s", "min_batches", "target_ci_percent", "time_budget_s")
 """The options that say how long to measure."""
 _KNOWN = {
     *("batch_size", "partition_list_size", "num_file_parts", "warmup_num_file_parts", "fail_on_error"),
     *LENGTH,
 }
-"""The options that documents and comparisons have in their own way."""
+"""The options that documents and comparisons handle in their own way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class BatchOptions:
         min_duration_s: The minimum duration of the measured part; the dataset is repeated until then.
         min_batches: The minimum number of full batches; the dataset is repeated until then.
         target_ci_percent: The half-width of the interval of p50 to reach, in percent of p50; None sets no
-            target. See ``precision.length``.
+            target. See ``measurement.LengthPlan``.
         time_budget_s: The time after which repetition ends even if the target or a minimum is not reached;
             None means 30 s for a target, and no limit for a minimum.
 
@@ -138,7 +138,7 @@ class BatchOptions:
 
     @property
     def further(self) -> dict[str, Any]:
-        """The options that documents and comparisons have by their names, where they are no defaults."""
+        """The options that documents and comparisons have by their names, if they are not defaults."""
         return further(self, _KNOWN)
 
     def inputs_of(self, size: int) -> int:

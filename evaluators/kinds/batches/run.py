@@ -50,9 +50,9 @@ class DatasetRun:
     without timing or counting them, because frameworks prepare themselves for each batch size.
 
     If the options ask for more than one pass, the full batches of the dataset are repeated until enough is
-    measured (``precision.length``). Repetitions count for the times only: accuracy and predictions are those
-    of the first pass, and an input that fails is recorded once. Spans of the repetitions are recorded only at
-    a level above APPLICATION_TRACE, because then all times are measured under it.
+    measured (``measurement.LengthPlan``). Repetitions count for the times only: accuracy and predictions are
+    those of the first pass, and an input that fails is recorded once. Spans of the repetitions are recorded
+    only at a level above APPLICATION_TRACE, because then all times are measured under it.
 
     Args:
         system: The open model.

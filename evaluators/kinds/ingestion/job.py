@@ -1,4 +1,4 @@
-"""The job behind ``bench ingestion``: a loader alone, batch after batch, against nothing that computes."""
+"""The job behind ``bench ingestion``: a loader alone, batch after batch, with no computation."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from inferometer.manifests.errors import DatasetError, EvaluationFailed, Evaluat
 class IngestionRun:
     """One run of a loader, over as many of its epochs as are needed.
 
-    A batch lasts from the end of the one before to its own end, so that the sum of the batches is the elapsed
-    time. Measured batches are begun after the clock has started, and the loader begins none beyond them; one
+    A batch lasts from the end of the one before to its own end, so the sum of the batches is the elapsed
+    time. Measured batches begin after the clock has started, and the loader begins none beyond them; a loader
     that cannot be held begins a new epoch. A sample that fails in several epochs counts once.
 
     Args:
@@ -39,7 +39,7 @@ class IngestionRun:
         batch_size: The samples in a full batch.
         length: How long it runs.
         data: How it loads.
-        on_progress: Called after every batch, whose time it is part of.
+        on_progress: Called after every batch, as part of its time.
         stop_requested: Called after every batch; the run ends as interrupted once it returns True.
         on_measure: Called after the warm-up, before the measured part.
         fail_on_error: Whether the first sample that fails ends the run.

@@ -172,7 +172,7 @@ def _sample(measured: IngestionMeasurement, summary: IngestionSummary) -> str:
 
 def _cache(data: DataOptions) -> str:
     if data.cached_before is None:
-        return "not known: the samples are in memory, or this system does not tell"
+        return "not known: the samples are in memory, or this system does not report it"
     dropped = ", from which it was dropped" if data.dropped else ""
     return f"{100 * data.cached_before:.1f} % of the dataset was in it before{dropped}"
 
@@ -186,7 +186,7 @@ class IngestionReport(Report[IngestionMeasurement]):
     """One row for each run of a loader alone, with the figures of ``IngestionSummary``.
 
     The model gives the preprocessing only. The wait is that of a caller who does nothing else, in
-    milliseconds a full batch; the times to read and to preprocess are those of a sample in one worker.
+    milliseconds per full batch; the times to read and to preprocess are those of a sample in one worker.
     """
 
     name = "ingestion"

@@ -19,7 +19,7 @@ _MOST_BUSY = 1.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadTimes:
-    """The raw times of the measured batches; int64, one entry a batch.
+    """The raw times of the measured batches; int64, one entry per batch.
 
     Attributes:
         samples: The samples that were loaded, without the failed ones.
@@ -89,17 +89,17 @@ class IngestionSummary:
         p90_ns: The 90th percentile; None if there are too few full batches.
         p99_ns: The 99th percentile, likewise.
         mean_interval_ns: The 95 % interval of the mean; None if there are too few full batches.
-        p50_interval_ns: That of the median.
-        batches_per_s: Batches in a second.
-        samples_per_s: Samples in a second, without those that failed.
+        p50_interval_ns: The interval of the median.
+        batches_per_s: Batches per second.
+        samples_per_s: Samples per second, without those that failed.
         samples_interval: Its 95 % interval, as wide relative to it as that of the mean.
-        bytes_per_s: Bytes of encoded samples in a second; None if the framework's iterator does not report
+        bytes_per_s: Bytes of encoded samples per second; None if the framework's iterator does not report
             them.
         read_ns: The mean time to read a sample, of the thread that does so; None likewise.
         preprocess_ns: The mean time to decode and preprocess a sample, likewise.
         cached_before: The share of the dataset's bytes that was in the page cache before, 0…1.
         busy: The share of the workers' time in which they read and preprocessed, failed samples included;
-            None if the framework's iterator does not tell.
+            None if the framework's iterator does not report it.
     """
 
     batches: int

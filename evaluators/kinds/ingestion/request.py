@@ -1,7 +1,7 @@
 """The request of a loader alone: a dataset, how it is loaded, and for how long.
 
-A new option of a loader alone is a field of ``IngestionRequest``. Help shows the options, so that what takes
-long to import is imported where it is needed.
+A new option of a loader alone is a field of ``IngestionRequest``. Because help shows the options, slow
+imports happen only where they are needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OWN, FRAMEWORK = "own", "framework"
 READERS = (OWN, FRAMEWORK)
 KEPT = ("batch_size", "reader", "fail_on_error")
-"""The options that evaluations keep under names of their own, or not."""
+"""The options that evaluations keep under names of their own, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)

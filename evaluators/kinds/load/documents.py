@@ -132,7 +132,7 @@ def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
 
 
 def _pairs(stored: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Yields documents of two values as pairs. Earlier versions kept pairs, which not every database can."""
+    """Yields documents of two values as pairs. Earlier versions kept pairs, which some databases cannot."""
     return (tuple(each.values()) if isinstance(each, dict) else each for each in stored)
 
 
@@ -143,7 +143,7 @@ def _mlperf(stored: dict[str, Any] | None) -> MlperfResult | None:
         (float(percent), int(value_ns)) for percent, value_ns in _pairs(stored["percentiles_ns"])
     )
     if not all(0 <= percent <= 100 for percent, _ in percentiles):
-        raise ValueError("LoadGen's percentiles are no percents")
+        raise ValueError("LoadGen's percentiles are not percents")
     reasons = tuple(map(str, stored["reasons"]))
     return checked(MlperfResult(**stored | {"reasons": reasons, "percentiles_ns": percentiles}))
 

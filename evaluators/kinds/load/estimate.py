@@ -1,16 +1,16 @@
 """The estimate, from the probes so far, of the highest rate that keeps the bound.
 
-Where the single-server model fits, it gives the estimate. Else the fraction of late queries against the
+Where the single-server model fits, it gives the estimate. Otherwise the fraction of late queries against the
 rate is estimated without a model of the system.
 
 Late queries are bursty, so their number varies by more than chance would make it. It is counted in slices
 of time, longer than most bursts, and a logistic curve of the share against ln(rate) is fitted to the counts
 (quasi-binomial regression by iteratively reweighted least squares, McCullagh and Nelder 1989). The rate is
-where the curve crosses the allowed share; its error is that of the curve, brought to the rate by the delta
-method: the largest of what the slices' overdispersion gives, one for all, of the sandwich, which lets slices
-at high rates vary more, and of the sandwich over whole probes (Liang and Zeger, "Longitudinal data analysis
-using generalized linear models", Biometrika 73, 1986), whose slices share a connection and a state of the
-machine, and the queue that one leaves to the next.
+where the curve crosses the allowed share; its error is that of the curve, carried over to the rate by the
+delta method: the largest of what the slices' overdispersion gives, one for all, of the sandwich, which lets
+slices at high rates vary more, and of the sandwich over whole probes (Liang and Zeger, "Longitudinal data
+analysis using generalized linear models", Biometrika 73, 1986), whose slices share a connection and a state
+of the machine, and the queue that one leaves to the next.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Counts:
 
     @classmethod
     def joined(cls, several: Sequence[Counts]) -> Counts:
-        """Returns the slices of several as one; of none, no slice."""
+        """Returns the slices of several as one; without any, no slice."""
         none = np.empty(0)
         rate_qps, queries, late = (
             np.concatenate([none, *(getattr(each, name) for each in several)])
@@ -116,7 +116,7 @@ def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot
     """Fits the curve and returns the rate at which it crosses a share.
 
     Args:
-        counts: Of probes near that rate.
+        counts: The counts of probes near that rate.
         late_fraction: Above 0 and below 1.
 
     Returns:
@@ -146,7 +146,7 @@ def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot
 
 
 def _sandwich_half(influence: NDArray[np.float64]) -> float:
-    """Returns half of a 95 % interval, of how far each of n independent parts moves the result."""
+    """Returns half of a 95 % interval, from how far each of n independent parts moves the result."""
     degrees = len(influence) - _PARAMETERS
     return t_quantile_95(degrees) * math.sqrt(float((influence**2).sum()) * len(influence) / degrees)
 
@@ -215,7 +215,7 @@ _DISAGREEMENT_ERRORS = 3.0
 _FAILED_SHARE = 0.1
 _LEAST_UNQUEUED = 10
 _SURE_LATE = 10
-"""A probe in which so many queries may be late keeps no bound by chance at a rate that is far too high."""
+"""A probe that allows this many late queries keeps no bound by chance at a rate that is far too high."""
 CERTAIN = 0.001
 """The probability below which an event is not attributed to chance."""
 
@@ -415,7 +415,7 @@ def unqueued_late(seen: Sequence[Evidence], late_fraction: float) -> str | None:
         or _binomial_tail(late, queries, late_fraction) > CERTAIN
     ):
         return None
-    return f"{late} of {queries} queries were late that had none before them"
+    return f"{late} of {queries} queries with none before them were late"
 
 
 def _binomial_tail(least: int, count: int, share: float) -> float:

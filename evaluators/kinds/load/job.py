@@ -59,7 +59,7 @@ from inferometer.manifests.schema import ModelManifest
 
 
 class LoadJob:
-    """A workload or a search that is planned, so that it can run.
+    """A planned workload or search, ready to run.
 
     Args:
         request: The load and the system.
@@ -105,7 +105,7 @@ class LoadJob:
                 return
 
     def _trace(self, group_id: str | None, callbacks: JobCallbacks[IssuerProgress]) -> EvaluationTrace:
-        """Returns the trace of an evaluation, which is none unless queries are traced."""
+        """Returns the trace of an evaluation, which records nothing unless queries are traced."""
         request = self._request
         level = TraceLevel.MODEL_TRACE if request.traced_share else TraceLevel.NO_TRACE
         return EvaluationTrace(
@@ -116,7 +116,7 @@ class LoadJob:
     def _opened(
         self, resources: JobResources, callbacks: JobCallbacks[IssuerProgress]
     ) -> Iterator[tuple[LoadTarget, LoadInputs, DatasetIdentity, Watch]]:
-        """Opens the model, its inputs, ready before the clock starts, and the watch over its hosts."""
+        """Opens the model, its inputs (ready before the clock starts), and the watch over its hosts."""
         request = self._request
         with ExitStack() as opened:
             session = replace(request.system.session, spare_cores=SPARE_CORES)
@@ -186,7 +186,7 @@ class LoadJob:
     def _inputs(
         self, resources: JobResources, system: SystemUnderTest, dataset: Dataset | None
     ) -> tuple[LoadInputs, DatasetIdentity]:
-        """Returns the inputs of the queries, ready before the clock starts; the dataset is closed then."""
+        """Returns the inputs of the queries, ready before the clock starts; the dataset is then closed."""
         request, manifest = self._request, system.description.manifest
         parameters = [each.parameters for each in manifest.inputs]
         if request.synthetic:
@@ -238,7 +238,7 @@ class LoadJob:
 
 @contextmanager
 def _closed(resource: SystemUnderTest | LoadTarget) -> Iterator[None]:
-    """Closes a system or a target at the end, unless a stop at once is requested and closing would wait.
+    """Closes a system or a target at the end, unless an immediate stop is requested and closing would wait.
 
     A system in this process waits for a prediction in progress, which may hang; the process ends it then.
     """
@@ -298,7 +298,7 @@ def _answered(measurement: LoadMeasurement | RateSearchMeasurement) -> bool:
 def plan_work(request: WorkloadRequest | MaxQpsRequest) -> Work:
     """Returns the load of a request, which this machine can send unless the request forces it.
 
-    What this machine can send is measured where it matters, and then takes about a second.
+    The rate that this machine can send is measured if it matters, which takes about a second.
 
     Raises:
         ConfigurationError: The load is invalid, or above what this machine can send on time.

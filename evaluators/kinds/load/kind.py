@@ -1,6 +1,6 @@
 """The kinds of measurement of a model under load: a workload, and a search for the highest rate.
 
-The options of a load, as texts and values, are those of both.
+Both share the options of a load, as texts and values.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def load_description(evaluation: Evaluation, options: LoadOptions) -> Iterator[t
 
 
 def options_text(options: LoadOptions, *, bound: bool = False) -> Iterator[str]:
-    """Yields the options in a few words each; with ``bound`` also that of the latency."""
+    """Yields the options in a few words each; with ``bound`` also the latency bound."""
     yield f"timeout {options.timeout_ms:g} ms"
     if bound:
         yield known_text("bound", options.latency_bound_ms, "ms") or "no bound"
@@ -88,7 +88,7 @@ def known_text(name: str, value: float | None, unit: str) -> str:
 
 
 def load_words(evaluation: Evaluation, options: LoadOptions, request: type[LoadRequest]) -> Iterator[str]:
-    """Yields the words of the command that repeats a load, but those of what is sent and for how long."""
+    """Yields the words of the command that repeats a load, except what is sent and for how long."""
     yield from dataset_words(evaluation)
     yield from words_of("seed", options.seed, 0)
     names = ("percentile", "timeout_ms", "warm_up_queries", "max_batch_size", "max_queue_delay_ms")
@@ -225,7 +225,7 @@ class LoadKind(Kind[LoadMeasurement]):
             raise ValueError("query that counts") from error
 
     def figures(self, measurements: Sequence[LoadMeasurement]) -> tuple[str, ...]:
-        """Returns only the throughput where the queries were all due at once; see ``Queries.due_at_once``."""
+        """Returns only the throughput if the queries were all due at once; see ``Queries.due_at_once``."""
         return (THROUGHPUT,) if any(each.run.queries.due_at_once for each in measurements) else FIGURES
 
 

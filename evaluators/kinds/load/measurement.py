@@ -35,7 +35,7 @@ class Scenario(str, Enum):
 
     @property
     def samples_per_query(self) -> int:
-        """The samples that LoadGen times together, and so are one value in its percentiles."""
+        """The number of samples that LoadGen times together, as one value in its percentiles."""
         return 8 if self is Scenario.MULTI_STREAM else 1
 
 
@@ -45,7 +45,7 @@ class LoadOptions:
 
     Attributes:
         arrival: The arrival process, or the schedule's file.
-        rate_qps: The rate, or of a search the first one; of a closed loop 0.
+        rate_qps: The rate; for a search the first one, for a closed loop 0.
         percentile: The percentile of the latency that the bound applies to, in percent.
         latency_bound_ms: The bound; None for none.
         timeout_ms: The timeout of a query, counted from when it was due.
@@ -61,7 +61,7 @@ class LoadOptions:
         time_budget_s: The time limit of a search; None for a workload.
         tolerance: Half the width of the interval that a search aims at, as a fraction of the rate.
         scenario: The scenario of MLPerf, whose queries LoadGen sent; None for other load.
-        further: Options of the request that have no field here, where they differ from their defaults.
+        further: Options of the request that have no field here, if they differ from their defaults.
     """
 
     arrival: str
@@ -94,7 +94,7 @@ class MlperfResult:
     """The result of LoadGen, as its log states it.
 
     Attributes:
-        version: LoadGen's.
+        version: The version of LoadGen.
         valid: Its verdict.
         reasons: The reasons for an invalid result, and errors, each in one line.
         queries: The number of queries; a query of multi_stream has eight samples, and offline counts samples.
@@ -216,7 +216,7 @@ class Probe:
 
     @classmethod
     def of(cls, run: LoadRun) -> Probe:
-        """Returns the probe that a run of a search was."""
+        """Returns a run of a search as a probe."""
         return cls(run.rate_qps, run.seed or 0, run.queries, bool(run.stopped))
 
     def from_sending(self) -> Probe:
@@ -227,7 +227,7 @@ class Probe:
         """Returns the queries whose latency is compared with the bound.
 
         The start with an empty queue, and so with low latencies, is left out: ten bounds, and at most a
-        quarter of the run. So are, if the run was stopped, the queries that were due less than a bound before
+        quarter of the run. If the run was stopped, so are the queries that were due less than a bound before
         its end: it is unknown which of them would have been in time.
         """
         sent = self.queries.chosen(self.queries.outcome != Outcome.UNSENT)
@@ -261,8 +261,8 @@ class ProbeSummary:
         judged: How many queries the search judged, without the empty start; see ``Probe.judged``.
         late_fraction: The fraction of them that were later than the bound, or had no right answer; None if no
             query was judged.
-        percentiles: Of their latency by percent, ascending: the median, the percentile that the bound is for,
-            and 99.9 if there are 1,000 queries; empty if no query was judged.
+        percentiles: The percentiles of their latency by percent, ascending: the median, the percentile that
+            the bound is for, and 99.9 if there are 1,000 queries; empty if no query was judged.
     """
 
     judged: int
@@ -313,7 +313,7 @@ class Method(str, Enum):
     SINGLE_SERVER = "single server"
     """The service times of queries; see ``single_server``."""
     LATE_FRACTION = "late fraction"
-    """A monotone curve of the fraction of late queries against the rate; see ``late_fraction``."""
+    """A monotone curve of the fraction of late queries against the rate; see ``estimate``."""
     BRACKET = "bracket"
     """One rate that kept the bound and one that did not, when the search ended."""
     AT_LEAST = "at least"
@@ -328,8 +328,8 @@ class MaxQps:
 
     Attributes:
         rate_qps: The highest rate that keeps the bound; None if no rate does or none was found.
-        low_qps: The lower end of its 95 % interval; of a bracket, a rate that kept the bound; None for none.
-        high_qps: The upper end; of a bracket, a rate that did not keep the bound; None for none.
+        low_qps: The lower end of its 95 % interval; for a bracket, a rate that kept the bound; None for none.
+        high_qps: The upper end; for a bracket, a rate that did not keep the bound; None for none.
         method: The basis of the answer.
         reason: A note, in one line, or empty.
         probes: Every run of the search, in order.
@@ -362,8 +362,8 @@ def rate_text(method: Method, rate_qps: float | None, low_qps: float | None, hig
 def invalid_reason(search: RateSearchMeasurement) -> str:
     """Returns why the answer of a search cannot be trusted; empty if it can, or if there is none.
 
-    An answer rests on the queries of the probes near it. If more than half of them are of invalid probes, it
-    says more about the harness, or about what else the machine did, than about the system.
+    An answer rests on the queries of the probes near it. If more than half of them come from invalid probes,
+    it says more about the harness, or about what else the machine did, than about the system.
     """
     if search.answer is None:
         return ""

@@ -56,7 +56,7 @@ class MlperfRun:
         issued: The samples by our own clocks, in the order in which LoadGen issued them. They were scheduled
             when LoadGen issued their query (server: when it was due; offline: when the run began).
         invalid: Why our figures cannot be trusted; empty if they can.
-        checksum: That of the schedule of the scenario server, if known; else empty.
+        checksum: The checksum of the schedule in the scenario server; empty if unknown.
         result: LoadGen's result.
     """
 
@@ -92,10 +92,10 @@ def expected_qps(
 ) -> float | None:
     """Measures the rate that LoadGen should expect, with some reserve.
 
-    LoadGen prepares as many queries as this rate needs: with one that is too low it runs out of them before
-    the minimum duration, and the run is INVALID. A probe of half a second may meet a system that is still
-    warming up, or a busy machine. So probes are repeated until one agrees with the fastest before it, or for
-    2.5 s, and the fastest counts. ``window`` is the number of samples in flight in the scenario offline.
+    LoadGen prepares as many queries as this rate needs: if it is too low, LoadGen runs out of them before the
+    minimum duration, and the run is INVALID. A probe of half a second may meet a system that is still warming
+    up, or a busy machine. So probes are repeated until one agrees with the fastest before it, or for 2.5 s,
+    and the fastest counts. ``window`` is the number of samples in flight in the scenario offline.
 
     Returns:
         The rate; None if no query was answered.
@@ -132,7 +132,7 @@ def run_mlperf(
 
     LoadGen has neither timeouts nor failures. A sample that fails or times out is reported to it as complete,
     so that it goes on, and counted here; the run is then invalid. A run is abandoned when a stop is
-    requested, and when within twice the timeout nothing was answered and at least two samples timed out.
+    requested, and when nothing was answered within twice the timeout and at least two samples timed out.
     LoadGen cannot be stopped: its thread is then blocked for good, and this process cannot run it again.
 
     LoadGen chooses from ``inputs`` inputs and logs into ``directory``, which is empty. ``stop_requested`` and
@@ -220,11 +220,11 @@ def _closed(issued: IssuedRun, settings: MlperfSettings, loadgen: MlperfLog) -> 
 def on_schedule(queries: Queries, schedule: Schedule) -> Queries:
     """Returns queries with the times at which LoadGen's schedule has them due.
 
-    LoadGen does not tell when it began. Our times count from its first query, which may have been late. None
-    is sent before it is due: where one seems to be, all times are as much later.
+    LoadGen does not report when it began. Our times count from its first query, which may have been late.
+    None is sent before it is due: if one seems to be, all times are moved later by as much.
 
     Args:
-        queries: In the order of the schedule, of which they are the first.
+        queries: The first queries of the schedule, in its order.
         schedule: When each was due.
     """
     due_ns = schedule.offsets_ns[: len(queries)]
@@ -256,7 +256,7 @@ class _SystemUnderTest:
         self.stopped = False
         """Whether samples are completed at once, and ignored."""
         self.error: Exception | None = None
-        """What the target raised."""
+        """The exception that the target raised."""
         self._target = target
         self._window = settings.window if settings.scenario is Scenario.OFFLINE else 0
         self._inputs = inputs
@@ -268,7 +268,7 @@ class _SystemUnderTest:
         self._room = threading.Event()
 
     def issue(self, responses: Sequence[int], indices: Sequence[int]) -> None:
-        """Takes a query, in LoadGen's thread, where nothing may be raised."""
+        """Takes a query, in LoadGen's thread; must not raise."""
         now_ns = self._clock()
         if not self._log.sent_count:
             self._log.begin(now_ns)

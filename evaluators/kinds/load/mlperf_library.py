@@ -86,7 +86,7 @@ class LoadGenRun:
 
     @staticmethod
     def complete(response: int) -> None:
-        """Tells LoadGen that a sample is done; to be called once for each."""
+        """Tells LoadGen that a sample is done; call it once for each."""
         mlperf_loadgen.QuerySamplesComplete([mlperf_loadgen.QuerySampleResponse(response, 0, 0)])
 
     def leave(self, complete_open: Callable[[], None]) -> bool:
@@ -168,9 +168,9 @@ def _log_settings(directory: Path) -> mlperf_loadgen.LogSettings:
 
 
 def _end_process_without_destructors() -> None:
-    """Lets this process end without the destructors of C++: LoadGen's crash while its thread is there.
+    """Lets this process end without the destructors of C++: LoadGen's crash while its thread exists.
 
-    glibc calls what ``on_exit`` was given before them, with the exit code, and after Python has ended.
+    glibc calls the functions of ``on_exit`` before them, with the exit code, and after Python has ended.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit"):

@@ -30,17 +30,17 @@ class MlperfSettings:
 
     Attributes:
         scenario: The scenario.
-        rate_qps: In the scenario server the rate. In the others the rate that LoadGen expects, by which it
+        rate_qps: In the scenario server, the rate. In the others, the rate that LoadGen expects, by which it
             prepares its queries: at most twice as many as this rate needs (offline: 1.1 times, which is then
             the number of samples).
         bound_ns: The latency bound, which LoadGen judges in the scenario server.
-        percentile: Of the latencies that the bound is for, in percent.
+        percentile: The percentile of the latencies that the bound is for, in percent.
         min_duration_s: The minimum duration.
-        min_queries: The fewest queries; of offline, samples.
+        min_queries: The minimum number of queries; for offline, of samples.
         seed: The seed of the schedule; the choice of inputs and their order use the two seeds after it.
         timeout_ms: The timeout of a query, counted from when it was issued, in the scenario offline from when
             it was sent to the system under test.
-        window: The most samples in flight in the scenario offline.
+        window: The maximum number of samples in flight in the scenario offline.
 
     Raises:
         ConfigurationError: LoadGen would prepare too many queries.
@@ -60,7 +60,7 @@ class MlperfSettings:
         expected = max(self.min_queries, 2 * self.min_duration_s * self.rate_qps)
         if expected > _MOST_QUERIES:
             raise ConfigurationError(
-                f"LoadGen would prepare {expected:.0f} queries, and {_MOST_QUERIES} are the most; "
+                f"LoadGen would prepare {expected:.0f} queries, and at most {_MOST_QUERIES} are allowed; "
                 "lower --initial_qps, --min_duration, --min_queries or --percentile"
             )
 
@@ -220,7 +220,7 @@ class MlperfLog:
         )
 
     def _reasons(self) -> Iterator[str]:
-        """Yields why the run is invalid."""
+        """Yields the reasons why the run is invalid."""
         values = self._values
         for key, text in _CONDITIONS.items():
             if values.get(key) is False:

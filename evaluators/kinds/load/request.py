@@ -1,6 +1,6 @@
 """Requests of load: a workload, and a search for the highest rate.
 
-Help shows their options, so that what takes long to import is imported where it is needed.
+Because help shows their options, slow imports happen only where they are needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEPT = {
     *("force", "trace_sample", "repeat", "schedule", "write_schedule"),  # which change no figure
     *("tracer_address", "trace_url"),
 }
-"""The options that evaluations keep under names of their own, or not."""
+"""The options that evaluations keep under names of their own, or not at all."""
 
 
 def _both(workload: float, probe: float) -> str:
@@ -70,7 +70,7 @@ class LoadRequest(ModelRequest):
         repeat: How often to repeat all of it, opening the model anew.
         force: Whether to send even more than this machine can send on time.
         trace_sample: The share of the queries that are traced; None means the default with a
-            ``tracer_address``, and else none.
+            ``tracer_address``, and none otherwise.
 
     Raises:
         ConfigurationError: Two options exclude each other, or a number is out of its range.
@@ -187,7 +187,7 @@ class LoadRequest(ModelRequest):
 
     @property
     def least_duration_s(self) -> float:
-        """How long queries are sent at the least."""
+        """The minimum time for which queries are sent."""
         return self.default_min_duration_s if self.min_duration_s is None else self.min_duration_s
 
     def load_options(self) -> LoadOptions:
@@ -269,7 +269,7 @@ class WorkloadRequest(LoadRequest):
         self._refuse("schedule", "sets when each query is due", *drawn, "duration_s", *least)
 
     def _refuse(self, name: str, reason: str, *excluded: str) -> None:
-        """Refuses the options that another one excludes, if that is given."""
+        """Refuses the options that another given one excludes."""
         if getattr(self, name) is None:
             return
         if given := [other.removesuffix("_s") for other in excluded if getattr(self, other) is not None]:

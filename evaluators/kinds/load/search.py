@@ -178,7 +178,7 @@ def search_max_qps(options: MaxQpsOptions, prober: Prober) -> MaxQps:
 class _Plan:
     """The next probe: its rate and duration, and whether it is a long one near the answer (``confirming``).
 
-    The queries of an ``alone`` probe come at equal distance, so that none has another before it; how many of
+    The queries of an ``alone`` probe come at equal distances, so that none has another before it; how many of
     them are late says nothing about a rate.
     """
 
@@ -324,11 +324,11 @@ class _Search:
         return left_s if left_s < wanted_s + least_s else wanted_s
 
     def _left_s(self) -> float:
-        """Returns what is left of the budget, less what the last answers of a probe may take."""
+        """Returns the remaining budget, less what the last answers of a probe may take."""
         return self._options.time_budget_s - self._prober.elapsed_s - 2 * self._bound_s
 
     def _run(self, plan: _Plan) -> bool:
-        """Runs a probe; False if it does not fit into the time that is left."""
+        """Runs a probe; returns False if it does not fit into the remaining time."""
         options = self._options
         number = len(self._probes) + 1
         left_s = self._left_s()
@@ -374,7 +374,7 @@ class _Search:
         return int(np.random.SeedSequence((self._options.seed, number)).generate_state(1)[0])
 
     def _final(self, estimate: Estimate | None, reason: str) -> MaxQps:
-        """Returns the answer once no more is probed."""
+        """Returns the answer after the last probe."""
         if estimate:
             # the next search finds the machine as different as the probes of this one did, however many
             rate_qps, between_qps = estimate.rate_qps, estimate.between_qps

@@ -1,7 +1,7 @@
 """The single-server model: what a system that serves one query after the other does at another rate.
 
 Whether p99 at a rate is below a bound is decided by one query in a hundred, and late queries are bursty:
-minutes of load give few bursts, and with them an answer that is off by several percent. But where a system
+minutes of load give few bursts, and with them an answer that is off by several percent. But if a system
 serves its queries one by one, in order, and takes as long for each whatever waits behind it, every query
 shows the service time, and the latencies at any rate follow from those times and the arrivals (Lindley 1952).
 ``served_queries`` takes them out of a run, ``SingleServer.fitted`` accepts them only if they look as they
@@ -56,7 +56,7 @@ class ServedQueries:
     """The answered queries of a run, in the order in which they were sent.
 
     Attributes:
-        sent_s: float64, n; when they were sent, so that the harness's own lag is in no time.
+        sent_s: float64, n; when they were sent, so no time includes the harness's own lag.
         free_s: float64, n; when those before were done. The first one finds the system idle.
         done_s: float64, n; when they were done; never before one that was sent earlier.
         disordered: How many were done before one that was sent earlier.
@@ -113,7 +113,7 @@ class Speed:
 
     Attributes:
         half: Half of the 95 % interval of the mean over all runs; 0 if they do not differ.
-        between_half: Half of the 95 % interval of the mean of one more run, apart from its own queries' error.
+        between_half: Half of the 95 % interval of the mean of one more run, without its own queries' error.
     """
 
     half: float = 0.0
@@ -143,12 +143,12 @@ class SingleServer:
     """A server that is simulated with known service times.
 
     Args:
-        service_s: float64, in the order in which they were seen.
+        service_s: float64, in the order of observation.
         process: The arrival process.
         seed: The seed of the simulation.
         simulated: How many queries are simulated.
         speed: How the mean service time varies from run to run.
-        delay_s: What each query takes beside its service, in which the server is free for others.
+        delay_s: The time that each query takes besides its service, in which the server is free for others.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class SingleServer:
         seed: int,
         simulated: int = SIMULATED_QUERIES,
     ) -> SingleServer | None:
-        """Returns the model of what was seen; None if it is too little, or not of a single server."""
+        """Returns the model of the observations; None if they are too few, or not of a single server."""
         count = sum(map(len, runs))
         # two that are sent at nearly the same time may change places on the way
         if count < _LEAST_SERVICE_TIMES or sum(run.disordered for run in runs) > _DISORDERED_SHARE * count:
@@ -207,7 +207,7 @@ class SingleServer:
         return float(1 / self._service_s.mean())
 
     def late_fractions(self, rate_qps: float, bound_s: float) -> NDArray[np.float64]:
-        """Returns the share of queries later than a bound, by each group of service times by itself."""
+        """Returns the share of queries later than a bound, for each group of service times separately."""
         times_s = self._process.times_s(self._units, rate_qps)
         shares = []
         for arrivals_s, service_s, done_s in zip(times_s, self._simulated_s, self._done_s, strict=True):
@@ -222,11 +222,11 @@ class SingleServer:
     def _end_qps(self, rate: float, guess: float, bound_s: float, late_fraction: float) -> float:
         """Returns an end of the interval: beyond it, a share is outside of the groups' t interval.
 
-        Late queries in few of the groups, after stalls that another run may not have, so widen the interval.
+        Late queries in few groups, after stalls that another run may not have, thus widen the interval.
 
         Args:
             rate: The rate at which the mean of the groups' shares is the share.
-            guess: Where the end is if shares are linear: above the rate or below.
+            guess: The end if shares are linear: above the rate or below.
             bound_s: The bound.
             late_fraction: The share.
         """
@@ -341,15 +341,15 @@ class SolvedRate:
 
 
 def _delay_s(service_s: NDArray[np.float64], backlog_s: NDArray[np.float64]) -> float:
-    """Returns how much longer queries take that found the system idle than queries that had to wait.
+    """Returns how much longer queries that found the system idle take than queries that had to wait.
 
     Args:
         service_s: float64, n; as without a delay.
         backlog_s: float64, n.
 
     Returns:
-        The delay in seconds. 0 if there are too few queries, or if the difference is more than a delay: half
-        of a service time.
+        The delay in seconds. It is 0 if there are too few queries, or if the difference is more than a delay:
+        half of a service time.
     """
     idle = backlog_s <= 0
     delay_s = 0.0

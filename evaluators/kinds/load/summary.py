@@ -1,7 +1,7 @@
 """The figures of a run under load, and the summary of a workload or a search as rows.
 
 Figures are rates, percentiles with intervals, and the parts of the latency. For a scenario of MLPerf,
-LoadGen's figures stand beside ours, of the same queries: they differ only by the clocks.
+LoadGen's figures are beside ours, for the same queries: they differ only by the clocks.
 """
 
 from __future__ import annotations
@@ -61,26 +61,26 @@ class LoadSummary:
     stopped. Each of them is in one of ``outcomes``.
 
     Attributes:
-        queries: How many count.
+        queries: The number of queries that count.
         cut_queries: How many were due during the empty start.
         repeated_answers: The number of answers for queries that had one, over the whole run.
-        outcomes: How many of those that count had each outcome; ``UNSENT`` is not among them.
+        outcomes: The number of counted queries with each outcome, without ``UNSENT``.
         target_qps: The rate at which they were due: the n - 1 gaps between them over their time; None
             for fewer than two.
-        achieved_qps: Right answers in a second, from when the first of them was due to the last answer, or to
-            the last arrival where that is later. All answers that came in this time are counted, so that
-            in a run above the capacity this is the capacity, whatever was waiting. None if no time passed.
-        goodput_qps: Of these the answers within the bound; all of them without a bound.
+        achieved_qps: Right answers per second, from when the first of them was due to the last answer, or to
+            the last arrival if that is later. All answers that came in this time are counted, so that in a
+            run above the capacity this is the capacity, whatever was waiting. None if no time passed.
+        goodput_qps: These answers within the bound; all of them without a bound.
         late_fraction: The fraction of queries without a right answer within the bound (without a bound,
             without a right answer); None without queries.
-        percentiles: Of the latency from when a query was due to its answer, ascending: those of ``PERCENTS``
-            and the one that the bound is for; empty without queries. Without
-            intervals where all queries were due at once; see ``Queries.due_at_once``.
+        percentiles: The percentiles of the latency from when a query was due to its answer, ascending: those
+            of ``PERCENTS`` and the one that the bound is for; empty without queries. Without intervals if all
+            queries were due at once; see ``Queries.due_at_once``.
         service: From when a query was sent to its answer, of those with a right answer.
         queue: How long queries waited for their batch to begin; None if unknown.
         batch: How long their batch was assembled, until the prediction began; None if unknown.
         predict: How long the prediction of their batch took; None if unknown.
-        batch_sizes: How many answered queries were in batches of which size, by size, if known.
+        batch_sizes: The number of answered queries by the size of their batch, if known.
         harness_lag: How late queries were sent, over the whole run; None if none was sent.
     """
 
@@ -113,7 +113,7 @@ class LoadSummary:
         Args:
             queries: The whole run.
             bound_ns: The latency within which an answer is in time; None if there is no bound.
-            cut_ns: From when on queries count; see ``steady_state.steady_from_ns``.
+            cut_ns: The time from which queries count; see ``validity.steady_from_ns``.
             judged_percent: The percentile that the bound is for, which is added to the others.
         """
         sent = queries.chosen(queries.outcome != Outcome.UNSENT)
@@ -180,10 +180,10 @@ def _answered_qps(sent: Queries, counted: Queries, bound_ns: int | None) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """One figure of both.
+    """One figure of LoadGen and of ours.
 
     Attributes:
-        percent: Of a latency percentile; None for the rate.
+        percent: The percent of a latency percentile; None for the rate.
         loadgen: LoadGen's, in nanoseconds or queries/s.
         ours: Ours, by LoadGen's rule; None if there is none, as for a percentile that falls on a query
             without a right answer.
@@ -207,7 +207,7 @@ def compared(queries: Queries, scenario: Scenario, result: MlperfResult) -> tupl
     Ours are by LoadGen's rules: of n latencies in order, the percentile of a share p is number floor(n · p),
     counted from 0; a query of multi_stream takes as long as the slowest of its samples. The rate of n queries
     is n - 1 over the time until the last one was issued (single_stream) or until the last one that was issued
-    was done, whatever was done after it (server); of offline it is all samples over the time until the last
+    was done, whatever was done after it (server); for offline it is all samples over the time until the last
     answer (``PerformanceSummary::LogDetail`` in LoadGen's ``results.cc``).
     """
     latency_ns = _query_latency_ns(queries, scenario)
@@ -362,7 +362,7 @@ def _percentile(each: PercentileInterval) -> str:
 
 
 def _verdict(judged: PercentileInterval, bound_ns: int) -> str:
-    """Returns whether a percentile kept the bound, and whether that is sure."""
+    """Returns whether a percentile kept the bound, and whether that is certain."""
     verdict = "kept" if judged.value_ns <= bound_ns else "missed"
     text = f"p{judged.percent:g} {verdict} {bound_ns / _NS_PER_MS:g} ms"
     if judged.low_ns is None:

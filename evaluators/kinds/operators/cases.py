@@ -1,7 +1,7 @@
 """The request of a benchmark: operators of the table, the sizes of their inputs, and modes.
 
-The coverage of the table is how each framework runs its operators, and which others it has. The values of the
-inputs are drawn from a seed, the same for every framework.
+The coverage of the table is how each framework runs its operators, and which others it has. The input values
+are drawn from a seed and are the same for every framework.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from inferometer.manifests.errors import ConfigurationError, FrameworkUnavailabl
 
 @dataclass(frozen=True, slots=True)
 class OwnCase:
-    """Sizes and parameters of a user, for one operator of the table.
+    """A user's sizes and parameters for one operator of the table.
 
     Attributes:
         operator: Its name.
         shapes: The shapes of some or all of its given inputs.
-        parameters: Those that differ from the defaults.
+        parameters: The parameters that differ from the defaults.
     """
 
     operator: str
@@ -58,7 +58,7 @@ class OperatorRequest:
     Attributes:
         operators: Names in the table.
         categories: Groups of the table.
-        everything: Whether the whole table is meant.
+        everything: Whether to run the whole table.
         presets: The sizes of the named operators: presets, or sizes such as ``1024x1024``, which apply to all
             given inputs of an operator.
         own: Other cases.
@@ -92,7 +92,7 @@ class OperatorRequest:
             )
 
     def cases(self) -> tuple[tuple[str, Case], ...]:
-        """Returns the name of an operator and a case, for all requested cases, in the table's order."""
+        """Returns all requested cases with the names of their operators, in the table's order."""
         names = operators() if self.everything else self.operators
         named = chosen_operators(names, self.categories)
         found = [
@@ -139,11 +139,11 @@ class Coverage:
 
 
 def frameworks_with_operators(registry: Registry, names: Sequence[str] = ()) -> Iterator[FrameworkEntry]:
-    """Yields the frameworks of some names, or all that run single operators.
+    """Yields the frameworks with the given names, or all that run single operators.
 
     Raises:
-        UnknownFrameworkError: There is no framework of a name.
-        ConfigurationError: One runs no single operators.
+        UnknownFrameworkError: There is no framework with such a name.
+        ConfigurationError: One of them does not run single operators.
     """
     for entry in [registry.find(name) for name in names] or registry.entries:
         if entry.operators:
@@ -153,9 +153,9 @@ def frameworks_with_operators(registry: Registry, names: Sequence[str] = ()) -> 
 
 
 def coverage_of(entry: FrameworkEntry, operators: Sequence[Operator]) -> Coverage:
-    """Returns what a framework has of some operators. It imports the framework.
+    """Returns a framework's coverage of some operators. It imports the framework.
 
-    One that is not installed, or cannot be imported, lacks all of them for that reason.
+    A framework that is not installed or cannot be imported lacks all of them for that reason.
     """
     try:
         runner_class = entry.load_operators()
@@ -163,7 +163,7 @@ def coverage_of(entry: FrameworkEntry, operators: Sequence[Operator]) -> Coverag
         reasons = dict.fromkeys((each.name for each in operators), str(error))
         return Coverage(entry.name, entry.installed_version, {}, reasons, ())
     if not (isinstance(runner_class, type) and issubclass(runner_class, OperatorRunner)):
-        raise ConfigurationError(f"framework {entry.name}: {entry.operators} is no OperatorRunner")
+        raise ConfigurationError(f"framework {entry.name}: {entry.operators} is not an OperatorRunner")
     with closing(runner_class(RunnerOptions())) as runner:
         forms = {each.name: runner.forms(each.name) for each in operators}
         reasons = {name: runner.missing(name) for name, found in forms.items() if not found}
@@ -181,7 +181,7 @@ _RANGES = {
 def draw_inputs(
     operator: Operator, case: Case, dtype: np.dtype[Any], seed: int
 ) -> Mapping[str, NDArray[Any]]:
-    """Returns the inputs by name; ``dtype`` is that of all but indices, which are int64, and masks, bool.
+    """Returns the inputs by name, in ``dtype`` except for indices (int64) and masks (bool).
 
     They depend only on the seed, the operator's name and the shapes. Integer types get the drawn
     values times 10, rounded.

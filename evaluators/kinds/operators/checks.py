@@ -1,4 +1,4 @@
-"""The check of a row: its outputs against the table's reference, and later runs against the checked run."""
+"""The checks of a row: its outputs against the table's reference, and later runs against the checked one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FLOPS_PER_S = 4e9
 _ELEMENTS_PER_S = 2e7
 """The least rates of NumPy in float64 on one core: of a matrix product, and of an element-wise function."""
 _NO_ROWS = (ValueError, LookupError, TypeError, ArithmeticError)
-"""The exceptions that references raise for rows, or parameters, that they do not accept."""
+"""The exceptions that references raise for rows or parameters that they do not accept."""
 _STEP = 1e-4
 _GRADIENT_TOLERANCE = 20.0
 """The factor on a gradient's tolerance: finite differences have an error of their own."""
@@ -88,7 +88,7 @@ def output_difference(
 def run_difference(
     operator: Operator, found: NDArray[Any], earlier: NDArray[Any], dtype: str, *, gradient: bool = False
 ) -> Difference:
-    """Compares elements of one run with those of an earlier one, each of which may err by the tolerance.
+    """Compares elements of one run with those of an earlier one; each may be off by the tolerance.
 
     Raises:
         ValueError: Their shapes differ.
@@ -106,8 +106,8 @@ def gradient_difference(
 ) -> Difference | None:
     """Compares gradients with central differences of the reference along a random direction.
 
-    The derivative along the direction is the sum of the gradients times it. The error of central differences
-    falls with the square of the step (Nocedal and Wright, "Numerical Optimization", section 8.1).
+    The derivative along the direction is the sum of the gradients times the direction. The error of central
+    differences falls with the square of the step (Nocedal and Wright, "Numerical Optimization", section 8.1).
 
     Returns:
         The difference; None without a reference.
@@ -173,11 +173,11 @@ def _difference(
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of the check of a row.
+    """The result of checking a row.
 
     Attributes:
-        correctness: What was compared.
-        wrong: Why it is wrong, in one line; empty if it is not.
+        correctness: The comparison.
+        wrong: Why the row is wrong, in one line; empty if it is not.
     """
 
     correctness: Correctness
@@ -211,18 +211,18 @@ def run_once(call: OperatorCall, mode: Mode) -> None:
 
 
 def computed(call: OperatorCall, mode: Mode, case: Case, inputs: Mapping[str, NDArray[Any]]) -> Computed:
-    """Returns what the last run computed."""
+    """Returns the results of the last run."""
     return Computed(case, inputs, call.outputs(), {} if mode is Mode.FORWARD else call.gradients())
 
 
 def check(
     operator: Operator, runner: OperatorRunner, form: str, mode: Mode, found: Computed, seed: int
 ) -> Check:
-    """Compares what a row computed with the reference, if that takes at most half a second.
+    """Compares the results of a row with the reference, if that takes at most half a second.
 
-    Otherwise random rows of the outputs are compared with the reference of those rows. Where the rows depend
-    on one another, and for gradients, the operator runs on the table's small case, with the row's parameters
-    where those fit it.
+    Otherwise, random rows of the outputs are compared with the reference of those rows. If the rows depend on
+    one another, and for gradients, the operator runs on the table's small case, with the row's parameters if
+    they fit it.
 
     Raises:
         NotSupportedHereError, InferometerError: The framework failed on the small case.
@@ -244,20 +244,20 @@ def check(
 
 
 class WrongRunError(Exception):
-    """A timed run computed something else than the run that was checked; the message is the reason."""
+    """A timed run computed something other than the checked run; the message is the reason."""
 
 
 class LaterRuns:
-    """The comparison of timed runs with the run that was checked, at random elements.
+    """The comparison of timed runs with the checked run, at random elements.
 
-    There are 4,096 of each output and gradient, or all. A run in which a share s of the elements differs
-    passes with a probability of (1 - s)^4096. Operators that run in place have other outputs each time, of
-    which only the number and the shapes are compared; those of random ones have their properties checked.
+    It uses 4,096 elements of each output and gradient, or all if there are fewer. A run in which a share s of
+    the elements differs passes with a probability of (1 - s)^4096. Operators that run in place have different
+    outputs each time: only their number and shapes are compared; for random ones, properties are checked.
 
     Args:
         operator: The operator.
-        found: What the run that was checked computed; only the elements are kept.
-        mode: What is timed.
+        found: The results of the checked run; only the elements are kept.
+        mode: The timed mode.
         dtype: The element type.
         seed: Chooses the elements.
     """
@@ -269,7 +269,7 @@ class LaterRuns:
         self._gradients = {name: _Elements.of(array, random) for name, array in found.gradients.items()}
 
     def compare(self, call: OperatorCall) -> None:
-        """Compares what the last run of a call computed; raises WrongRunError."""
+        """Compares the results of a call's last run; raises WrongRunError if they differ."""
         outputs, operator = call.outputs(), self._operator
         if len(outputs) != len(self._outputs):
             raise WrongRunError(f"a timed run has {len(outputs)} outputs, and the first {len(self._outputs)}")
@@ -301,7 +301,7 @@ class LaterRuns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Elements:
-    """Some elements of an array, by their places in it."""
+    """Some elements of an array with their places in it."""
 
     shape: tuple[int, ...]
     places: NDArray[np.intp]
@@ -345,7 +345,7 @@ def _judged(difference: Difference, against: str, what: str) -> Check:
 
 
 def _reference_s(operator: Operator, found: Computed, mode: Mode) -> float:
-    """Returns an estimate of the longest time that the reference takes, in seconds."""
+    """Returns an upper estimate of the time that the reference takes, in seconds."""
     arrays: Sequence[NDArray[Any]] = (*found.inputs.values(), *found.outputs)
     flops = operator.flops(found.case, [each.shape for each in found.outputs])
     once_s = flops / _FLOPS_PER_S + sum(each.size for each in arrays) / _ELEMENTS_PER_S
@@ -355,8 +355,8 @@ def _reference_s(operator: Operator, found: Computed, mode: Mode) -> float:
 def _on_rows(operator: Operator, found: Computed, whole_s: float, seed: int) -> Computed | None:
     """Returns random rows of the outputs with their inputs, as many as the reference has time for.
 
-    Returns None if no inputs have a row for each row of the outputs, or the reference of some rows alone
-    differs.
+    Returns None if no inputs have a row for each row of the outputs, or if the reference of the chosen rows
+    alone fails or has other shapes.
     """
     rows = len(found.outputs[0]) if found.outputs and found.outputs[0].ndim else 0
     names = _row_inputs(operator, found.case)
@@ -376,7 +376,7 @@ def _on_rows(operator: Operator, found: Computed, whole_s: float, seed: int) -> 
 def _row_inputs(operator: Operator, case: Case) -> Sequence[str]:
     """Returns the inputs whose rows determine the output rows one by one, tested on the small case.
 
-    That is all inputs with as many rows, as of an addition, or the first one, as of a matrix product.
+    These are all inputs with as many rows, as for an addition, or the first one, as for a matrix product.
     """
     small = _small_case(operator, case)
     if dict(small.parameters) != dict(case.parameters) or _axes(operator, small) != _axes(operator, case):
@@ -395,7 +395,7 @@ def _row_inputs(operator: Operator, case: Case) -> Sequence[str]:
 
 
 def _axes(operator: Operator, case: Case) -> Sequence[Sequence[bool]]:
-    """Returns the axes of each input, and which of them have the size 1 and so may be broadcast."""
+    """Returns, for each axis of each input, whether its size is 1, so it may be broadcast."""
     return [[size == 1 for size in spec.shape] for spec in operator.tensors(case)]
 
 
@@ -406,7 +406,7 @@ def _rows_stand_alone(
     names: Sequence[str],
     whole: Sequence[NDArray[Any]],
 ) -> bool:
-    """Returns whether the last and first row of some inputs give these rows of all outputs."""
+    """Returns whether the last and first rows of some inputs yield those rows of all outputs."""
     rows = [-1, 0]
     chosen = {name: array[rows] if name in names else array for name, array in inputs.items()}
     try:
@@ -426,7 +426,7 @@ def _reference(operator: Operator, inputs: Mapping[str, NDArray[Any]], case: Cas
 
 
 def _small_case(operator: Operator, case: Case) -> Case:
-    """Returns the small case with the parameters of another, or its own where those do not fit."""
+    """Returns the small case with the parameters of another case, or with its own if they do not fit."""
     small = operator.cases(Preset.SMALL)[0]
     wanted = Case(small.shapes, {**small.parameters, **case.parameters}, small.preset)
     try:

@@ -1,4 +1,4 @@
-"""The operators that a traced model ran, as cases of the table, and how much of its time they explain."""
+"""The operators that a traced model ran, as cases of the table, and the share of its time they explain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _READERS: Mapping[str, Reader] = {
 
 @dataclass(frozen=True, slots=True)
 class TracedCase:
-    """A case of the table with the layers that are equal to it.
+    """A case of the table with the layers that match it.
 
     Attributes:
         case: The operator, its sizes and its parameters.
@@ -43,7 +43,7 @@ class TracedCase:
 
     @property
     def count(self) -> int:
-        """How many layers are equal to it."""
+        """The number of layers that match it."""
         return len(self.layers)
 
 
@@ -52,10 +52,10 @@ class LayersWithoutRow:
     """Layers of one type without a row, for one reason.
 
     Attributes:
-        type: Their operator, as the framework names it.
-        count: How many there are.
+        type: The framework's name for their operator.
+        count: The number of layers.
         layers_ns: The sum of their medians in the trace.
-        reason: Why.
+        reason: The reason.
     """
 
     type: str
@@ -72,7 +72,7 @@ class TracedOperators:
         evaluation_id: The evaluation.
         framework: Its framework.
         cases: The cases, in the order of execution of their first layers.
-        without_row: The layers that are none, the longest first.
+        without_row: The layers that match no case, the longest first.
     """
 
     evaluation_id: str
@@ -88,7 +88,7 @@ class TracedOperators:
 
     @property
     def share_percent(self) -> float:
-        """The part of the layers' time for which there is a case."""
+        """The percentage of the layers' time that cases cover."""
         whole_ns = self.layers_ns
         return 100 * sum(each.layers_ns for each in self.cases) / whole_ns if whole_ns else 0.0
 
@@ -96,7 +96,7 @@ class TracedOperators:
 def read_traced_operators(
     evaluation: Evaluation[BatchMeasurement], chunks: Iterable[SpanChunk]
 ) -> TracedOperators:
-    """Returns the layers of a traced evaluation as cases of the table, equal ones together.
+    """Returns the layers of a traced evaluation as cases of the table, with equal layers combined.
 
     A layer's time is the median over the full batches.
 
@@ -105,7 +105,7 @@ def read_traced_operators(
         chunks: Its spans.
 
     Raises:
-        ConfigurationError: It has no layers, or no reader knows the layers of its framework.
+        ConfigurationError: It has no layers, or no reader supports the layers of its framework.
     """
     framework = evaluation.system.manifest.framework.name
     who = f"evaluation {evaluation.id}"
@@ -115,7 +115,7 @@ def read_traced_operators(
             "evaluate with --trace_level=FRAMEWORK_TRACE"
         )
     if framework not in _READERS:
-        raise ConfigurationError(f"{who}: the layers of {framework} are not known as operators")
+        raise ConfigurationError(f"{who}: the layers of {framework} cannot be read as operators")
     found = layers(chunks, evaluation.measurement.full)
     if not found:
         raise ConfigurationError(f"{who} has no layers of full batches")
@@ -145,7 +145,7 @@ def _grouped(evaluation_id: str, framework: str, found: Sequence[Layer]) -> Trac
 
 
 def _checked(case: OwnCase) -> OwnCase:
-    """Returns the case, if the table has the operator and the sizes fit it."""
+    """Returns the case if the table has the operator and the sizes fit it."""
     table = operators()
     if case.operator not in table:
         raise NoRowError(f"the table has no operator {case.operator}")
@@ -157,7 +157,7 @@ def _checked(case: OwnCase) -> OwnCase:
 
 
 def _key_of(case: OwnCase) -> tuple[str, ...]:
-    """Returns the key that a row of the case has."""
+    """Returns the key of a row for the case."""
     operator = operators()[case.operator]
     own = operator.own_case(case.shapes, case.parameters)
     shapes = {spec.name: spec.shape for spec in operator.tensors(own)}
@@ -174,7 +174,7 @@ def _key(
 def request_of(
     traced: TracedOperators, evaluation: Evaluation[BatchMeasurement], options: OperatorOptions
 ) -> OperatorRequest:
-    """Returns the benchmark of the cases as the model ran: framework, device, threads and precision.
+    """Returns a benchmark of the cases with the model's framework, device, threads and precision.
 
     Raises:
         ConfigurationError: There is no case.
@@ -195,10 +195,10 @@ def request_of(
 
 @dataclass(frozen=True, slots=True)
 class ExplainedTime:
-    """How the rows of a benchmark compare with the layers that they stand for.
+    """A comparison of the rows of a benchmark with the layers that they represent.
 
     Attributes:
-        share_percent: The part of the layers' time for which there is a measured row.
+        share_percent: The percentage of the layers' time that measured rows cover.
         rows_ns: The sum over these rows of p50 × the number of equal layers.
         explained_ns: The sum of the medians of the layers of these rows.
         layers_ns: The sum of the medians of all layers.
@@ -213,14 +213,14 @@ class ExplainedTime:
 
     @property
     def ratio(self) -> float | None:
-        """The rows' sum over that of their layers; None without rows."""
+        """The rows' sum divided by that of their layers; None without rows."""
         return self.rows_ns / self.explained_ns if self.explained_ns else None
 
 
 def explain(traced: TracedOperators, rows: Iterable[OperatorRow]) -> ExplainedTime:
     """Compares the forward rows of a benchmark of ``traced`` with the layers.
 
-    Rows of several processes are summarized together. A case whose row failed counts as without a row.
+    Rows from several processes are summarized together. A case whose row failed counts as having no row.
     """
     of_key: dict[tuple[str, ...], list[OperatorRow]] = {}
     for row in rows:

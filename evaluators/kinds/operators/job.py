@@ -53,12 +53,12 @@ from inferometer.manifests.inputs import TensorInput, TensorParameters
 from inferometer.manifests.schema import FrameworkRequirement, ModelFiles, ModelManifest, ModelOutput
 
 JOURNAL = "operators"
-"""The folder in the data directory that keeps the rows of a run in progress, and the machine's peaks."""
+"""The folder in the data directory for the rows of a run in progress, and for the machine's peaks."""
 BAD_ROWS = (RowStatus.FAILED, RowStatus.WRONG)
 NAME = "Operators"
 """The model's name in evaluations of operators."""
 ANSWER_S = 120.0
-"""How long one row may take beyond its budget, before its process counts as hung."""
+"""The time that a row may take beyond its budget before its process counts as hung."""
 _BUDGETS = 4
 _RUN_S = 2.0
 _SYNTHETIC = "synthetic"
@@ -82,7 +82,7 @@ class OperatorProgress:
 
 
 def operators_job(request: OperatorRequest, *, resume: bool = False) -> Job[Evaluation[OperatorMeasurement]]:
-    """Returns the job of a request; see ``benchmark_operators``."""
+    """Returns the job for a request; see ``benchmark_operators``."""
     return Job(
         partial(_benchmarked, request, resume),
         "operators",
@@ -94,7 +94,7 @@ def operators_job(request: OperatorRequest, *, resume: bool = False) -> Job[Eval
 def _benchmarked(
     request: OperatorRequest, resume: bool, resources: JobResources, callbacks: JobCallbacks[Progress]
 ) -> Generator[Evaluation[OperatorMeasurement], None, None]:
-    """Runs the job with the callbacks of other jobs, and reports failures at once."""
+    """Runs the job with the callbacks of other jobs, and reports failures immediately."""
 
     def take(progress: OperatorProgress) -> None:
         row = progress.row
@@ -125,26 +125,26 @@ def benchmark_operators(
     with_peak: bool = True,
     answer_s: float = ANSWER_S,
 ) -> Generator[Evaluation[OperatorMeasurement], None, None]:
-    """Measures the operators, and yields an evaluation for each framework, all of one group, at the end.
+    """Measures the operators, and yields an evaluation for each framework, all in one group, at the end.
 
-    A row that cannot be measured records the reason, and the benchmark goes on. If the benchmark is stopped,
-    the evaluations have the status interrupted and contain the rows that are complete.
+    A row that cannot be measured records the reason, and the benchmark continues. If the benchmark is
+    stopped, the evaluations have the status interrupted and contain the complete rows.
 
     Args:
         request: The benchmark to run.
         registry: The frameworks.
-        callbacks: Called in this thread; progress comes after each row.
-        resume: Whether to go on with the rows that an earlier run of the same request has left in the
-            journal, with the same versions.
-        journal: The folder that keeps the rows until all are there, and the machine's peak; None keeps
+        callbacks: Called in this thread; progress is reported after each row.
+        resume: Whether to continue from the rows that an earlier run of the same request, with the same
+            versions, has left in the journal.
+        journal: The folder that keeps the rows until all are complete, and the machine's peak; None keeps
             neither.
-        with_peak: Whether the machine's peak is measured, where it is not kept.
-        answer_s: How long one row may take beyond its budget.
+        with_peak: Whether to measure the machine's peak, unless it is stored.
+        answer_s: The time that one row may take beyond its budget.
 
     Raises:
         UnknownFrameworkError, FrameworkUnavailableError: A framework is unknown or not installed.
-        ConfigurationError: A framework runs no single operators, or none runs on the requested device.
-        EvaluationInterrupted: It was stopped before there was a row.
+        ConfigurationError: A framework does not run single operators, or none runs on the requested device.
+        EvaluationInterrupted: It was stopped before the first row.
         OutputError: The journal cannot be written.
     """
     callbacks = callbacks or JobCallbacks()
@@ -200,17 +200,17 @@ class _Run:
 
     @property
     def environment(self) -> Environment:
-        """The environment of the machine, as a framework reports it."""
+        """The environment of the machine, as reported by a framework."""
         known = [each.environment for each in self.facts.values() if each.environment is not None]
         return known[0] if known else read_environment(next(iter(self.openings.values())).versions)
 
     def stop_requested(self) -> bool:
-        """Returns whether a stop was requested until now."""
+        """Returns whether a stop has been requested."""
         self.stopped = self.stopped or self.callbacks.stop_requested()
         return self.stopped
 
     def ask(self) -> None:
-        """Asks the frameworks for their forms, and plans the cells."""
+        """Asks the frameworks for their forms and plans the cells."""
         names = list(dict.fromkeys(name for name, _ in self.request.cases()))
         watched: JobCallbacks[OperatorProgress] = JobCallbacks(stop_requested=self.stop_requested)
         self.facts = facts_of(list(self.openings.values()), names, watched, self.answer_s)
@@ -223,7 +223,7 @@ class _Run:
     def evaluations(
         self, resume: bool, folder: Path | None
     ) -> Generator[Evaluation[OperatorMeasurement], None, None]:
-        """Measures, and yields the evaluations, which have the conditions of the whole in common."""
+        """Measures, then yields the evaluations, which share the conditions of the whole run."""
         kept = Journal(self._journal_path(folder), resume=resume)
         for (framework, number, process), row in kept.rows.items():
             self.rows[framework][number, process] = row
@@ -267,7 +267,7 @@ class _Run:
         self.elapsed_ns[group.framework] += time.perf_counter_ns() - start_ns
 
     def _possible(self, row: OperatorRow) -> OperatorRow:
-        """Returns the row, or a wrong one if its times exceed the machine's peak, measured again."""
+        """Returns the row, or a wrong one if its times exceed the machine's peak, which is measured again."""
         dtype = self.request.options.dtype
         if self.peak is None or not beyond_peak(row, self.peak, dtype):
             return row
@@ -344,7 +344,7 @@ class _Run:
 
 
 def manifest_of(framework: str) -> ModelManifest:
-    """Returns the manifest that evaluations of a framework's operators have."""
+    """Returns the manifest for evaluations of a framework's operators."""
     anything = TensorParameters(dimensions=(1,))
     return ModelManifest(
         name=NAME,

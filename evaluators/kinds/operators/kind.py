@@ -1,6 +1,6 @@
-"""The kind of measurement of single operators, with its documents, plot and command to measure again.
+"""The measurement kind for single operators, with its documents, plot and command to measure again.
 
-There is one document for each row, with its raw times. The plot shows the roofline of the machine, and
+There is one document for each row, with its raw times. The plot shows the roofline of the machine and the
 frameworks side by side.
 """
 
@@ -102,7 +102,7 @@ class OperatorDocuments:
 
 
 def row_document(row: OperatorRow) -> Document:
-    """Returns a row as every database, and JSON, keeps it."""
+    """Returns a row in the form for databases and JSON."""
     return {
         **{name: storable(getattr(row, name)) for name in _PLAIN_FIELDS},
         "shapes": [{"input": storable(name), "shape": list(shape)} for name, shape in row.shapes.items()],
@@ -144,7 +144,7 @@ def _parameter(value: ParameterValue | list[int]) -> ParameterValue:
 
 
 def _words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
-    """Yields the operators and the options; of several own sizes, only the operators."""
+    """Yields the operators and the options; several custom sizes are left out."""
     measured, system = evaluation.measurement, evaluation.system
     rows = measured.rows
     yield from dict.fromkeys(row.operator for row in rows)
@@ -176,13 +176,13 @@ def _sizes(rows: tuple[OperatorRow, ...]) -> Iterator[str]:
 
 
 def _own_case(rows: tuple[OperatorRow, ...]) -> OperatorRow | None:
-    """Returns the row of the only case, if its sizes are a user's own; None otherwise."""
+    """Returns the row of the only case if its sizes are a user's own; otherwise None."""
     cases = {row.key[:3] for row in rows}
     return rows[0] if len(cases) == 1 and rows[0].preset == _OWN and rows[0].operator in operators() else None
 
 
 _MOST_ROWS = 30
-"""The rows of bars that fit into a picture together with the roofline."""
+"""The rows of bars that fit in one picture with the roofline."""
 _MOST_POINTS = 60
 _ROOF = "roof of this machine"
 _CASE = ("operator", "inputs", "parameters", "mode")
@@ -196,11 +196,11 @@ _CORNER = 0.1  # how small the points at the ends of a roof are
 class OperatorsPlot(Plot[OperatorMeasurement]):
     """Two charts: each row under the roofs of the machine, and p50 relative to the fastest framework.
 
-    The roofline is drawn where the machine's peak was measured; the bars compare where several frameworks or
-    forms measured the same, and show p50 elsewhere. Of what was measured repeatedly, the newest is shown.
+    The roofline is drawn if the machine's peak was measured; the bars compare if several frameworks or forms
+    measured the same case, and otherwise show p50. If a case was measured repeatedly, the newest is shown.
 
     Args:
-        most_points: The points of the roofline beyond which those of a framework have one tooltip together.
+        most_points: The number of roofline points above which the points of a framework share a tooltip.
     """
 
     def __init__(self, most_points: int = _MOST_POINTS) -> None:
@@ -232,7 +232,7 @@ class OperatorsPlot(Plot[OperatorMeasurement]):
     def _roofline(
         self, peaks: Sequence[MachinePeak], rows: Sequence[Row], series_of: Mapping[int, str]
     ) -> PointChart | None:
-        """Returns the roofs, and a point for each row with known operations and bytes, or None."""
+        """Returns the roofs and a point for each row with known operations and bytes, or None."""
         placed = [row for row in rows if number(row["intensity"]) > 0 and number(row["gflops_per_s"]) > 0]
         if not peaks or not placed:
             return None
@@ -279,7 +279,7 @@ def _roof(peak: MachinePeak, low: float, high: float) -> Series:
 
 
 def _points(rows: Sequence[Row], series_of: Mapping[int, str], most: int) -> Iterator[Series]:
-    """Yields a series for each row, whose tooltip names it; for each name in the legend if there are many."""
+    """Yields a series per row, with a tooltip that names it; if there are many, one per legend name."""
     if len(rows) <= most:
         for row in rows:
             yield _point_series(series_of[id(row)], [row], _named(row))
@@ -304,7 +304,7 @@ def _named(row: Row) -> str:
 
 
 def _side_by_side(rows: Sequence[Row], series_of: Mapping[int, str]) -> tuple[BarChart, tuple[str, ...]]:
-    """Returns the bars, and notes on what they leave out."""
+    """Returns the bars, and notes about omitted rows."""
     cases: dict[tuple[str, ...], list[Row]] = {}
     order = list(dict.fromkeys(series_of[id(row)] for row in rows))
     for row in sorted(rows, key=lambda row: order.index(series_of[id(row)])):
@@ -324,7 +324,7 @@ def _side_by_side(rows: Sequence[Row], series_of: Mapping[int, str]) -> tuple[Ba
 
 
 def _times(cases: Sequence[Sequence[Row]], series_of: Mapping[int, str]) -> tuple[BarChart, tuple[str, ...]]:
-    """Returns the times themselves, where nothing was measured twice."""
+    """Returns bars of the times themselves, if no case was measured twice."""
     ordered = sorted(cases, key=lambda of_one: number(of_one[0]["p50_us"]), reverse=True)
     shown = ordered[:_MOST_ROWS]
     scale, unit = time_unit(max(number(row["p50_us"]) for of_one in shown for row in of_one))
@@ -402,7 +402,7 @@ class OperatorsKind(Kind[OperatorMeasurement]):
         yield from drawn(OperatorsPlot(most_points=0), OperatorsReport(), evaluation)
 
     def again(self, evaluation: Evaluation[OperatorMeasurement]) -> Again:
-        own = "It had sizes of its own for several cases, which --cases=FILE.yaml gives."
+        own = "It had custom sizes for several cases; give them with --cases=FILE.yaml."
         rows = evaluation.measurement.rows
         unnamed = _OWN in {row.preset for row in rows} and not _own_case(rows)
         notes = (own,) if unnamed else ()

@@ -19,23 +19,23 @@ class RowStatus(str, Enum):
 
     MEASURED = "measured"
     WRONG = "wrong"
-    """Its output, or a gradient, is not within the tolerance of the reference, a timed run has another output
-    than the run that was checked, or its times are beyond what the machine can do."""
+    """Its output or a gradient is not within the tolerance of the reference, the output of a timed run
+    differs from that of the checked run, or its times are impossible on this machine."""
     FAILED = "failed"
-    """The framework raised, ran out of memory or time, or its process ended."""
+    """The framework raised an error or ran out of memory or time, or its process ended."""
     MISSING = "missing"
     """The framework lacks the operator, its gradient, its element type or this form of it."""
 
 
 class Stop(str, Enum):
-    """Why no more was measured."""
+    """Why the measurement stopped."""
 
     TARGET = "target"
     """The interval of the median has reached the target."""
     NOISE = "noise"
-    """The interval did not get narrower any more."""
+    """The interval stopped getting narrower."""
     BUDGET = "budget"
-    """The time was spent."""
+    """The time budget was spent."""
     COUNT = "count"
     """The requested runs are done, or the row has the maximum number of times."""
 
@@ -45,8 +45,8 @@ class MachinePeak:
     """The peak performance of this machine at a number of threads, measured once and stored.
 
     Attributes:
-        flops_per_s: Of a matrix product in the element type.
-        bytes_per_s: Of a STREAM triad (McCalpin, 1995) over arrays that exceed the last-level cache.
+        flops_per_s: The rate of a matrix product in the element type.
+        bytes_per_s: The rate of a STREAM triad (McCalpin, 1995) over arrays larger than the last-level cache.
         cache_bytes: The size of the last-level cache.
         threads: The threads.
         how: The programs that ran, in one line.
@@ -65,7 +65,7 @@ class Correctness:
 
     Attributes:
         against: ``reference`` for the table's own computation in float64, ``finite differences`` of it for
-            gradients, ``properties`` for what draws random numbers, or empty for nothing.
+            gradients, ``properties`` for operators that draw random numbers, or empty for nothing.
         max_absolute: The greatest difference; None if nothing was compared.
         max_relative: The greatest difference relative to the reference's largest magnitude.
         tolerance: The maximum allowed ``max_relative``.
@@ -84,25 +84,25 @@ class OperatorRow:
     Attributes:
         operator: The name in the table.
         category: Its group.
-        preset: Where the sizes come from.
+        preset: The source of the sizes.
         shapes: The shapes of all inputs by name, in order.
         parameters: The operator's parameters.
         form: Which of the framework's forms ran, such as ``nd``, ``eager`` or ``graph``.
-        api: What ran, as the framework's documentation names it.
-        mode: What a time includes.
+        api: The API that ran, as named in the framework's documentation.
+        mode: The work that a time includes.
         status: How it ended.
         reason: Why there are no times, in one line; empty for a measured row.
         process: The number of the fresh process, from 1.
         times_ns: int64; the time of each run, or of each block of runs.
         block: The runs in each of ``times_ns``; 1 unless one run is too short for the clock.
-        stop: Why no more was measured; None without times.
+        stop: Why the measurement stopped; None without times.
         floor_ns: The time of a run that does nothing, in the same loop.
         flops: The floating-point operations of a run; None if they are not stated.
         moved_bytes: The bytes of the inputs and outputs of a run; None if they are not known.
-        peak_memory_bytes: The most memory; None if it is not known.
+        peak_memory_bytes: The peak memory; None if it is not known.
         memory_of: ``allocator``, or ``process`` for the growth of resident memory; empty if not known.
-        correctness: What was compared.
-        fused: The evidence of a fusion in the framework's graph or trace; empty for nothing.
+        correctness: The comparison of the results.
+        fused: The evidence of a fusion in the framework's graph or trace; empty if there is none.
     """
 
     operator: str
@@ -140,10 +140,10 @@ class OperatorMeasurement:
     """The rows of one framework.
 
     Attributes:
-        rows: A row for each operator, case, form, mode and process that was asked for, in order.
+        rows: A row for each requested operator, case, form, mode and process, in order.
         options: How they were measured.
         peak: The peak of this machine; None if it was not measured.
-        elapsed_ns: The duration of the whole.
+        elapsed_ns: The total duration.
     """
 
     kind: ClassVar[str] = "operators"
@@ -155,5 +155,5 @@ class OperatorMeasurement:
 
     @property
     def batch_size(self) -> int:
-        """1; the sizes of operators are those of their rows."""
+        """Always 1; the sizes of operators are in their rows."""
         return 1

@@ -1,6 +1,6 @@
-"""The measurement of rows of one framework in this process, one after the other.
+"""The measurement of one framework's rows in this process, one after the other.
 
-The peak memory of a run is taken from the framework's allocator, or is the growth of resident memory.
+The peak memory of a run comes from the framework's allocator, or is the growth of resident memory.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _KIB = 1024
 class MemoryPeak:
     """The peak memory since the creation of this object.
 
-    If the allocator reports its peak, that is used. Otherwise the peak of resident memory is reset through
-    ``/proc/self/clear_refs`` (proc(5)) after free memory was given back, and the growth is reported.
+    If the allocator reports its peak, that is used. Otherwise, free memory is returned to the system, the
+    peak of resident memory is reset through ``/proc/self/clear_refs`` (proc(5)), and its growth is reported.
 
     Args:
-        runner: Has the allocator.
-        trim: Gives free memory back to the system.
+        runner: The runner of the framework with the allocator.
+        trim: Returns free memory to the system.
     """
 
     def __init__(self, runner: OperatorRunner, trim: Callable[[], object] | None = None) -> None:
@@ -74,7 +74,7 @@ class MemoryPeak:
                 self._resident = _status("VmRSS")
 
     def read(self) -> tuple[int | None, str]:
-        """Returns the bytes and where they were seen; None and nothing where that is not known."""
+        """Returns the bytes and their source; None and an empty text if they are not known."""
         if self._allocator:
             return self._runner.peak_memory_bytes(), ALLOCATOR
         peak = None if self._resident is None else _status("VmHWM")
@@ -110,10 +110,10 @@ class Cell:
         operator: A name in the table.
         case: Its sizes and parameters.
         form: One of the framework's forms; empty if it has none.
-        mode: What is timed.
+        mode: The timed mode.
         process: The number of the fresh process.
         reason: Why it cannot be measured; empty if no reason is known in advance.
-        known: The status of its row where there is a reason.
+        known: The status of its row if there is a reason.
     """
 
     operator: str
@@ -125,7 +125,7 @@ class Cell:
     known: RowStatus = RowStatus.MISSING
 
     def row(self, status: RowStatus, reason: str = "") -> OperatorRow:
-        """Returns its row without times."""
+        """Returns the row without times."""
         operator = operators()[self.operator]
         return OperatorRow(
             operator=self.operator,
@@ -143,7 +143,7 @@ class Cell:
 
 
 class Measurer:
-    """The measurer of rows in a framework that is open in this process.
+    """Measures rows in a framework that is open in this process.
 
     Args:
         runner: The framework.
@@ -249,7 +249,7 @@ class Measurer:
 
 
 def _filled(operator: Operator, case: Case, options: OperatorOptions) -> Mapping[str, NDArray[Any]]:
-    """Returns the inputs as the table draws them, or with one value in all but indices."""
+    """Returns the inputs drawn by the table, or with one value everywhere except in indices."""
     inputs = draw_inputs(operator, case, element_type(options.dtype), options.seed)
     if options.values == TABLE:
         return inputs
@@ -262,16 +262,16 @@ def _filled(operator: Operator, case: Case, options: OperatorOptions) -> Mapping
 
 
 def _require_memory(operator: Operator, case: Case, dtype: str) -> None:
-    """Raises InferometerError where the inputs, their copies and an output do not fit into free memory.
+    """Raises InferometerError if the inputs, their copies and an output do not fit into free memory.
 
-    The kernel would end this process, or another one.
+    Otherwise, the kernel would kill this process or another one.
     """
     itemsize = element_type(dtype).itemsize
     sizes = [prod(spec.shape) * itemsize for spec in operator.tensors(case)]
     needed, free = 2 * sum(sizes) + max(sizes, default=0), psutil.virtual_memory().available
     if needed > free:
         raise InferometerError(
-            f"out of memory: it takes {needed / _GIB:.1f} GiB at least, and {free / _GIB:.1f} GiB are free"
+            f"out of memory: it needs at least {needed / _GIB:.1f} GiB, and {free / _GIB:.1f} GiB are free"
         )
 
 

@@ -1,6 +1,6 @@
-"""The options of ``agent op run`` that evaluations keep, which tell how single operators are measured.
+"""The options of ``agent op run`` that evaluations keep, which define how single operators are measured.
 
-A new option is a field of ``OperatorOptions``. Help shows the options, so that the module imports little.
+A new option is a field of ``OperatorOptions``. Help shows the options, so the module imports little.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Mode(str, Enum):
     """The work that a time includes."""
 
     FORWARD = "forward"
-    """The operator as an inference runs it."""
+    """The operator as in inference."""
     BACKWARD = "backward"
     """The gradients alone, after a forward pass that is not timed."""
     BOTH = "forward_backward"
-    """A forward pass that keeps what the gradients need, and the gradients."""
+    """A forward pass that keeps the data for the gradients, and the gradients."""
 
 
 class Cache(str, Enum):
     """The content of the caches when a run begins."""
 
     HOT = "hot"
-    """The inputs of the run before, as far as they fit."""
+    """The inputs of the previous run, as far as they fit."""
     COLD = "cold"
-    """Other inputs: copies take turns that together exceed the last-level cache."""
+    """Other inputs: runs cycle through copies that together exceed the last-level cache."""
 
 
 def _read_dtype(name: str) -> str:
@@ -67,24 +67,24 @@ class OperatorOptions:
         dtype: The element type.
         cache: See ``Cache``.
         target_percent: The half-width of the 95 % interval of the median to reach, in percent of it.
-        budget_s: The most time for one row, with its warm-up.
-        runs: How many runs to measure instead, however long they take; None for as many as the target takes.
-        warmup: The least runs before, for every row; fewer where these take half of the budget.
+        budget_s: The maximum time for a row, including its warm-up.
+        runs: The number of runs to measure instead, however long they take; None for as many as needed.
+        warmup: The minimum number of warm-up runs per row; fewer if these take half of the budget.
         seed: The seed of the inputs.
-        processes: How many fresh processes measured each row.
-        values: The values of the inputs: ``table`` for those that the table draws, ``zeros`` or ``ones``.
+        processes: The number of fresh processes that measure each row.
+        values: The values of the inputs: ``table`` for random ones from the table, ``zeros`` or ``ones``.
     """
 
     dtype: str = declared(
         OPERATOR_DTYPES[0],
-        "Type of the elements; float is float32.",
+        "Element type; float means float32.",
         choices=OPERATOR_DTYPES,
         ignores_case=True,
         made=_read_dtype,
     )
     cache: Cache = declared(
         Cache.HOT,
-        "cold takes other inputs for each run, which together exceed the last-level cache.",
+        "cold uses other inputs for each run, which together exceed the last-level cache.",
         choices=("hot", "cold"),
         ignores_case=True,
         made=_read_cache,
@@ -100,26 +100,26 @@ class OperatorOptions:
     )
     budget_s: float = declared(
         0.5,
-        "The most time for a row.",
+        "The maximum time for a row.",
         "S",
         within=POSITIVE,
         flags=("--time_budget",),
         argument="time_budget",
     )
-    runs: int | None = declared(None, "Measure so many runs instead.", "N", within=COUNT)
-    warmup: int = declared(3, "The least runs before, for each row.", "N", within=NOT_NEGATIVE)
+    runs: int | None = declared(None, "Measure this many runs instead.", "N", within=COUNT)
+    warmup: int = declared(3, "The minimum number of warm-up runs, for each row.", "N", within=NOT_NEGATIVE)
     seed: int = declared(0, "Seed of the inputs.", "N", within=SEED)
     processes: int = declared(1, "Fresh processes that measure each row, in turn.", "N", within=Range(1, 100))
     values: str = declared(
         OPERATOR_VALUES[0],
-        "What the inputs hold: random values as the table draws them, zeros or ones.",
+        "Values of the inputs: random values from the table, zeros or ones.",
         choices=OPERATOR_VALUES,
         ignores_case=True,
     )
 
     @classmethod
     def of(cls, values: MutableMapping[str, Any], *, arguments: bool = False) -> OperatorOptions:
-        """Takes the options out of ``values``, by field or by the library's ``arguments``.
+        """Removes the options from ``values``, by field or by the library's ``arguments``, and returns them.
 
         Raises:
             ConfigurationError: A value is not valid.

@@ -1,7 +1,7 @@
 """The peak performance of the processors, and their last-level cache.
 
-The peak is a matrix product and a STREAM triad, measured once. Of the cache, this is its size, how many
-copies exceed it, and emptying it.
+The peak is that of a matrix product and a STREAM triad, measured once. For the cache, this module determines
+its size and how many copies exceed it, and empties it.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ def last_level_cache_bytes(folder: Path = _CPU0) -> int:
 
 
 def copies_beyond(cache_bytes: int, each_bytes: int) -> int:
-    """Returns how many copies exceed twice the cache together; at most 64, which small ones do not do."""
+    """Returns how many copies together exceed twice the cache; at most 64, too few if they are small."""
     return min(max(2, -(-_EXCEEDS * cache_bytes // max(each_bytes, 1)) + 1), _MOST_COPIES)
 
 
 def sweep(cache_bytes: int) -> Callable[[], object]:
-    """Returns a function that reads twice the cache, so that it holds nothing else."""
+    """Returns a function that reads twice the size of the cache, so it holds nothing else."""
     lines = np.ones(_EXCEEDS * cache_bytes // 8, np.int64)[:: _LINE_BYTES // 8]
     return lines.sum
 
 
 def _bytes(size: str) -> int:
-    """Returns the number of bytes of a size such as ``32768K``."""
+    """Returns the number of bytes in a size such as ``32768K``."""
     unit = _UNITS.get(size[-1:], 1)
     return int(size[:-1] if unit > 1 else size) * unit
 
@@ -74,24 +74,24 @@ _MOST_OF_MEMORY = 0.25
 _TYPES = ("float32", "float64")
 _ITEM_BYTES = {Values.INDICES: 8, Values.DISTINCT_INDICES: 8, Values.MASK: 1}
 _MEMORY_ERROR, _FLOPS_ERROR = 2.0, 4.0
-"""How many times as fast as the measured peak an operator may be; see ``beyond_peak``."""
+"""The factors by which an operator may exceed the measured peak; see ``beyond_peak``."""
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def machine_peak(
     cpu_model: str, threads: int, dtype: str, folder: Path | None, *, again: bool = False
 ) -> MachinePeak | None:
-    """Returns the peak, which is measured in a fresh process unless the folder has it.
+    """Returns the peak; measures it in a fresh process unless it is stored in the folder.
 
-    It takes about two seconds. Types other than float64 have that of float32, as NumPy computes in no other.
+    It takes about two seconds. Types other than float64 get the peak of float32, as NumPy uses no other.
 
     Args:
         cpu_model: The processor's name.
-        threads: The threads.
+        threads: The number of threads.
         dtype: The element type.
-        folder: Where peaks are kept; None keeps none.
-        again: Whether it is measured although it is kept, as other programs may have disturbed it; the higher
-            figures are kept.
+        folder: The folder for peaks; None stores none.
+        again: Whether to measure a stored peak again, because other programs may have disturbed it; the
+            higher figures are stored.
 
     Returns:
         The peak; None if it cannot be measured.
@@ -122,13 +122,13 @@ def machine_peak(
 def beyond_peak(row: OperatorRow, peak: MachinePeak, dtype: str) -> str:
     """Returns why the times of a row are not possible on this machine; empty if they may be.
 
-    Of the outputs, the last-level cache may hold as many bytes as its size; the others go to memory. Of the
-    inputs, an operator may read none, and what only rearranges them may return a view. Both bounds are
-    measured, and err. A triad reads the array that it writes, which its count leaves out, so that others are
-    up to 4/3 as fast (McCalpin, "STREAM"); twice as fast allows for noise too.
-    A convolution by Winograd's F(4×4, 3×3) takes a quarter of the products that its formula has (Lavin and
-    Gray, "Fast algorithms for convolutional neural networks", 2016).
-    Types other than those of the matrix product may be faster by a factor that is not known.
+    The last-level cache may hold output bytes up to its size; the others go to memory. An operator may read
+    no inputs at all, and one that only rearranges them may return a view. Both bounds are measured and have
+    errors. A triad reads the array that it writes, which its count omits, so other operators can be up to 4/3
+    as fast (McCalpin, "STREAM"); a factor of two also allows for noise.
+    A convolution by Winograd's F(4×4, 3×3) needs a quarter of the products in its formula (Lavin and Gray,
+    "Fast algorithms for convolutional neural networks", 2016).
+    Types other than those of the matrix product may be faster by an unknown factor.
     """
     if not row.times_ns.size:
         return ""
@@ -142,7 +142,7 @@ def beyond_peak(row: OperatorRow, peak: MachinePeak, dtype: str) -> str:
 
 
 def _written_bytes(row: OperatorRow, dtype: str) -> int:
-    """Returns the output bytes of a forward pass: bytes moved less inputs; 0 if it may write fewer."""
+    """Returns the output bytes of a forward pass: bytes moved minus inputs; 0 if it may write fewer."""
     operator = operators()[row.operator]
     case, itemsize = Case(row.shapes, row.parameters, row.preset), element_bytes(dtype)
     if row.moved_bytes is None or not row.flops or operator.in_place is not None:
@@ -159,7 +159,7 @@ def _beyond(rate: float, unit: str, peak: float, run_s: float) -> str:
 
 
 def _in_fresh_process(threads: int, dtype: str) -> MachinePeak | None:
-    """Measures in a fresh process, because NumPy's library reads the number of threads when it is loaded."""
+    """Measures in a fresh process, because NumPy's BLAS library reads the number of threads when loaded."""
     command = [sys.executable, "-m", __name__, str(threads), dtype]
     environment = os.environ | dict.fromkeys(_THREADS, str(threads))
     with suppress(subprocess.SubprocessError, OSError, ValueError, TypeError):
@@ -178,7 +178,7 @@ def _keep(folder: Path, content: object) -> None:
 
 
 def measured_peak(threads: int, dtype: str) -> MachinePeak:
-    """Measures the peak in this process, whose NumPy already has the threads."""
+    """Measures the peak in this process, whose NumPy already uses the threads."""
     cache_bytes = last_level_cache_bytes()
     flops_per_s, size = max(_gemm(size, np.dtype(dtype)) for size in _GEMM_SIZES)
     most = int(psutil.virtual_memory().available * _MOST_OF_MEMORY) // 3
@@ -192,7 +192,7 @@ def measured_peak(threads: int, dtype: str) -> MachinePeak:
 
 
 def _gemm(size: int, dtype: np.dtype[Any]) -> tuple[float, int]:
-    """Returns floating-point operations a second of a product of square matrices, and their size."""
+    """Returns the floating-point operations per second of a product of square matrices, and their size."""
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((size, size)).astype(dtype) for _ in range(2))
     out = np.empty_like(a)
@@ -200,7 +200,7 @@ def _gemm(size: int, dtype: np.dtype[Any]) -> tuple[float, int]:
 
 
 def _triad(count: int, threads: int) -> float:
-    """Returns bytes a second of a = b + s · c over float64, which STREAM counts as three arrays."""
+    """Returns the bytes per second of a = b + s · c in float64, which STREAM counts as three arrays."""
     a, b, c = (np.full(count, value) for value in (0.0, 1.0, 2.0))
     bounds = np.linspace(0, count, threads + 1).astype(int).tolist()
 
@@ -216,7 +216,7 @@ def _triad(count: int, threads: int) -> float:
 
 
 def _best_s(run: Callable[[], object], budget_s: float) -> float:
-    """Returns the shortest of several runs, after one that is not counted."""
+    """Returns the shortest time of several runs, after one that is not counted."""
     run()
     until_s, best_s = time.perf_counter() + budget_s, float("inf")
     for _ in range(1000):

@@ -1,7 +1,7 @@
-"""The fresh processes of a framework's rows: one for each group, and a new one after each that is lost.
+"""The fresh processes for a framework's rows: one for each group, and a new one after each lost one.
 
 The groups of cells run in the order planned here. The journal of a benchmark in progress holds its rows, so
-that the same request goes on after an end.
+the same request can resume after an interruption.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Opening:
     versions: Mapping[str, str | None] = field(default_factory=dict)
 
     def open(self) -> OperatorRunner:
-        """Opens it in this process, whose OpenMP gets the threads before the framework is imported.
+        """Opens it in this process; sets the OpenMP threads before the framework is imported.
 
         Raises:
             NotSupportedHereError, InferometerError: It does not run here.
@@ -73,7 +73,7 @@ class FrameworkFacts:
         forms: The forms of each operator by name.
         missing: Why it lacks operators, by name.
         unfit: Why it cannot run as requested; empty if it can.
-        lost: Whether that is because its process ended.
+        lost: Whether the reason is that its process ended.
     """
 
     name: str
@@ -92,13 +92,13 @@ class _Ready:
 def facts_of(
     openings: Sequence[Opening], names: Sequence[str], callbacks: JobCallbacks[Any], answer_s: float
 ) -> Mapping[str, FrameworkFacts]:
-    """Returns the facts of frameworks about operators, by the name of the framework.
+    """Returns the facts that frameworks report about operators, by framework name.
 
     Args:
-        openings: The frameworks, which are asked at the same time.
+        openings: The frameworks, which are queried in parallel.
         names: The operators.
         callbacks: See ``in_processes``.
-        answer_s: How long an answer may take.
+        answer_s: The time limit of a response.
     """
     tasks = [LinkedTask(_PROCESS, partial(_facts, opening, tuple(names))) for opening in openings]
     try:
@@ -133,15 +133,15 @@ def measured_rows(
 ) -> Generator[OperatorRow, None, None]:
     """Measures cells in a fresh process, and yields their rows in order, each as soon as it is complete.
 
-    A process that ends, or does not answer, leaves a failed row of the cell in work, and a new one goes on
-    with the next. After a request to stop, the rows end with that in work.
+    If a process ends or does not respond, the current cell gets a failed row, and a new process continues
+    with the next cell. After a stop request, the current row is the last one.
 
     Args:
         opening: The framework.
         options: How each row is measured.
-        cells: What is measured.
-        callbacks: Tells when to stop.
-        answer_s: How long one row may take.
+        cells: The cells to measure.
+        callbacks: The callbacks that request a stop.
+        answer_s: The time limit of a row.
     """
     left = list(cells)
     while left:
@@ -181,7 +181,7 @@ class Group:
 
     Attributes:
         framework: The framework.
-        process: Which of the processes of each cell it is, from 1.
+        process: The number of the process among those of each cell, from 1.
         cells: Its cells, with their numbers in the framework's plan.
     """
 
@@ -193,7 +193,7 @@ class Group:
 def cells_of(request: OperatorRequest, facts: FrameworkFacts) -> tuple[Cell, ...]:
     """Returns the cells of a framework: each operator, case, form and mode, in this order.
 
-    An operator that it lacks, or that has none of the forms asked for, has cells with the reason.
+    An operator that it lacks or that has none of the requested forms gets cells with the reason.
     """
     known = RowStatus.FAILED if facts.lost else RowStatus.MISSING
     found = []
@@ -205,7 +205,7 @@ def cells_of(request: OperatorRequest, facts: FrameworkFacts) -> tuple[Cell, ...
 
 
 def _forms(name: str, wanted: Sequence[str], facts: FrameworkFacts) -> Sequence[tuple[str, str]]:
-    """Returns the forms to measure, each with the reason why it cannot be measured, or an empty text."""
+    """Returns the forms to measure, each with the reason that prevents it, or an empty text."""
     if facts.unfit:
         return [("", facts.unfit)]
     known = facts.forms.get(name, ())
@@ -223,8 +223,8 @@ def _forms(name: str, wanted: Sequence[str], facts: FrameworkFacts) -> Sequence[
 def groups_of(plans: Mapping[str, Sequence[Cell]], processes: int) -> Iterator[Group]:
     """Yields the groups in the order in which they run.
 
-    The first process of all categories comes before the second. Frameworks take turns within a category, so
-    that what drifts meets all of them, and begin with another one in each process.
+    The first process of all categories comes before the second. Frameworks alternate within a category, so
+    drift affects all of them, and each process starts with a different one.
     """
     every = {name: _by_category(plan) for name, plan in plans.items()}
     categories = dict.fromkeys(category for found in every.values() for category in found)
@@ -250,11 +250,11 @@ Place: TypeAlias = tuple[str, int, int]
 
 
 class Journal:
-    """A file of JSON lines, one for each row, that is removed when all are there.
+    """A file of JSON lines, one for each row, that is removed when all rows are complete.
 
     Args:
         path: The file; None to keep nothing.
-        resume: Whether to go on with the rows that it has, instead of beginning anew.
+        resume: Whether to continue from its rows instead of starting afresh.
 
     Raises:
         OutputError: The file cannot be written.
@@ -266,7 +266,7 @@ class Journal:
         self._lines = None if path is None else LineJournal(path, synced=False, anew=not self.rows)
 
     def add(self, place: Place, row: OperatorRow) -> None:
-        """Keeps a row.
+        """Stores a row.
 
         Raises:
             OutputError: The file cannot be written.
@@ -275,7 +275,7 @@ class Journal:
             self._lines.add({"place": list(place), "row": row_document(row)})
 
     def remove(self) -> None:
-        """Removes the file: all rows are there."""
+        """Removes the file, because all rows are complete."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
@@ -286,7 +286,7 @@ def journal_path(folder: Path, plan: object) -> Path:
 
 
 def _read(path: Path) -> Mapping[Place, OperatorRow]:
-    """Returns the rows of the lines that are whole."""
+    """Returns the rows of the complete lines."""
     found: dict[Place, OperatorRow] = {}
     try:
         lines = path.read_bytes().splitlines()

@@ -43,11 +43,11 @@ from inferometer.evaluators.reports.base import (
 from inferometer.evaluators.statistics import carried_percentile, percentile
 
 _NEAR = 3.0
-"""The multiple of the floor below which a time is reported to be mostly the harness's own."""
+"""The multiple of the floor below which a time is reported as mostly the harness's own."""
 
 
 class Bound(str, Enum):
-    """The limit of an operator, by the roofline."""
+    """The limiting resource of an operator, by the roofline."""
 
     MEMORY = "memory"
     COMPUTE = "compute"
@@ -55,32 +55,32 @@ class Bound(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorSummary:
-    """The figures of the rows of one key and form, of one or several processes.
+    """The figures of the rows of one key and form, from one or more processes.
 
     Over several processes, a time is the mean of the processes' own. Times of blocks are divided by the runs
-    in a block, so that their percentiles are those of means over a block.
+    in a block, so their percentiles are those of means over a block.
 
     Attributes:
-        p50_ns: The median of a run.
-        mean_ns: The mean of a run.
-        p90_ns: The percentile; None of fewer times than it needs.
+        p50_ns: The median time of a run.
+        mean_ns: The mean time of a run.
+        p90_ns: The percentile; None if there are too few times.
         p99_ns: Likewise.
-        interval: The 95 % interval of p50: of one process that of its times in a row, of several that of
-            their p50; None of too few times.
-        runs: The runs that were measured, in all processes.
-        processes: The processes.
-        block: The runs in a time; the most of any process.
+        interval: The 95 % interval of p50: for one process, from its consecutive times; for several, from
+            their p50 values; None if there are too few.
+        runs: The number of measured runs in all processes.
+        processes: The number of processes.
+        block: The runs in a time; the maximum over the processes.
         floor_ns: The time of a run that does nothing.
-        near_floor: Whether p50 is below three times of that.
-        flops_per_s: Floating-point operations a second at p50; None if they are not stated, or are none.
-        bytes_per_s: Bytes of inputs and outputs a second at p50; None if they are not known. Above the
-            machine's peak for what fits into the caches.
-        flops_share: ``flops_per_s`` over the machine's peak.
-        bytes_share: ``bytes_per_s`` over the machine's peak.
-        arithmetic_intensity: Floating-point operations for each byte moved.
+        near_floor: Whether p50 is below three times the floor.
+        flops_per_s: Floating-point operations per second at p50; None if they are not stated or zero.
+        bytes_per_s: Bytes of inputs and outputs per second at p50; None if they are not known. They may
+            exceed the machine's peak if the data fits into the caches.
+        flops_share: ``flops_per_s`` divided by the machine's peak.
+        bytes_share: ``bytes_per_s`` divided by the machine's peak.
+        arithmetic_intensity: Floating-point operations per byte moved.
         bound: Whether the intensity is left or right of the ridge of the roofline (Williams, Waterman and
             Patterson, "Roofline: An Insightful Visual Performance Model", 2009); None without a peak.
-        peak_memory_bytes: The most of any process.
+        peak_memory_bytes: The maximum over the processes.
     """
 
     p50_ns: float
@@ -142,12 +142,12 @@ class OperatorSummary:
 
 
 def run_times(row: OperatorRow) -> NDArray[np.float64]:
-    """Returns float64; nanoseconds a run."""
+    """Returns the times in nanoseconds per run, as float64."""
     return row.times_ns / row.block
 
 
 def p50_interval(rows: Sequence[OperatorRow]) -> Interval | None:
-    """Returns the 95 % interval of p50 in nanoseconds a run; see ``OperatorSummary``."""
+    """Returns the 95 % interval of p50 in nanoseconds per run; see ``OperatorSummary``."""
     if len(rows) > 1:
         return interval_over([percentile(run_times(row), 50) for row in rows])
     (row,) = rows
@@ -175,7 +175,7 @@ _WORST_FIRST = (RowStatus.FAILED, RowStatus.WRONG, RowStatus.MISSING, RowStatus.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportedOperator:
-    """The rows of one operator, case, form and mode in one framework, of all processes, with their figures.
+    """The rows of one operator, case, form and mode in one framework, from all processes, with their figures.
 
     Attributes:
         rows: The rows, at least one.
@@ -187,12 +187,12 @@ class ReportedOperator:
 
     @property
     def told(self) -> OperatorRow:
-        """The row that shows how the operator ended: one that was not measured, if there is one."""
+        """The row that represents the outcome: one that was not measured, if there is one."""
         return min(self.rows, key=lambda row: _WORST_FIRST.index(row.status))
 
 
 def reported_operators(measurement: OperatorMeasurement) -> list[ReportedOperator]:
-    """Returns the rows of a measurement without the processes, in their order."""
+    """Returns the rows of a measurement, combined over the processes, in order."""
     groups: dict[tuple[str, ...], list[OperatorRow]] = {}
     for row in measurement.rows:
         groups.setdefault((*row.key, row.form), []).append(row)
@@ -212,7 +212,7 @@ def parameters_text(parameters: Mapping[str, ParameterValue]) -> str:
 
 
 def _columns(*keys: str) -> Iterator[Column]:
-    """Yields the columns that other reports have too."""
+    """Returns the columns that other reports share."""
     known = {column.key: column for column in EVALUATION_COLUMNS}
     return (known[key] for key in keys)
 
@@ -220,8 +220,8 @@ def _columns(*keys: str) -> Iterator[Column]:
 class OperatorsReport(Report[OperatorMeasurement]):
     """One row for each operator, case, form and mode of each evaluation, over its processes.
 
-    Times are those of one run, in microseconds. Rates are at p50; shares are those of the machine's own peak,
-    and those of bytes may exceed 1 where the inputs fit into the caches. The intensity is in FLOP per byte.
+    Times are for one run, in microseconds. Rates are at p50; shares are relative to the machine's own peak,
+    and those of bytes may exceed 1 if the inputs fit into the caches. The intensity is in FLOP per byte.
     """
 
     name = "operators"
@@ -276,7 +276,7 @@ class OperatorsReport(Report[OperatorMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[OperatorMeasurement]]) -> Iterator[Row]:
-        """Yields the rows of each evaluation, in their order."""
+        """Yields the rows of each evaluation in order."""
         for evaluation in evaluations:
             envelope = _envelope(evaluation)
             for reported in reported_operators(evaluation.measurement):
@@ -367,14 +367,14 @@ def _in_giga(rate: float | None) -> float | None:
 
 
 class OpperfReport(Report[OperatorMeasurement]):
-    """The rows of ``OperatorsReport`` as opperf's table has them: forward and backward side by side.
+    """The rows of ``OperatorsReport`` in opperf's table format: forward and backward side by side.
 
     The averages are means in milliseconds, and the memory is in bytes. Operators that were measured in no
-    mode are left out, and those of the mode ``forward_backward`` alone have no times of their own here.
+    mode are left out, and those measured only in the mode ``forward_backward`` have no times here.
     """
 
     name = "opperf"
-    summary = "single operators, as opperf's table has them"
+    summary = "single operators, in opperf's table format"
     takes = (OperatorMeasurement,)
     columns = (
         Column("operator", "Operator"),
@@ -414,13 +414,13 @@ def _opperf_row(
 
 
 SHOWN_ROWS = 20
-"""The rows that are shown of one evaluation; the report has all."""
+"""The number of rows shown for one evaluation; the report has all."""
 
 
 def operator_lines(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[tuple[str, str]]:
-    """Yields how many rows there are, how they were measured, and the first of them.
+    """Yields the number of rows, how they were measured, and the first of them.
 
-    Each is a name and a text; a text without a name belongs to the one above.
+    Each item is a name and a text; a text without a name belongs to the one above.
     """
     measured = evaluation.measurement
     rows = reported_operators(measured)
@@ -434,7 +434,7 @@ def operator_lines(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[tupl
 
 
 def counts_text(statuses: list[RowStatus]) -> str:
-    """Returns how many rows ended in which way: ``3 rows: 2 measured, 1 missing``."""
+    """Returns the number of rows by status: ``3 rows: 2 measured, 1 missing``."""
     counts = Counter(statuses)
     named = ", ".join(f"{counts[status]} {status.value}" for status in RowStatus if counts[status])
     rows = "1 row" if len(statuses) == 1 else f"{len(statuses)} rows"

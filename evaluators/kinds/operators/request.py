@@ -38,12 +38,12 @@ def read_cases(path: Path) -> tuple[OwnCase, ...]:
     """Returns the cases of a file, in order.
 
     Raises:
-        ConfigurationError: It cannot be read, is no list of cases, or one does not fit its operator. The
-            message names the file and the line or the entry, counted from 1.
+        ConfigurationError: It cannot be read, is not a list of cases, or one does not fit its operator. The
+            message names the file and the line or entry number, counted from 1.
     """
     content = _content(path)
     if not isinstance(content, list) or not content:
-        raise ConfigurationError(f"{path}: is no list of cases, each with operator, inputs and parameters")
+        raise ConfigurationError(f"{path}: is not a list of cases, each with operator, inputs and parameters")
     cases = []
     for number, entry in enumerate(content, 1):
         try:
@@ -57,9 +57,9 @@ def _content(path: Path) -> Any:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
-            raise ConfigurationError(f"{path}: is no file")
+            raise ConfigurationError(f"{path}: is not a file")
         if status.st_size > _MOST_BYTES:
-            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, which no list of cases is")
+            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, the limit for case files")
         return parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -69,7 +69,7 @@ def _content(path: Path) -> Any:
 
 def _case(entry: Any) -> OwnCase:
     if not isinstance(entry, dict):
-        raise ConfigurationError(f"is {_shown(entry)}, and no mapping with operator, inputs and parameters")
+        raise ConfigurationError(f"is {_shown(entry)}, not a mapping with operator, inputs and parameters")
     for name in entry:
         if name not in _FIELDS:
             raise ConfigurationError(f'unknown field "{name}"; {suggestion(str(name), _FIELDS)}')
@@ -84,10 +84,10 @@ def _case(entry: Any) -> OwnCase:
 
 
 def _each(entry: Mapping[str, Any], field: str, read: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """Returns the values of a field that is a mapping, or left out."""
+    """Returns the values of an optional field that is a mapping."""
     given = entry.get(field, {})
     if not isinstance(given, dict):
-        raise ConfigurationError(f"{field} is {_shown(given)}, and no mapping of names to values")
+        raise ConfigurationError(f"{field} is {_shown(given)}, not a mapping of names to values")
     found = {}
     for name, value in given.items():
         try:
@@ -104,7 +104,7 @@ def _shape(value: Any) -> Shape:
 
 
 def _yaml_parameter(operator: Operator, name: str, value: Any) -> ParameterValue:
-    """Returns the value, if it has the type of the parameter's default."""
+    """Returns the value if it has the type of the parameter's default."""
     default = operator.parameters.get(name)
     if default is None:
         return str(value)  # own_case names the nearest parameter
@@ -130,13 +130,13 @@ def _shown(value: Any) -> str:
 
 
 FORMS = ("nd", "sym", "gluon", "eager", "compile", "graph", "parts")
-"""The ways in which frameworks run an operator; ``OperatorRunner.forms`` says which has which."""
+"""The ways in which frameworks run an operator; see ``OperatorRunner.forms`` for those of each."""
 SHAPES = (*(preset.value for preset in Preset), "all")
 _OF_ALL = (Preset.SMALL, Preset.NORMAL, Preset.LARGE, Preset.SKEWED)
 
 
 def read_request(given: MutableMapping[str, Any]) -> OperatorRequest:
-    """Returns the request that the options of ``agent op run`` describe, given by name.
+    """Returns the request from the options of ``agent op run``, given by name.
 
     Raises:
         ConfigurationError: Nothing is requested, a name is unknown, or sizes do not fit an operator.
@@ -180,7 +180,7 @@ def known(names: Iterable[str], every: Sequence[str], what: str) -> Iterator[str
 
 
 def presets_of(text: str) -> tuple[str, ...]:
-    """Returns the presets and sizes in a text; ``all`` stands for those that every operator has.
+    """Returns the presets and sizes in a text; ``all`` means the presets that every operator has.
 
     Raises:
         ConfigurationError: There is none.
@@ -190,7 +190,7 @@ def presets_of(text: str) -> tuple[str, ...]:
         found += [each.value for each in _OF_ALL] if name.lower() == "all" else [name.lower()]
     if not found:
         raise ConfigurationError(
-            f"shapes names none; give some of {', '.join(SHAPES)}, or sizes such as 1024x1024"
+            f"shapes is empty; give some of {', '.join(SHAPES)}, or sizes such as 1024x1024"
         )
     return tuple(dict.fromkeys(found))
 
@@ -218,7 +218,7 @@ def _own_case(given: Mapping[str, Any]) -> tuple[OwnCase, ...]:
     if len(given["operators"]) != 1 or given["categories"] or given["everything"]:
         raise ConfigurationError(
             f"{option} is for exactly one operator, named as in: agent op run conv2d --input "
-            "data=32,3,224,224; cases of several are what --cases=FILE.yaml gives"
+            "data=32,3,224,224; for several operators, use --cases=FILE.yaml"
         )
     [operator] = chosen_operators(given["operators"])
     shapes = {name: parse_shape(text, f"--input {name}={text}") for name, text in _pairs(inputs, "--input")}
@@ -228,14 +228,14 @@ def _own_case(given: Mapping[str, Any]) -> tuple[OwnCase, ...]:
 
 
 def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
-    """Yields names and values, each name once."""
+    """Yields names and values; a name may occur only once."""
     seen = set()
     for text in texts:
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals or not name or not value.strip():
             example = "data=32,3,224,224" if option == "--input" else "kernel=3,3"
-            raise ConfigurationError(f'{option} "{text}" is no NAME=VALUE, such as {example}')
+            raise ConfigurationError(f'{option} "{text}" is not NAME=VALUE, such as {example}')
         if name in seen:
             raise ConfigurationError(f"{option} gives {name} twice; leave out one")
         seen.add(name)
@@ -243,14 +243,14 @@ def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
 
 
 def parse_shape(text: str, where: str) -> Shape:
-    """Returns the shape in a text of sizes that are separated by commas or an x.
+    """Returns the shape in a text of sizes separated by commas or x.
 
     Raises:
         ConfigurationError: The text is not a shape; the message begins with ``where``.
     """
     parts = text.replace("x", ",").split(",")
     if not all(part.strip().isascii() and part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise ConfigurationError(f"{where}: is no shape; write sizes of 1 or more, such as 32,3,224,224")
+        raise ConfigurationError(f"{where}: is not a shape; write sizes of 1 or more, such as 32,3,224,224")
     return tuple(map(int, parts))
 
 
@@ -259,7 +259,7 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def _text_parameter(operator: Operator, name: str, text: str) -> ParameterValue:
-    """Returns the value of a text, of the type of the parameter's default."""
+    """Returns the value of a text in the type of the parameter's default."""
     if name not in operator.parameters:
         operator.own_case({}, {name: text})  # which raises, with the nearest name
     default, where = operator.parameters[name], f"--param {name}={text}"

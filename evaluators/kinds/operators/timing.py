@@ -1,6 +1,6 @@
-"""The timing of one operator: warm-up, runs or blocks of runs, the harness's own floor, and when to stop.
+"""The timing of one operator: warm-up, runs or blocks of runs, the harness's own floor, and stop rules.
 
-The rules to stop are a narrow interval, noise that stays, or a number of runs.
+The stop rules are a narrow interval, persistent noise, or a number of runs.
 """
 
 from __future__ import annotations
@@ -38,16 +38,15 @@ _NARROWER = 0.8
 class StopRules:
     """The rules that decide when to check the times next, or why to stop.
 
-    For a target, the length is fixed from a pilot as ``precision.length.LengthPlan`` fixes it, by looks at
-    few and growing lengths: an interval that is checked after every run covers less than its nominal level.
-    The pilot has three times as many times as an interval needs, and ends with 20 % of the budget, or a
-    second.
+    For a target, the length follows from a pilot, as in ``measurement.LengthPlan``, with checks at a few
+    growing lengths: an interval that is checked after every run covers less than its nominal level. The pilot
+    collects three times as many times as an interval needs, and ends after 20 % of the budget or one second.
 
-    Whether the interval gets narrower is checked whenever there are four times as many times, which halve the
-    interval of times that are independent: if a fifth is not gained, what remains is noise that no further
-    run removes (nvbench's second criterion, which keeps it from measuring for hours). So is a correlation
-    that is as long as the run, and still is with twice as many times. Neither counts before 30 % of the
-    budget, or two seconds: what disturbs the first milliseconds passes.
+    Whether the interval gets narrower is checked whenever the number of times has quadrupled, which halves
+    the interval of independent times: if it is not a fifth narrower, the rest is noise that no further run
+    removes (nvbench's second criterion, which keeps it from measuring for hours). The same applies to a
+    correlation that is as long as the run, and still is with twice as many times. Neither counts before 30 %
+    of the budget or two seconds, because disturbances in the first milliseconds pass.
 
     Args:
         options: The requested target, time budget or number of runs.
@@ -65,16 +64,16 @@ class StopRules:
 
     @property
     def first_look(self) -> int:
-        """The number of times to measure before the first look."""
+        """The number of times to measure before the first check."""
         if self._wanted is not None:
             return self._wanted
         return MOST_TIMES if self._target is None else _PILOT_MARGIN * AUTOCORRELATION_TIMES
 
     def look(self, times_ns: NDArray[np.int64], elapsed_s: float) -> Stop | int:
-        """Returns why to stop, or how many times to measure before the next look.
+        """Returns the reason to stop, or the number of times to measure before the next check.
 
         Args:
-            times_ns: All until now, in order.
+            times_ns: All times so far, in order.
             elapsed_s: The time since the warm-up began.
         """
         count = len(times_ns)
@@ -165,19 +164,19 @@ def time_operator(
 ) -> Timing:
     """Times an operator until a stop rule applies.
 
-    A time includes one call from Python and its synchronisation. Of ``Mode.BACKWARD``, the forward pass
-    before it is not in the time. The garbage collector is off meanwhile.
+    A time includes one call from Python and its synchronisation. With ``Mode.BACKWARD``, it excludes the
+    preceding forward pass. The garbage collector is off during the measurement.
 
     Args:
-        calls: The prepared operator; several, of equal work, take turns.
-        mode: What a time includes.
-        options: When to stop, and the least warm-up.
-        clock: Tells nanoseconds.
+        calls: The prepared operator; several calls of equal work take turns.
+        mode: The work that a time includes.
+        options: When to stop, and the minimum warm-up.
+        clock: Returns the time in nanoseconds.
         before: Called before each run and not timed, such as to empty the caches; None for nothing.
-        device_timer: Runs a function and returns the nanoseconds that the device took; None to use the clock.
+        device_timer: Runs a function and returns the device time in nanoseconds; None to use the clock.
         inspect: Called between times with the operator that ran last: after the last time, and after the n-th
-            with a probability of 1/n, of which the last is any of them with the same probability. Its time
-            counts in no limit, and a run that is not timed follows it; None for nothing.
+            with a probability of 1/n, so each time is equally likely to be the last one inspected. Its time
+            counts toward no limit, and an untimed run follows it; None for nothing.
     """
     started_ns = clock()
     resolution_ns = clock_resolution(clock)
@@ -192,7 +191,7 @@ def time_operator(
 
 
 def clock_resolution(clock: Clock) -> int:
-    """Returns the least step between two readings of a clock in nanoseconds; 1 if it does not move."""
+    """Returns the smallest step between two clock readings in nanoseconds; 1 if the clock does not move."""
     steps: list[int] = []
     last = clock()
     for _ in range(_READINGS):
@@ -247,7 +246,7 @@ class _Loop:
         self._plain = before is None and turns[0].before is None and device_timer is None
 
     def time(self, block: int) -> int:
-        """Returns the nanoseconds of a block of runs; what comes before each is not among them."""
+        """Returns the nanoseconds of a block of runs, excluding the calls before each."""
         turns = list(islice(self._turns, block))
         self._ran = turns[-1].call
         if self._plain:
@@ -266,7 +265,7 @@ class _Loop:
         return total_ns
 
     def inspect(self, *, goes_on: bool) -> int:
-        """Inspects what ran last, and returns the nanoseconds until the next time may begin."""
+        """Inspects the operator that ran last; returns the nanoseconds until the next time may start."""
         if self._inspect is None or self._ran is None:
             return 0
         start_ns = self.clock()
@@ -283,9 +282,9 @@ class _Loop:
 
 
 def _warm_up(loop: _Loop, options: OperatorOptions, started_ns: int) -> int:
-    """Runs until times settle, or a tenth of the budget is spent; returns the median of the last times.
+    """Runs until times settle or a tenth of the budget is spent; returns the median of the last times.
 
-    Where even the least warm-up takes half of the budget, there is no more of it. At least one run is.
+    If even the minimum warm-up takes half of the budget, it ends there. There is at least one run.
     """
     budget_ns = options.budget_s * 1e9
     found: list[int] = []
@@ -307,14 +306,14 @@ def _warm_up(loop: _Loop, options: OperatorOptions, started_ns: int) -> int:
 
 
 def _settled(times_ns: Sequence[int]) -> bool:
-    """Returns whether the last quarter of the times is not faster than the quarter before."""
+    """Returns whether the last quarter of the times is not faster than the preceding quarter."""
     quarter = len(times_ns) // 4
     earlier, later = np.median(times_ns[-2 * quarter : -quarter]), np.median(times_ns[-quarter:])
     return bool(later >= (1 - _SETTLED) * earlier)
 
 
 def _block(loop: _Loop, one_ns: int, least_ns: int) -> int:
-    """Returns the runs that last long enough for the clock together: 1, or what was seen to be enough."""
+    """Returns the number of runs that together last long enough for the clock: 1, or as many as needed."""
     if one_ns >= least_ns:
         return 1
     block = 1
@@ -339,7 +338,7 @@ def _floor(nothing: _Loop, block: int, budget_s: float) -> float:
 def _measure(
     loop: _Loop, block: int, options: OperatorOptions, started_ns: int
 ) -> tuple[NDArray[np.int64], Stop]:
-    """Times at least one block, until a stop rule applies."""
+    """Times blocks, at least one, until a stop rule applies."""
     rules = StopRules(options, block)
     budget_ns = options.budget_s * 1e9 if options.runs is None else math.inf
     clock, times = loop.clock, array("q")
@@ -364,7 +363,7 @@ def _measure(
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Keeps Python's collector of cycles from running at a moment of its own."""
+    """Disables Python's garbage collector within the context."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -139,9 +139,9 @@ def train(
 ) -> Iterator[Evaluation[TrainingMeasurement]]:
     """Trains the model as one rank, and yields the evaluation; a rank other than 0 yields none.
 
-    What can fail without the model fails before it is built. The accuracy is that of the trained model over
-    the validation dataset, by the rules of ``predict dataset``. The weights are saved at the end, unless it
-    was interrupted.
+    Whatever can fail without the model fails before it is built. The accuracy is that of the trained model
+    over the validation dataset, by the rules of ``predict dataset``. The weights are saved at the end, unless
+    the training was interrupted.
 
     Raises:
         EvaluationFailed: A sample failed, and the request stops on failures.
@@ -383,7 +383,7 @@ def trainings(
     several ranks always are. Close the iterator to end the job early.
 
     Raises:
-        ConfigurationError: ``repeat`` is out of range, or cannot be with the other options.
+        ConfigurationError: ``repeat`` is out of range, or conflicts with the other options.
         InferometerError: The model cannot be trained.
     """
     ranges.check_number("repeat", repeat, ranges.COUNT)

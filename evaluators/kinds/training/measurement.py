@@ -86,7 +86,7 @@ class TrainingMeasurement:
         losses: float64, (ranks, warm-up and measured steps): the mean loss of each rank's batch in each step.
         elapsed_ns: The duration of the measured steps.
         failures: The samples that could not be read or decoded, and that no step trained on.
-        accuracy: That of the trained model on ``validation``; None if it was not asked for.
+        accuracy: The accuracy of the trained model on ``validation``; None if it was not requested.
         validation: The name of the dataset of ``accuracy``; empty for none.
         epochs: How many passes over the data were begun.
     """
@@ -138,7 +138,7 @@ _LATE_LOADER = 0.05
 
 @dataclass(frozen=True, slots=True)
 class TrainingSummary:
-    """The figures of a training run: nanoseconds a step, on the slowest rank; None without steps.
+    """The figures of a training run: nanoseconds per step, on the slowest rank; None without steps.
 
     Attributes:
         steps: The measured steps.
@@ -147,7 +147,7 @@ class TrainingSummary:
         p90_ns: The 90th percentile; None if there are too few.
         p99_ns: The 99th percentile, likewise.
         mean_interval_ns: The 95 % interval of the mean; None if there are too few full steps.
-        p50_interval_ns: That of the median.
+        p50_interval_ns: The interval of the median.
         throughput_samples_per_s: All samples over the sum of the steps' times, of the rank whose sum is the
             longest.
         throughput_interval: Its 95 % interval, as wide relative to it as that of the mean of the full steps.
@@ -229,7 +229,7 @@ def _bound(
 ) -> Bound | None:
     """Returns the part that bounds a step.
 
-    A loader that works ahead of the steps bounds them as soon as they have to wait for it; of parts that
+    A loader that works ahead of the steps bounds them as soon as they have to wait for it; among parts that
     follow one another, the longest one does.
     """
     if wait_ns is None or copy_ns is None or compute_ns is None:

@@ -20,7 +20,7 @@ from inferometer.evaluators.kinds.training.request import RankRequest
 from inferometer.manifests.errors import TrainingError
 
 RankWork: TypeAlias = Callable[[Rank, JobCallbacks[Progress]], Iterable[Evaluation[TrainingMeasurement]]]
-"""Trains as one rank. Pickle can pass it on, so that it is a function of a module with its arguments.
+"""Trains as one rank. It must be picklable, so it is a module-level function with its arguments.
 
 The ranks work in step: each checks for a stop request once per step.
 """
@@ -35,13 +35,13 @@ def run_ranks(
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     """Runs ``work`` as the rank that this process is, or as all ranks on this host, or as a single process.
 
-    A rank with companions runs in a fresh process, also a single one. Only rank 0 yields evaluations; of a
-    rank of a launcher other than 0, only warnings arrive.
+    A rank with companions runs in a fresh process, even a single one. Only rank 0 yields evaluations; from a
+    launcher's rank other than 0, only warnings arrive.
 
     Raises:
         ConfigurationError: The host at which ranks meet has no address.
         TrainingError: A rank, or a companion, was killed or ended early.
-        InferometerError: What ``work`` raised.
+        InferometerError: Raised by ``work``.
     """
     rank, count = request.of_this_process(environ), request.num_ranks or 1
     if rank is not None and rank.number:
@@ -75,11 +75,11 @@ def in_ranks(
     """Runs ``work`` as each of the ranks of this host, each in a fresh Python process.
 
     Progress, warnings and evaluations are those of the first rank. Closing the iterator ends all processes
-    at once, with what they have started; so does the end of this one.
+    at once, with all that they have started; so does the end of this one.
 
     Raises:
         TrainingError: A rank, or a companion, was killed or ended early; the message names it.
-        InferometerError: What ``work`` raised in a rank.
+        InferometerError: Raised by ``work`` in a rank.
     """
     tasks = [
         LinkedTask(
@@ -105,8 +105,8 @@ def local_ranks(count: int, address: str) -> tuple[Rank, ...]:
 def held_address() -> Iterator[str]:
     """Gives a free port of the loopback address, which no other program gets until the end.
 
-    A bound socket that does not listen keeps the port. One that sets SO_REUSEADDR, as those of PyTorch's
-    store and of MXNet's scheduler do, can listen on it all the same.
+    A bound socket that does not listen keeps the port. A socket that sets SO_REUSEADDR, such as those of
+    PyTorch's store and MXNet's scheduler, can still listen on it.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -37,10 +37,10 @@ _SAMPLED = ("forward", "backward", "communicate", "update")
 
 
 class TrainingReport(Report[TrainingMeasurement]):
-    """One row for each training, with the figures of ``TrainingSummary`` in milliseconds a step.
+    """One row for each training, with the figures of ``TrainingSummary`` in milliseconds per step.
 
-    The batch size is that of one device. Step times are of full steps on the slowest rank, and the parts of
-    a step those of the rank with the highest mean.
+    The batch size is that of one device. Step times are of full steps on the slowest rank, and the parts of a
+    step are those of the rank with the highest mean.
     """
 
     name = "training"
@@ -110,7 +110,7 @@ class TrainingReport(Report[TrainingMeasurement]):
 
 
 class TrainingStepsReport(Report[TrainingMeasurement]):
-    """One row for each measured step of each rank of each training; parts are there for some steps."""
+    """One row for each measured step of each rank of each training; only some steps have parts."""
 
     name = "training_steps"
     summary = "the raw times of every measured step of a training in µs, and its loss"

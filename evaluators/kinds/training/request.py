@@ -1,7 +1,7 @@
 """Requests of training: the model, its data, how it is trained, and the ranks that train together.
 
 A new option of a training is a field of ``TrainingOptions``, one of its data a field of ``TrainingData``.
-Help shows the options, so that what takes long to import is imported where it is needed.
+Because help shows the options, slow imports happen only where they are needed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def length_of(values: Mapping[str, Any]) -> dict[str, int | None]:
 
 
 def check_length(length: object) -> None:
-    """Checks the whole numbers that the options of a training, or the length of another run, have.
+    """Checks the whole numbers in the options of a training, or in the length of another run.
 
     Raises:
         ConfigurationError: One has another type, or is out of range.
@@ -83,17 +83,17 @@ class TrainingData:
     Attributes:
         path: The files of a dataset; with neither path nor name, the data is synthetic.
         name: The name of a dataset in its manifest.
-        backend: The format of the files at ``path``; None finds it out.
+        backend: The format of the files at ``path``; None detects it.
         on_device: Whether one synthetic batch stays on the device, instead of a copy for each step.
         shuffle: Whether the order is drawn anew for each epoch.
         workers: The workers that read and preprocess.
-        processes: Whether the workers are processes; else they are threads.
+        processes: Whether the workers are processes; otherwise they are threads.
         prefetch: Batches that are loaded ahead.
         drop_cache: Whether the files are dropped from the page cache first.
         seed: The seed of the order, and of synthetic data.
 
     Raises:
-        ConfigurationError: Two sources of data are named, or what synthetic data has not.
+        ConfigurationError: Two sources of data are named, or an option that synthetic data does not have.
     """
 
     path: Path | None = None
@@ -179,7 +179,7 @@ class TrainingData:
         return replace(options, workers=self.workers, processes=self.processes, prefetch=self.prefetch)
 
     def kept(self, backend: str, cache: CachedShare | None, **more: Any) -> DataOptions:
-        """Returns what an evaluation keeps of the data, of a format, with the page cache before."""
+        """Returns what an evaluation keeps of the data, with its format and the page cache before."""
         from inferometer.evaluators.loading.loader import DataOptions
 
         others = further(self, (*_LOADED, "drop_cache")) | more.pop("further", {})
@@ -220,13 +220,13 @@ class TrainingOptions:
         num_batches: Measured steps; None means that ``num_epochs`` ends the run.
         num_warmup_batches: Steps before, which train and are not measured.
         num_epochs: Passes over the data, the warm-up included; None means that ``num_batches`` ends the run.
-        loss: The loss, as ``manifests.schema.Loss`` has it.
+        loss: The loss, as in ``manifests.schema.Loss``.
         optimizer: The optimizer's name.
         learning_rate: Its learning rate.
         momentum: Its momentum.
         weight_decay: Its L2 penalty.
         precision: The type of the numbers that the model computes with.
-        api: The API of the framework, where it has several.
+        api: The API of the framework, if it has several.
         devices: Devices of one rank.
         ranks: Processes that train together.
         communication: How gradients are added up over devices and ranks; empty for one device.
@@ -281,7 +281,7 @@ class RankRequest:
         rank: The number of this process, from 0; None if this process starts all ranks on its host.
         rank_address: The host and port, on the host of rank 0, at which the ranks meet; needs ``rank``.
         local_rank: The number of this process on its host, which chooses the GPU.
-        num_servers: The servers of MXNet's kvstore, where one runs; None for those of the launcher, or one.
+        num_servers: The servers of MXNet's kvstore, if one runs; None for those of the launcher, or one.
 
     Raises:
         ConfigurationError: A number is out of range, or the fields contradict each other.
@@ -330,7 +330,7 @@ class RankRequest:
             raise ConfigurationError(f"rank_address is {self.rank_address!r}; it must be like node1:29500")
 
     def of_this_process(self, environ: Mapping[str, str]) -> Rank | None:
-        """Returns the rank of this process; None if it is none, and starts ranks if there are several.
+        """Returns the rank of this process; None if it is not one, and starts ranks if there are several.
 
         The fields count first, then the environment of a launcher.
 
@@ -358,12 +358,12 @@ class TrainingRequest(TraceOptions):
     Attributes:
         system: The model, its weights, its seed and the threads; it runs in this process.
         data: The batches.
-        options: How it is trained and for how long. The number of ranks is that of those that run.
-        devices: The devices of one rank. Where ranks have a GPU each, that of the first one.
+        options: How it is trained and for how long. The number of ranks is that of the running ones.
+        devices: The devices of one rank. If ranks have a GPU each, that of the first one.
         validation: The name of the dataset that the trained model classifies; None for none.
         save_path: A new file for the trained weights; None keeps none.
         fail_on_error: Whether the first sample that fails ends the training.
-        trace_level: How deep rank 0 is traced.
+        trace_level: How deeply rank 0 is traced.
 
     Raises:
         ConfigurationError: An option is out of range, or the model runs elsewhere.

@@ -98,7 +98,7 @@ class StepTracing:
         Args:
             step: Its number, from 0.
             samples: Its samples on this rank.
-            times_ns: On the recorder's clock: when its batch was asked for, had arrived, and was on the
+            times_ns: On the recorder's clock: when its batch was requested, had arrived, and was on the
                 devices, and when the timed region began and ended.
             parts: The times of its parts.
         """
@@ -162,7 +162,7 @@ def gathered_failures(trainer: Trainer, failures: Sequence[InputFailure]) -> tup
 
 
 STOP_EVERY = 10
-"""Ranks that have no launcher here agree every so many steps, as each may learn of a stop at another one."""
+"""Ranks without a launcher here agree at this interval of steps, as each may learn of a stop at another."""
 _TIMES = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")
 
 
@@ -177,7 +177,7 @@ class TrainingRun:
     device is placed once, before the first step.
 
     Several ranks run this at once, each on its own samples; rank 0 has the times of all. From MODEL_TRACE on,
-    all of them time each step in parts. What a profiler takes between two steps is in none of them.
+    all of them time each step in parts. The time of a profiler between two steps is in none of them.
 
     Args:
         trainer: The loaded trainer.
@@ -193,10 +193,10 @@ class TrainingRun:
         on_measure: Called after the warm-up, before the measured part.
         trace_level: The trace level, which is the same on every rank.
         trace: The scope of the spans of the warm-up and of the measured part; None records none.
-        clock: A monotonic clock in nanoseconds; that of the scope's recorder, where there is a scope.
+        clock: A monotonic clock in nanoseconds; that of the scope's recorder, if there is a scope.
 
     Raises:
-        ConfigurationError: Neither ``num_batches`` nor ``num_epochs`` ends the run, or the warm-up is all.
+        ConfigurationError: Neither ``num_batches`` nor ``num_epochs`` ends the run, or all is warm-up.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class TrainingRun:
 
     @contextmanager
     def _traced(self, name: str, steps: int, profiler: Profiler | None) -> Iterator[StepTracing | None]:
-        """Records a span around some steps, of which the warm-up keeps no layers."""
+        """Records a span around some steps; those of the warm-up keep no layers."""
         given = {"batch_size": self._options.batch_size, "steps": steps}
         kind = SpanKind.of(name, TraceLevel.APPLICATION_TRACE, **given)
         with traced(self._trace, kind) as scope:
@@ -307,7 +307,7 @@ class TrainingRun:
     def _run_steps(
         self, batches: Iterator[LoadedBatch | PlacedBatch], numbers: range, tracing: StepTracing | None
     ) -> bool:
-        """Runs the steps of these numbers; returns whether it ran them all."""
+        """Runs the steps with these numbers; returns whether it ran them all."""
         warm_up = self._options.num_warmup_batches
         begun_ns = self._clock()
         for number in numbers:

@@ -47,7 +47,7 @@ _GPUS = ("devices", "num_gpus", "gpus")
 _DEVICE = {"using_gpu", "gpu", "use_gpu", "device", "gpu_device_id", "agent", *_GPUS, *_CORES}
 _OFF = ("", "0", "false", "no", "off", "none")
 LITTLE_USE_PERCENT = 50.0
-"""A lower mean use is said in the advice."""
+"""The advice mentions a lower mean use."""
 _RATES = ("throughput_inputs_per_s", "throughput_samples_per_s", "samples_per_s", "max_qps", "goodput_qps")
 
 
@@ -140,11 +140,11 @@ def _check_sides(cpu: Sequence[Case], one: Sequence[Case], gpus: int, failed: Se
         reason = "there is none on one GPU alone" if gpus else "there is none on a GPU"
         told = f": {_told_failed(failed)}" if failed and not gpus else "; add one to the plan, or run it"
         raise ConfigurationError(
-            f"the advice takes cells on a GPU beside those on the CPU, and {reason}{told}"
+            f"the advice needs cells on a GPU beside those on the CPU, and {reason}{told}"
         )
     if not cpu:
         raise ConfigurationError(
-            "the advice takes cells on the CPU beside those on a GPU, and there is none; add some to the plan"
+            "the advice needs cells on the CPU beside those on a GPU, and there is none; add some to the plan"
         )
 
 
@@ -153,7 +153,7 @@ def _cores_dimension(on_cpu: Sequence[Case]) -> str:
     if found := varying(on_cpu, _CORES):
         return found[0]
     raise ConfigurationError(
-        "the advice takes cells on the CPU with several numbers of threads or cores, and those have one; "
+        "the advice needs cells on the CPU with several numbers of threads or cores, and those have one; "
         "add threads to the variables"
     )
 
@@ -214,7 +214,7 @@ class Verdict(str, Enum):
 
     @classmethod
     def of(cls, even: Figure, cores_per_gpu: float) -> Verdict:
-        """Returns the verdict: undecided where the interval of the break-even includes the price."""
+        """Returns the verdict: undecided if the interval of the break-even includes the price."""
         if even.ends is None or even.ends[0] <= cores_per_gpu <= even.ends[1]:
             return cls.UNDECIDED
         return cls.WORTH if cores_per_gpu < even.ends[0] else cls.NOT_WORTH

@@ -1,4 +1,4 @@
-"""The report on a plan that is asked for: a table, scaling, advice, or the best cells under conditions.
+"""The requested report on a plan: a table, scaling, advice, or the best cells under conditions.
 
 The best cells are a ranking by one figure, or the Pareto front of several.
 """
@@ -59,7 +59,7 @@ class Certainty(str, Enum):
     UNKNOWN = "unknown"
     """The figure has no interval."""
     UNCERTAIN = "uncertain"
-    """The interval reaches beyond the bound. Of several conditions, the one that is last here counts."""
+    """The interval reaches beyond the bound. Of several conditions, the last one in this list counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Condition:
         """
         parts = _CONDITION.fullmatch(text)
         if parts is None:
-            raise ConfigurationError(f'"{text}" is no condition, such as "latency_ms_p99 <= 50"')
+            raise ConfigurationError(f'"{text}" is not a condition, such as "latency_ms_p99 <= 50"')
         name = parts["name"]
         known = {each for case in cases for each in (*case.dimensions, *case.figures)}
         if cases and name not in known:

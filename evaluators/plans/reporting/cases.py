@@ -31,7 +31,7 @@ _MAIN = (
     "samples_per_s",
     "p50_us",
 )
-"""The figure that a table shows unless others are asked for: the first that there is."""
+"""The figure that a table shows unless others are requested: the first that exists."""
 CASE = (
     *("model_name", "model_version", "framework_name", "batch_size", "using_gpu", "weights", "precision"),
     *("operator", "form", "mode", "inputs", "parameters", "dtype", "api", "cache"),
@@ -51,7 +51,7 @@ _RUN_COLUMNS = (
 )
 """The figures of a run itself: how long its process took, and what a monitor saw of it."""
 Dimensions: TypeAlias = Mapping[str, Value]
-"""Values by name: the parameters of a cell, and what the report says of what ran."""
+"""Values by name: the parameters of a cell, and what the report says about the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Figure:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def mapped(self, function: Callable[[float], float]) -> Figure:
-        """Returns the figure with a function, which keeps the order of values, of its value and both ends."""
+        """Returns the figure with an order-preserving function applied to its value and both ends."""
         low, high = (None if end is None else function(end) for end in (self.low, self.high))
         return Figure(function(self.value), low, high, self.count)
 
@@ -282,7 +282,7 @@ def inverse(figure: Figure) -> Figure | None:
 
 
 def overlap(one: Figure, other: Figure) -> bool | None:
-    """Returns whether the intervals of two figures have a value in common; None where one is unknown.
+    """Returns whether the intervals of two figures have a value in common; None if one is unknown.
 
     Figures whose 95 % intervals do not overlap differ; figures whose intervals overlap may still differ.
     """

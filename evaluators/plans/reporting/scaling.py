@@ -37,7 +37,7 @@ from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.manifests.errors import ConfigurationError
 
 COUNTED = ("devices", "num_gpus", "gpus", "ranks", "num_ranks", "threads", "cell.cores", "replicas")
-"""The dimensions that count what works, those that tell most first."""
+"""The dimensions that count workers, the most informative first."""
 _LISTS = {"gpus", "cell.cores"}
 _PART = re.compile(r"\s*(\d+)(?:-(\d+))?\s*")
 _RATE = re.compile(r"(_per_s|(^|_)qps)(_|$)")

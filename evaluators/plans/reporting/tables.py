@@ -36,11 +36,11 @@ from inferometer.evaluators.reports.table import cell_text
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 MOST_ROWS = 40
-"""The rows of bars in one chart."""
+"""The maximum number of rows of bars in one chart."""
 MOST_LINES = 14
-"""The lines of one chart, each in a colour of its own."""
+"""The maximum number of lines in one chart, each in a colour of its own."""
 MOST_POINTS = 300
-"""The points beyond which those of a group have one tooltip together."""
+"""The number of points beyond which those of a group share one tooltip."""
 _FAR = 8.0  # a ratio beyond which an axis is logarithmic
 _BETWEEN = " · "
 
@@ -175,7 +175,7 @@ def drawing_of(
 
 
 def rows_note(count: int, most: int) -> tuple[str, ...]:
-    """Returns the note that some rows are not drawn, where there are more than ``most``."""
+    """Returns the note that some rows are not drawn, if there are more than ``most``."""
     return (f"The first {most} of {count:,} rows are shown.",) * (count > most)
 
 
@@ -287,7 +287,7 @@ def table(
 
     Args:
         cases: The cases.
-        rows: The dimensions of the rows; empty for those that tell the cases apart beside the columns.
+        rows: The dimensions of the rows; empty for those that tell the cases apart besides the columns.
         columns: The dimensions of the columns; empty for one column for each figure.
         values: The keys of the figures; empty for the main one.
 
@@ -329,7 +329,7 @@ def _drawing(
     figures: Sequence[str],
     across: Mapping[tuple[str, ...], str],
 ) -> Drawing | None:
-    """Draws lines over the dimension of the columns if it is a single numeric one, else bars."""
+    """Draws lines over the dimension of the columns if it is a single numeric one, otherwise bars."""
     places = {place: as_number(place[0]) for place in across} if len(columns) == 1 else {}
     numbers = {place: number for place, number in places.items() if number is not None}
     known, charts = figure_columns(), []

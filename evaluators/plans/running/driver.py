@@ -27,7 +27,7 @@ from inferometer.evaluators.plans.running.places import Claim, LocalPlace, Place
 from inferometer.manifests.errors import ConfigurationError, InferometerError
 
 MOST_LOSSES = 3
-"""How often a run starts again whose job ended without a result, before it has failed."""
+"""How often a run whose job ended without a result starts again, before it has failed."""
 _PROBED_S = 0.05
 
 

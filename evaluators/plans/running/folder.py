@@ -81,7 +81,7 @@ class Result:
         """Returns the result whose ``asdict`` a document is; fields that later versions add are ignored.
 
         Raises:
-            ValueError: The document is not that of a result; also ``KeyError`` and ``TypeError``.
+            ValueError: The document does not describe a result; also ``KeyError`` and ``TypeError``.
         """
         given = {each.name: document[each.name] for each in fields(cls) if each.name in document}
         evaluations = tuple(given.pop("evaluations", ()))
@@ -277,7 +277,7 @@ _WORDS = ("argv", "stop", "slurm", "container_pid")
 _SPEC, _PIDS = "run.json", "processes.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _START = 18
-"""The place of the start time in /proc/PID/stat after the name, which stands in brackets."""
+"""The place of the start time in /proc/PID/stat after the name, which is in parentheses."""
 _STOPPING_S = 60.0
 
 
@@ -365,7 +365,7 @@ class RunFolder:
             words = {name: tuple(content[name]) for name in _WORDS if name in content}
             return RunSpec(**{**content, **words})
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ConfigurationError(f"{self.path}: is no folder of a run: {error}") from error
+            raise ConfigurationError(f"{self.path}: is not the folder of a run: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +375,7 @@ class KeptPlan:
     Attributes:
         name: The name of the plan.
         description: The purpose of the plan.
-        repeat: How often each cell runs.
+        repeat: The number of times that each cell runs.
         cells: Its cells, in the order of its variables.
     """
 

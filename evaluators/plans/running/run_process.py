@@ -53,7 +53,7 @@ INTERVAL_S = 1.0
 MOST_SHARE = 0.01
 """The processor time of a sample is at most this part of the time to the next one."""
 _SHORTEST_PART = 0.5
-"""Over less than this part of an interval no load is told: a processor's counters have steps of 10 ms."""
+"""No load is reported over less than this part of an interval: the processors' counters have 10 ms steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def test_a_model_that_does_not_classify_has_no_accuracy_and_needs_no_classes() -
 
 
 def test_an_answer_for_another_input_is_refused() -> None:
-    with pytest.raises(PredictionError, match="input s1: was answered for, but not asked for"):
+    with pytest.raises(PredictionError, match="input s1: was answered, but not requested"):
         AccuracyCounter(model(("a",))).add(batch("a"), answer([[0]], failed=(0,)))
 
 
@@ -209,5 +209,5 @@ class TestClassIndex:
 
     @pytest.mark.parametrize("name", ["cat", "-1", "1.5", "", "٣", "1" * 30])
     def test_without_labels_only_an_index_will_do(self, name: str) -> None:
-        with pytest.raises(DatasetError, match="is no class index, and the model's manifest gives no labels"):
+        with pytest.raises(DatasetError, match="is not a class index, and the model's manifest gives no"):
             ClassIndex(()).find(name)

@@ -178,7 +178,7 @@ def test_an_unknown_version_lists_those_that_there_are(tmp_path: Path) -> None:
 
 
 def test_a_version_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match='">>1" is no version constraint') as caught:
+    with pytest.raises(ConfigurationError, match='">>1" is not a version constraint') as caught:
         Catalog().find_model("DigitsCNN", ">>1", INSTALLED)
     one_line(caught)
 

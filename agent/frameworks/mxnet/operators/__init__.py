@@ -1,1 +1,1 @@
-"""Single operators in MXNet, as ``agent.operators`` has them."""
+"""Single operators in MXNet, as defined in ``agent.operators``."""

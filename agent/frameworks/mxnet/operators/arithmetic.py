@@ -1,4 +1,4 @@
-"""Element-wise arithmetic, comparisons and functions, reductions, and products of matrices in MXNet.
+"""Element-wise arithmetic, comparisons and functions, reductions, and matrix products in MXNet.
 
 The outputs of comparisons are 0 and 1 in the type of the inputs. Reductions include cumulative sums,
 sorting and searching; products include linear algebra.

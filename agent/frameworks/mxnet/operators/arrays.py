@@ -42,7 +42,7 @@ def _integers(mx: Any, case: Case) -> Any:
 
 @cache
 def _add_one() -> str:
-    """Registers the custom operator, and returns its name."""
+    """Registers the custom operator and returns its name."""
 
     class AddOne(mxnet.operator.CustomOp):  # type: ignore[misc]
         def forward(self, is_train: bool, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:

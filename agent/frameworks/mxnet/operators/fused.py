@@ -1,4 +1,4 @@
-"""Fused operators in MXNet: their parts, of which oneDNN's pass over a symbol joins some."""
+"""Fused operators in MXNet: their parts, some of which oneDNN's pass over a symbol fuses."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Layers of networks in MXNet: activations, dense layers, convolutions, poolings and others.
+"""Network layers in MXNet: activations, dense layers, convolutions, poolings and others.
 
-Also resizing, sampling of images, normalizations and recurrent layers. In training, ``BatchNorm`` adds
-the squares of a channel in float32, one after the other: with two million elements a channel its variance
-is off by 1e-3 to 3e-3, more with fewer threads, with and without oneDNN.
+Also resizing, image sampling, normalizations and recurrent layers. In training, ``BatchNorm`` adds the
+squares of a channel sequentially in float32: with two million elements per channel, its variance is off by
+1e-3 to 3e-3, more with fewer threads, with and without oneDNN.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _activation(kind: str, *covers: str) -> Form:
 
 
 def _leaky(kind: str, block: str, slope: str = "") -> Form:
-    """The form of ``LeakyReLU`` of a kind; ``slope`` is the table's name of its slope."""
+    """Returns the form of a kind of ``LeakyReLU``; ``slope`` is the table's name for its slope."""
 
     def make(mx: Any, case: Case) -> Function:
         given = {"slope": case[slope]} if slope else {}
@@ -54,7 +54,7 @@ def _slides(window: Window) -> dict[str, Any]:
 
 def _dropout_block(case: Case) -> Any:
     class TrainingDropout(mxnet.gluon.nn.Dropout):  # type: ignore[misc]
-        """The block as in training, in passes without a gradient too."""
+        """A dropout block that drops as in training, in passes without a gradient too."""
 
         def forward(self, data: Any) -> Any:
             with mxnet.autograd.train_mode():
@@ -176,7 +176,7 @@ _RECURRENT_ATTRIBUTES = dict(
 
 
 class _OutputOnly:
-    """A layer that takes its states one by one, and returns the output without the last states."""
+    """A layer that takes its states as separate arguments and returns the output without the last states."""
 
     def __call__(self, data: Any, *states: Any) -> Any:
         return super().__call__(data, list(states))[0]  # type: ignore[misc]

@@ -1,8 +1,8 @@
-"""Single operators in MXNet: ``mx.nd``, ``mx.sym`` and Gluon's blocks.
+"""Single operators in MXNet: ``mx.nd``, ``mx.sym`` and Gluon blocks.
 
-A ``Form`` is how MXNet runs an operator; the modules beside this one have the forms, by the table's
-names. A call is an operator on its inputs: a function of ``mx.nd``, a bound symbol, a block of Gluon, or
-a symbol whose operators oneDNN's pass has joined, which is read from the symbol that it returns.
+A ``Form`` is how MXNet runs an operator; the sibling modules define the forms, by the table's names. A call
+is an operator on its inputs: a function of ``mx.nd``, a bound symbol, a Gluon block, or a symbol whose
+operators oneDNN's pass has fused, as the symbol that it returns shows.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _NO_GRADIENT = "MXNet has no gradient of it"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """How Gluon has an operator.
+    """How Gluon runs an operator.
 
     Attributes:
         api: The block's class, such as ``gluon.nn.Conv2D``.
         make: Returns the block for a case, not initialised.
-        parameters: The inputs of the table that are the block's parameters, with the attribute of the block
-            that has each, such as ``{"weight": "weight"}``.
+        parameters: The inputs of the table that are the block's parameters, with the block's attribute for
+            each, such as ``{"weight": "weight"}``.
     """
 
     api: str
@@ -71,13 +71,13 @@ class Form:
     Attributes:
         api: The operator as ``mx.nd`` and ``mx.sym`` name it, such as ``broadcast_add``.
         make: Returns the function for a case; its first argument is ``mx.nd`` or ``mx.sym``.
-        covers: The operators of MXNet's registry that this stands for; without any, ``api``.
-        gluon: The block, where Gluon has one.
+        covers: The operators of MXNet's registry that the form covers; empty means ``api``.
+        gluon: The block, if Gluon has one.
         symbolic: Whether ``mx.sym`` has it.
         creates: Whether the function also takes ``dtype``, and that of ``mx.nd`` also ``ctx``, because no
-            input tells them.
-        training: Whether it also runs as in training without a gradient, where MXNet computes something else.
-        packed: The vectors that ``mx.nd`` and ``mx.sym`` have for several inputs, with the names of those in
+            input determines them.
+        training: Whether to use training mode without a gradient too, because inference mode differs.
+        packed: The vectors that replace several inputs in ``mx.nd`` and ``mx.sym``, with the input names in
             order; joining them is not timed. A block joins them itself.
     """
 
@@ -91,7 +91,7 @@ class Form:
     packed: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
 
     def forms(self, *, fused: bool) -> tuple[str, ...]:
-        """``nd``, then those of ``sym`` and ``gluon`` that there are; fused operators are symbols."""
+        """Returns ``nd``, then ``sym`` and ``gluon`` if available; fused operators are symbols."""
         if fused:
             return (SYM, PARTS)
         return (ND, *((SYM,) if self.symbolic else ()), *((GLUON,) if self.gluon else ()))
@@ -103,7 +103,7 @@ def named(name: str, *covers: str) -> Form:
 
 
 def with_parameters(name: str, *parameters: str, covers: tuple[str, ...] = ()) -> Form:
-    """Returns the form of an operator that takes the table's inputs, and parameters of the table's names."""
+    """Returns the form of an operator that takes the table's inputs and parameters by the table's names."""
     return Form(
         name,
         lambda mx, case: partial(getattr(mx, name), **{each: case[each] for each in parameters}),
@@ -112,9 +112,9 @@ def with_parameters(name: str, *parameters: str, covers: tuple[str, ...] = ()) -
 
 
 class _Inputs:
-    """The input arrays on the device, with room for their gradients where those are wanted.
+    """The input arrays on the device, with memory for the requested gradients.
 
-    Masks are uint8: the operators of ``mx.nd`` know no bool.
+    Masks are uint8: the operators of ``mx.nd`` do not support bool.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class _Inputs:
         mxnet.nd.waitall()
 
     def gradients(self) -> dict[str, NDArray[Any]]:
-        """Returns copies of the gradients; of a packed vector those of its parts."""
+        """Returns copies of the gradients; a packed vector is split into its parts."""
         found: dict[str, NDArray[Any]] = {}
         for name in self.differentiable:
             gradient = self.arrays[name].grad.asnumpy()
@@ -260,7 +260,7 @@ class _SymbolCall(_Call):
 
 
 class _BlockCall(_Call):
-    """A block of Gluon, not hybridized; its parameters have the values of the inputs of the table."""
+    """A Gluon block, not hybridized; its parameters have the values of the table's inputs."""
 
     def __init__(self, given: _Inputs, block: Block, case: Case) -> None:
         made = block.make(case)
@@ -290,7 +290,7 @@ class _BlockCall(_Call):
 
 
 def _lacks_gradient(error: BaseException) -> bool:
-    """Returns whether MXNet says that an operator has no gradient."""
+    """Returns whether MXNet reports that an operator has no gradient."""
     return re.search("(not |non-)differentiable", str(error)) is not None
 
 
@@ -313,15 +313,15 @@ def _listed(answer: Any) -> list[Any]:
 
 
 _BACKEND = "MKLDNN"
-"""MXNet 1.9's name of oneDNN's pass; it gives a warning for ``ONEDNN`` and joins nothing."""
+"""MXNet 1.9's name for oneDNN's pass; for ``ONEDNN`` it warns and fuses nothing."""
 _VARIABLE = "null"
 
 
 class _FusedCall(_SymbolCall):
-    """A symbol after oneDNN's pass, bound to the inputs; see ``OperatorCall``. It has no gradient.
+    """A symbol after oneDNN's pass, bound to the inputs, without gradients; see ``OperatorCall``.
 
     Raises:
-        NotSupportedHereError: The pass joins nothing here.
+        NotSupportedHereError: The pass fuses nothing here.
     """
 
     def _bound(self, symbol: Any, given: _Inputs) -> Any:
@@ -348,7 +348,7 @@ def _check(given: _Inputs) -> None:
 
 
 def _seen(symbol: Any) -> str:
-    """The joined nodes of a symbol, each with its operators."""
+    """Returns the fused nodes of a symbol, each with its operators."""
     nodes = json.loads(symbol.tojson())["nodes"]
     return "; ".join(
         f"{node['name']}: {', '.join(_operators(node))}" for node in nodes if len(_operators(node)) > 1
@@ -379,7 +379,7 @@ class MXNetOperators(OperatorRunner):
 
     @property
     def threads(self) -> int | None:
-        """The number that MXNet's CPU workers tell."""
+        """The number that MXNet's CPU workers report."""
         return self._threads
 
     def prepare(
@@ -391,7 +391,7 @@ class MXNetOperators(OperatorRunner):
         gradient: bool = False,
         form: str = "",
     ) -> _Call:
-        """Copies the arrays and makes the function, the executor or the block; see ``OperatorRunner``."""
+        """Copies the arrays and creates the function, the executor or the block; see ``OperatorRunner``."""
         found: Form = self.form_of(operator.name)
         form = form or (SYM if operator.parts else ND)
         if form not in self.forms(operator.name):
@@ -423,7 +423,7 @@ class MXNetOperators(OperatorRunner):
         return partial(function, dtype=self.options.dtype, **where)
 
     def uncovered(self) -> tuple[str, ...]:
-        """The operators of MXNet's registry that no form stands for."""
+        """Returns the operators of MXNet's registry that no form covers."""
         covered: set[str] = set()
         for form in self.table().values():
             covered.update(form.covers or (form.api,))
@@ -431,7 +431,7 @@ class MXNetOperators(OperatorRunner):
         return tuple(sorted(name for name in names if not name.startswith("_") and name not in covered))
 
     def details(self) -> FrameworkDetails:
-        """MXNet's libraries, build and settings."""
+        """Returns MXNet's libraries, build and settings."""
         return framework_details()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Losses and the updates of weights in MXNet.
+"""Losses and weight updates in MXNet.
 
-Losses are MXNet's operators one after the other, and Gluon's blocks. ``mx.sym`` has the updates too, but
-no symbol replaces its input.
+Losses are sequences of MXNet operators, and Gluon blocks. ``mx.sym`` has the updates too, but a symbol
+cannot replace its input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _loss(
     *,
     over: str = "mean",
 ) -> Form:
-    """The form of a loss by the function of each element, and by what makes one number of them."""
+    """Returns the form of a loss from its element-wise function and the reduction ``over`` the elements."""
 
     def make(mx: Any, case: Case) -> Any:
         return lambda pred, label: getattr(mx, over)(each(mx, case, pred, label), axis=0, exclude=True)
@@ -35,7 +35,7 @@ def _loss(
 
 
 def _named(name: str, make: Callable[[Any, Case], Any]) -> Callable[[Case], Any]:
-    """The function that makes a block of ``gluon.loss``, under the block's name."""
+    """Returns a function that creates a block of ``gluon.loss`` and has the block's name."""
 
     def gluon(case: Case) -> Any:
         return make(getattr(mxnet.gluon.loss, name), case)
@@ -55,13 +55,13 @@ def _smooth(mx: Any, beta: float, pred: Any, label: Any) -> Any:
 
 
 def _update(name: str, *, kept: int = 0, fixed: Mapping[str, Any] | None = None, **renamed: str) -> Form:
-    """The form of an update.
+    """Returns the form of an update.
 
     Args:
         name: The operator.
-        kept: How many of its states are outputs, from the last.
+        kept: How many of its states are outputs, counted from the last.
         fixed: Attributes that do not depend on the case.
-        renamed: The table's name of each attribute but ``lr`` and ``wd``.
+        renamed: The table's name for each attribute except ``lr`` and ``wd``.
     """
 
     def make(mx: Any, case: Case) -> Function:
@@ -79,7 +79,7 @@ def _update(name: str, *, kept: int = 0, fixed: Mapping[str, Any] | None = None,
 
 @cache
 def _one(context: Any) -> Any:
-    """The factor on the gradient, which the operator takes from an array."""
+    """Returns the factor on the gradient, which the operator reads from an array."""
     return mxnet.nd.ones((1,), context)
 
 

@@ -1,1 +1,1 @@
-"""Single operators in ONNX Runtime, as ``agent.operators`` has them."""
+"""Single operators in ONNX Runtime, as defined in ``agent.operators``."""

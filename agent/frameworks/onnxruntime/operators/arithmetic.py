@@ -1,6 +1,6 @@
-"""Element-wise arithmetic, comparisons and functions, reductions, and products of matrices in ONNX.
+"""Element-wise arithmetic, comparisons and functions, reductions, and matrix products in ONNX.
 
-ONNX's logical operators take booleans only. Reductions include cumulative sums, sorting and searching;
+ONNX's logical operators accept only booleans. Reductions include cumulative sums, sorting and searching;
 products include linear algebra, partly by contributed operators.
 """
 
@@ -34,7 +34,7 @@ def _logical(kind: str, *inputs: str) -> Form:
 
 
 def _times(factor: float, *before: onnx.NodeProto) -> Form:
-    """Returns the form of a multiplication: of ``last``, which the nodes before make, or of ``data``."""
+    """Returns the form of a multiplication of ``last``, the output of ``before``, or of ``data``."""
 
     def make(_: Case, dtype: np.dtype[Any]) -> Graph:
         last = node("Mul", "last" if before else "data", "factor")
@@ -96,7 +96,7 @@ def _reduction(kind: str, case: Case) -> Graph:
 
 
 def _top(count: int, case: Case, outputs: tuple[str, ...], *, largest: bool) -> Graph:
-    """The ``count`` first elements in order; ``outputs`` are some of ``values`` and ``indices``."""
+    """Returns the graph of the first ``count`` elements; ``outputs`` are from ``values`` and ``indices``."""
     made = onnx.helper.make_node(
         "TopK",
         ["data", "count"],

@@ -1,6 +1,6 @@
 """Operators that create, index, move, join and split tensors in ONNX.
 
-Sizes and bounds of created tensors are inputs, because ONNX Runtime folds nodes of constants.
+Sizes and bounds of created tensors are inputs, because ONNX Runtime folds constant nodes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _constant(output: str, shape: str, value: float, dtype: np.dtype[Any]) -> on
 
 
 def _filled(value: float | None = None) -> Form:
-    """Returns the form of a filled tensor; without a value, of the one that the case has."""
+    """Returns the form of a filled tensor; the value defaults to the case's."""
 
     def make(case: Case, dtype: np.dtype[Any]) -> Graph:
         filling = case["value"] if value is None else value
@@ -82,7 +82,7 @@ def _integers(values: Sequence[int]) -> np.ndarray[Any, Any]:
 
 
 def _gather_nd(_case: Case, _dtype: np.dtype[Any]) -> Graph:
-    """ONNX has the coordinates in rows and the table in columns."""
+    """Transposes the coordinates, which are in rows in ONNX and in columns in the table."""
     return Graph(
         [
             node("Transpose", "indices", output="coordinates", perm=[1, 0]),
@@ -145,7 +145,7 @@ _JOINED = ("data0", "data1", "data2")
 
 
 def _with_shape(kind: str) -> Form:
-    """An operator that takes the shape of the input ``like``."""
+    """Returns the form of an operator that takes the shape of the input ``like``."""
     nodes = [node("Shape", "like", output="shape"), node(kind, "data", "shape")]
     return Form(f"Shape {kind}", lambda _case, _dtype: Graph(nodes))
 
@@ -166,7 +166,7 @@ def _flip(case: Case, _: np.dtype[Any]) -> Graph:
 
 
 def _repeat(case: Case, _: np.dtype[Any]) -> Graph:
-    """A new axis after the one that is repeated is expanded, and the two are joined."""
+    """Expands a new axis after the repeated one, and joins the two."""
     shape, times = list(case.shapes["data"]), case["repeats"]
     axis = case["axis"] % len(shape)
     expanded = [*shape[: axis + 1], times, *shape[axis + 1 :]]
@@ -215,7 +215,7 @@ def _split_at(case: Case, _: np.dtype[Any]) -> Graph:
 
 
 def _stack(case: Case, _: np.dtype[Any]) -> Graph:
-    """ONNX stacks what is in a sequence, and no tensors."""
+    """Stacks by Unsqueeze and Concat, because ONNX stacks only sequences."""
     apart = [node("Unsqueeze", name, "axes", output=f"{name}_apart") for name in _JOINED]
     joined = node("Concat", *(f"{name}_apart" for name in _JOINED), axis=case["axis"])
     return Graph([*apart, joined], constants={"axes": np.array([case["axis"]], np.int64)})

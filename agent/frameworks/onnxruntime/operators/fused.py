@@ -1,4 +1,4 @@
-"""Fused operators in ONNX Runtime: their parts, which its optimiser joins, or its own operators for them."""
+"""Fused operators in ONNX Runtime: their parts, which its optimiser fuses, or its own fused operators."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Layers of networks in ONNX: activations, dense layers, convolutions, poolings and others.
+"""Network layers in ONNX: activations, dense layers, convolutions, poolings and others.
 
-Also resizing, sampling of images, normalizations and recurrent layers, whose output has an axis of
-directions, which is removed.
+Also resizing, image sampling, normalizations and recurrent layers; the axis of directions in their output
+is removed.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _recurrent(
 
 
 def _arranged_gates(order: Sequence[int], arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-    """Puts the gates in ONNX's order, joins the biases, and adds the axis of directions."""
+    """Reorders the gates for ONNX, joins the biases, and adds the axis of directions."""
 
     def gates(name: str) -> NDArray[Any]:
         blocks = np.split(arrays[name], len(order))

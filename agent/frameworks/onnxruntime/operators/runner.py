@@ -1,7 +1,7 @@
-"""Single operators in ONNX Runtime: a graph for each, whose inputs are never constants.
+"""Single operators in ONNX Runtime: one graph for each; its inputs are never constants.
 
-A ``Form`` makes the graph of an operator; the modules beside this one have the forms, by the table's
-names. What ONNX Runtime's optimiser joins is read from the graph that it writes.
+A ``Form`` builds the graph of an operator; the sibling modules define the forms, by the table's names. The
+graph that ONNX Runtime's optimiser writes shows which operators it has fused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from inferometer.agent.operators.operator import (
 OPSET = 21
 _IR_VERSION = 10
 _NEXT_IR_VERSION = 11
-"""The version that has opset 23."""
+"""The IR version of opset 23."""
 CONTRIBUTED = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 IN_PLACE = "ONNX has no operator that replaces its input"
@@ -49,14 +49,14 @@ _GRAPH = "graph"
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The nodes of an operator, mostly one.
+    """The nodes of an operator, usually one.
 
     Attributes:
         nodes: From ``onnx.helper.make_node``; their inputs are the table's names.
         outputs: The names of the graph's outputs.
-        constants: What the operator takes as a tensor and the table as a parameter, such as axes.
-        fed: The same as inputs of the graph, for nodes that ONNX Runtime would fold if all were constant.
-        any_shape: Whether the graph leaves the shapes of the inputs open, so that they are not folded.
+        constants: Tensors of the operator that are parameters in the table, such as axes.
+        fed: The same as graph inputs, for nodes that ONNX Runtime would fold if all inputs were constant.
+        any_shape: Whether the graph leaves the shapes of the inputs open, which prevents folding.
         fixed: The inputs of the table that are initialisers, whose values the optimiser may fold.
         opset: The version of the default domain.
     """
@@ -75,10 +75,10 @@ class Form:
     """How ONNX Runtime runs an operator.
 
     Attributes:
-        api: The operators of ONNX that a graph of it may have, with spaces between.
+        api: The ONNX operators that its graph may contain, separated by spaces.
         make: Returns the graph for a case and the type of its floating-point inputs.
-        arrange: Returns the graph's inputs, where ONNX has another order or layout of the table's; not timed.
-        joined: The operators of a fused one that ONNX Runtime has, but does not make of the graph by itself.
+        arrange: Returns the graph's inputs if ONNX's order or layout differs from the table's; not timed.
+        joined: ONNX Runtime's operators for a fused one, if its optimiser does not create them itself.
     """
 
     api: str
@@ -87,7 +87,7 @@ class Form:
     joined: Form | None = None
 
     def forms(self, *, fused: bool) -> tuple[str, ...]:
-        """The graph, and that of the parts."""
+        """Returns ``graph``, and for a fused operator also ``parts``."""
         return (_GRAPH, PARTS) if fused else (_GRAPH,)
 
 
@@ -97,8 +97,8 @@ def single(kind: str, *inputs: str, of: Mapping[str, str] = NOTHING, **attribute
     Args:
         kind: The operator.
         inputs: Its inputs.
-        of: The attributes that parameters of the table give, with the parameter of each.
-        attributes: The attributes that are fixed.
+        of: The attributes that come from the table's parameters, with the parameter for each.
+        attributes: The fixed attributes.
     """
     return Form(
         kind,
@@ -150,16 +150,16 @@ def model_of(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def _open_fused(model: bytes, parts: Graph, device: Device, threads: int) -> tuple[Any, str]:
-    """Opens a session, and returns it with the nodes of its optimised graph in order.
+    """Opens a session and returns it with the nodes of its optimised graph in order.
 
     Args:
-        model: The graph that is optimised.
+        model: The graph to optimise.
         parts: The graph of the parts, in which each node is an operator.
         device: The device.
-        threads: Those of an operator.
+        threads: The number of threads of an operator.
 
     Raises:
-        NotSupportedHereError: Each of the parts is still a node of its own.
+        NotSupportedHereError: Each of the parts is still a separate node.
     """
     with TemporaryDirectory() as folder:
         written = Path(folder) / "optimized.onnx"
@@ -174,7 +174,7 @@ def _open_fused(model: bytes, parts: Graph, device: Device, threads: int) -> tup
 
 
 def _shown(each: onnx.NodeProto) -> str:
-    """The operator, with the activation that it applies."""
+    """Returns the operator with the activation that it applies."""
     activations = [str(found.s, "utf-8") for found in each.attribute if found.name == "activation"]
     return f"{each.op_type}({activations[0]})" if activations and activations[0] else each.op_type
 
@@ -188,13 +188,13 @@ class ONNXRuntimeOperators(OperatorRunner):
     def __init__(self, options: RunnerOptions) -> None:
         super().__init__(options)
         if options.dtype == "bfloat16":
-            raise NotSupportedHereError("ONNX Runtime has no bfloat16 on the CPU, and NumPy none to feed it")
+            raise NotSupportedHereError("ONNX Runtime has no bfloat16 on the CPU, and NumPy cannot feed it")
         self._threads = options.threads or default_threads()
         self._last: Any = None
 
     @property
     def threads(self) -> int | None:
-        """The number of the sessions' threads."""
+        """The number of threads of the sessions."""
         return self._threads
 
     def prepare(
@@ -206,7 +206,7 @@ class ONNXRuntimeOperators(OperatorRunner):
         gradient: bool = False,
         form: str = "",
     ) -> _Call:
-        """Builds the graph's session, and binds the inputs on the device; see ``OperatorRunner``."""
+        """Builds the graph's session and binds the inputs on the device; see ``OperatorRunner``."""
         if form not in ("", *self.forms(operator.name)):
             raise NotSupportedHereError(self.missing(operator.name))
         if gradient:
@@ -237,7 +237,7 @@ class ONNXRuntimeOperators(OperatorRunner):
             raise prediction_failure(f"{where}: {reason(error)}", error) from error
 
     def uncovered(self) -> tuple[str, ...]:
-        """The operators with a kernel for the CPU that no graph has."""
+        """Returns the operators with a CPU kernel that no graph contains."""
         covered = {name for form in self.table().values() for name in form.api.split()}
         names = {
             each.op_name
@@ -247,7 +247,7 @@ class ONNXRuntimeOperators(OperatorRunner):
         return tuple(sorted(names - covered))
 
     def details(self) -> FrameworkDetails:
-        """ONNX Runtime's libraries, build and settings."""
+        """Returns ONNX Runtime's libraries, build and settings."""
         return details_of(self._last)
 
     def close(self) -> None:

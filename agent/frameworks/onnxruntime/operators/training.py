@@ -1,7 +1,7 @@
-"""Losses in ONNX, and why it has no updates of weights.
+"""Losses in ONNX, and why it has no weight updates.
 
-Losses are ONNX's operators one after the other; it has a loss only for labels that are classes. ONNX
-Runtime's packages for inference can run no update.
+Losses are sequences of ONNX operators; ONNX has a loss operator only for class labels. ONNX Runtime's
+inference packages cannot run updates.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def _loss(
     scalars: Callable[[Case], Mapping[str, float]] = lambda _: {},
     over: str = "ReduceMean",
 ) -> Form:
-    """The form of steps whose last output, ``each``, has the losses of the elements.
+    """Returns the form of steps whose last output, ``each``, holds the losses of the elements.
 
     Args:
         steps: The steps.
         scalars: Returns constants of the type of the inputs.
-        over: What makes one number of a sample's losses.
+        over: The reduction of a sample's losses.
     """
 
     def make(case: Case, dtype: np.dtype[Any]) -> Graph:

@@ -1,1 +1,1 @@
-"""Single operators in PyTorch, as ``agent.operators`` has them."""
+"""Single operators in PyTorch, as defined in ``agent.operators``."""

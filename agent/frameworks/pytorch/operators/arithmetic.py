@@ -1,4 +1,4 @@
-"""Element-wise arithmetic, comparisons and functions, reductions, and products of matrices in PyTorch.
+"""Element-wise arithmetic, comparisons and functions, reductions, and matrix products in PyTorch.
 
 Reductions include cumulative sums, sorting and searching; products include linear algebra.
 """
@@ -45,7 +45,7 @@ def _moments(case: Case) -> Function:
 
 
 def _factor(matrix: Any, transpose: object) -> Any:
-    """A transposed view, which the product reads without a copy."""
+    """Returns a transposed view, which the product reads without a copy."""
     return matrix.mT if transpose else matrix
 
 

@@ -1,7 +1,7 @@
 """Operators that create, index, move, join and split tensors in PyTorch, and a custom operator of autograd.
 
-Where PyTorch would return a view, the function that copies is used: ``torch.permute_copy`` for
-``torch.permute``. Its output is contiguous.
+Functions that copy replace those that return a view: ``torch.permute_copy`` for ``torch.permute``. Their
+outputs are contiguous.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _drawn_in_place(name: str, *parameters: str) -> Form:
 
 
 def _drawn_from(kind: Any, parameters: Callable[[Case], tuple[float, ...]], *covers: str) -> Form:
-    """Returns the form of a class of ``torch.distributions``, which is not asked to check its parameters."""
+    """Returns the form of a class of ``torch.distributions``, without validation of its parameters."""
 
     def make(case: Case) -> Any:
         given = parameters(case)
@@ -103,7 +103,7 @@ _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect"}
 
 
 def _pad(case: Case) -> Function:
-    """PyTorch's widths begin with the last axis; those of the first two axes are 0."""
+    """Pads with PyTorch's widths, which begin with the last axis and are 0 for the first two axes."""
     top, bottom, left, right = case["pad_width"][4:]
     mode = _MODES[case["mode"]]
     value = {"value": case["value"]} if mode == "constant" else {}
@@ -111,7 +111,7 @@ def _pad(case: Case) -> Function:
 
 
 def _blocks_apart(case: Case) -> Function:
-    """PyTorch's pixel_shuffle has the block's axes last in the channels, so that this is no case of it."""
+    """Rearranges by hand: PyTorch's pixel_shuffle expects the block's axes last in the channels."""
     n, c, h, w = case.shapes["data"]
     size = case["block_size"]
     apart = (n, size, size, c // size**2, h, w)

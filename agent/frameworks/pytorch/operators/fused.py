@@ -1,4 +1,4 @@
-"""Fused operators in PyTorch: their parts, which inductor joins, and the function that has all of them."""
+"""Fused operators in PyTorch: their parts, which inductor fuses, and the function that does all of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Layers of networks in PyTorch: activations, dense layers, convolutions, poolings and others.
+"""Network layers in PyTorch: activations, dense layers, convolutions, poolings and others.
 
-Also resizing, sampling of images, normalizations, and the functions that ``torch.nn``'s recurrent modules
-call.
+Also resizing, image sampling, normalizations, and the functions that ``torch.nn``'s recurrent modules call.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Single operators in PyTorch: eager functions, and what ``torch.compile`` makes of them.
+"""Single operators in PyTorch: eager functions, and the same functions through ``torch.compile``.
 
-A ``Form`` is how PyTorch runs an operator; the modules beside this one have the forms, by the table's
-names. What inductor and PyTorch join is read from the generated code, and from the profiler's records.
+A ``Form`` is how PyTorch runs an operator; the sibling modules define the forms, by the table's names. The
+generated code and the profiler's records show what inductor and PyTorch fuse.
 """
 
 from __future__ import annotations
@@ -52,13 +52,12 @@ class Form:
     """How PyTorch runs an operator.
 
     Attributes:
-        api: The function or functions that run, as PyTorch's documentation names them.
+        api: The function or functions that run, as named in PyTorch's documentation.
         make: Returns the function for a case.
-        covers: The operators of PyTorch's registry (``aten``) that this stands for; without any, ``api``.
-        creates: Whether the function also takes ``dtype`` and ``device``, because no input tells them.
-        joined: The one function that computes the same as ``make`` does part by part, for a fused operator.
-        constants: The inputs that are weights, the last ones, which inductor may fold into each other for an
-            inference.
+        covers: The operators of PyTorch's registry (``aten``) that the form covers; empty means ``api``.
+        creates: Whether the function also takes ``dtype`` and ``device``, because no input determines them.
+        joined: For a fused operator, the single function that computes what ``make`` computes part by part.
+        constants: The last inputs, which are weights that inductor may fold into each other for inference.
     """
 
     api: str
@@ -69,7 +68,7 @@ class Form:
     constants: tuple[str, ...] = ()
 
     def forms(self, *, fused: bool) -> tuple[str, ...]:
-        """Eager, and compiled; fused operators are eager only where one function has all parts."""
+        """Returns eager and compiled; fused operators are eager only if one function does all parts."""
         if not fused:
             return (EAGER, COMPILE)
         return (*((EAGER,) if self.joined else ()), COMPILE, PARTS)
@@ -81,7 +80,7 @@ def function(name: str, *covers: str, **renamed: str) -> Form:
     Args:
         name: Its name, such as ``linalg.det``.
         covers: See ``Form``.
-        renamed: Its other arguments, with the table's name of each.
+        renamed: Its other arguments, with the table's name for each.
     """
     found = attrgetter(name)(torch)
     if not renamed:
@@ -104,11 +103,11 @@ _POST_OPERATION = re.compile(r"'(\w+)', \[")
 """The operations that oneDNN applies to each output, each before the list of its parameters."""
 _JOINED_CALLS = re.compile(r"attention")
 _NAMES = {"conv2d": "convolution", "dense": "addmm"}
-"""Inductor's names of the parts whose names in the table differ."""
+"""Inductor's names for parts whose names in the table differ."""
 
 
 class _Frozen(torch.nn.Module):
-    """A function whose last arguments are weights of a module, so that inductor may fold them."""
+    """A module whose weights are the last arguments of a function, so inductor may fold them."""
 
     def __init__(self, function: Function, weights: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -123,7 +122,7 @@ class _Frozen(torch.nn.Module):
 
 
 def _compiled(function: Function, weights: Sequence[torch.Tensor]) -> Function:
-    """Returns a function compiled for tensors of which the last are constant weights, and ignores those."""
+    """Returns a function compiled with constant weights; it ignores the last arguments, which are these."""
     module = torch.compile(_Frozen(function, weights).eval(), fullgraph=True, dynamic=False)
     if not weights:
         return module
@@ -132,13 +131,13 @@ def _compiled(function: Function, weights: Sequence[torch.Tensor]) -> Function:
 
 
 def _compile_and_see(run: Callable[[], None], parts: Sequence[str], *, freeze: bool) -> str:
-    """Runs what is compiled for the first time, and returns the calls of the generated code in order.
+    """Runs a compiled function for the first time, and returns the calls in the generated code in order.
 
     Args:
         run: The first run.
-        parts: The table's names of the parts.
-        freeze: Whether weights of a module are constants, as in an inference: only then oneDNN's convolution
-            applies the activation, and a normalisation is folded into the weight.
+        parts: The table's names for the parts.
+        freeze: Whether a module's weights are constants, as in inference: only then does oneDNN's convolution
+            apply the activation, and only then is a normalisation folded into the weight.
 
     Raises:
         NotSupportedHereError: No call does the work of two parts.
@@ -182,7 +181,7 @@ def _joins(call: str, parts: Sequence[str]) -> bool:
 
 
 def _run_and_see(run: Callable[[], None]) -> str:
-    """Runs one of PyTorch's functions in its profiler, and returns the fused operator that it called.
+    """Runs a PyTorch function in the profiler, and returns the fused operators that it called.
 
     Raises:
         NotSupportedHereError: It called none.
@@ -217,7 +216,7 @@ class PyTorchOperators(OperatorRunner):
 
     @property
     def threads(self) -> int | None:
-        """The number that PyTorch tells."""
+        """The number that PyTorch reports."""
         return torch.get_num_threads()
 
     def prepare(
@@ -229,7 +228,7 @@ class PyTorchOperators(OperatorRunner):
         gradient: bool = False,
         form: str = "",
     ) -> _Call:
-        """Makes the tensors and the function; see ``OperatorRunner``."""
+        """Creates the tensors and the function; see ``OperatorRunner``."""
         found: Form = self.form_of(operator.name)
         if gradient and element_type(self.options.dtype).kind != "f":
             raise NotSupportedHereError("PyTorch has no gradients of integers")
@@ -255,7 +254,7 @@ class PyTorchOperators(OperatorRunner):
         return call
 
     def uncovered(self) -> tuple[str, ...]:
-        """The operators of ``torch.ops.aten`` that no form stands for."""
+        """Returns the operators of ``torch.ops.aten`` that no form covers."""
         covered: set[str] = set()
         for form in self.table().values():
             covered.update(form.covers or (form.api.rpartition(".")[2],))
@@ -269,11 +268,11 @@ class PyTorchOperators(OperatorRunner):
         )
 
     def details(self) -> FrameworkDetails:
-        """PyTorch's libraries, build and settings."""
+        """Returns PyTorch's libraries, build and settings."""
         return framework_details()
 
     def peak_memory_bytes(self) -> int | None:
-        """CUDA's caching allocator tells it; the CPU's does not."""
+        """Returns the peak of CUDA's caching allocator; the CPU's does not report it."""
         if self._device.type != "cuda":
             return None
         found = int(torch.cuda.max_memory_allocated(self._device))
@@ -281,7 +280,7 @@ class PyTorchOperators(OperatorRunner):
         return found
 
     def device_timer(self) -> DeviceTimer | None:
-        """CUDA's events, which do not include the way to the device."""
+        """Returns a timer of CUDA events, which exclude the time to reach the device."""
         if self._device.type != "cuda":
             return None
         begin, end = (
@@ -315,7 +314,7 @@ class PyTorchOperators(OperatorRunner):
         tensors: Mapping[str, torch.Tensor],
         gradient: bool,
     ) -> tuple[str, Function]:
-        """The functions that run, as PyTorch names them, and what runs them."""
+        """Returns PyTorch's names of the functions that run, and the callable that runs them."""
         api, function = found.api, found.make(case)
         if found.joined and form != PARTS:
             api, function = found.joined
@@ -332,9 +331,9 @@ class PyTorchOperators(OperatorRunner):
         return f"torch.compile({api})", function
 
     def _compiled_once(self, key: object, function: Function) -> Function:
-        """Compiles a function, or returns what the same case was compiled to last.
+        """Compiles a function, or returns the last compilation if it is of the same case.
 
-        Functions of C++ share one frame, of which dynamo keeps eight, so that each case begins with none.
+        C++ functions share one frame, for which dynamo keeps eight compilations, so each case starts afresh.
         """
         if self._compiled is None or self._compiled[0] != key:
             torch.compiler.reset()

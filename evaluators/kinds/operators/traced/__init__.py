@@ -1,1 +1,1 @@
-"""Mapping of the layers of a trace to operators of the table, a module per framework."""
+"""The mapping of a trace's layers to operators of the table, with one module per framework."""

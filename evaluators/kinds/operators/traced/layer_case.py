@@ -1,4 +1,4 @@
-"""A layer of a trace as its reader sees it: shapes, arguments, and the case of the table that it becomes."""
+"""The parts of a traced layer that readers share: shapes, arguments, and the resulting case of the table."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class NoRowError(Exception):
 
 
 Reader: TypeAlias = Callable[[Layer], OwnCase]
-"""Returns the case of the table that a layer is; raises NoRowError."""
+"""Returns the case of the table for a layer; raises NoRowError."""
 
 
 def shapes_of(texts: Sequence[str], at_least: int = 1) -> list[Shape]:
-    """Returns shapes of texts such as ``8x3x224x224``.
+    """Returns the shapes in texts such as ``8x3x224x224``.
 
     Raises:
         NoRowError: There are fewer than ``at_least``.
     """
     shapes = [tuple(int(side) for side in text.split("x")) for text in texts]
     if len(shapes) < at_least:
-        raise NoRowError("the trace does not tell its shapes")
+        raise NoRowError("the trace does not show its shapes")
     return shapes
 
 
@@ -42,7 +42,7 @@ def value_of(text: str) -> Any:
 
 
 def binary(operator: str, shapes: Sequence[Shape]) -> OwnCase:
-    """Returns element-wise arithmetic of two tensors, by its form that broadcasts if the shapes differ."""
+    """Returns element-wise arithmetic of two tensors, in its broadcasting form if the shapes differ."""
     if len(shapes) < 2:
         raise NoRowError("its other operand is a number, and the table's is a tensor")
     lhs, rhs = shapes[:2]
@@ -60,7 +60,7 @@ def convolution(
     groups: int,
     bias: bool,
 ) -> OwnCase:
-    """Returns a convolution with weights of output channels × input channels of a group × kernel."""
+    """Returns a convolution with weights of output channels × input channels per group × kernel."""
     window = {"kernel": weight[2:], "stride": stride, "pad": pad, "dilate": dilate}
     rank = len(weight) - 2
     return OwnCase(
@@ -71,7 +71,7 @@ def convolution(
 
 
 def dense(data: Shape, weight: Shape, *, bias: bool) -> OwnCase:
-    """Returns a dense layer; ``weight`` is units × inputs. The axes of ``data`` but the last are one."""
+    """Returns a dense layer; ``weight`` is units × inputs. All axes of ``data`` but the last are merged."""
     rows = (prod(data[:-1]), data[-1])
     if not bias:
         return OwnCase("dot", {"lhs": rows, "rhs": weight}, {"transpose_rhs": True})

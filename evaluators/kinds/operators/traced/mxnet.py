@@ -1,4 +1,4 @@
-"""MXNet's layers: operators of the optimized graph, each with its arguments, or with those of its parts."""
+"""MXNet's layers: operators of the optimized graph, each with its own arguments or those of its parts."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _BINARY = {
 
 
 def read(layer: Layer) -> OwnCase:
-    """Returns the case of the table that a layer is; raises NoRowError.
+    """Returns the case of the table for a layer; raises NoRowError.
 
-    A fused operator is its first part, with the bias that a fused batch normalization becomes: what follows,
-    an activation or a sum, is applied to the output while it is written.
+    A fused operator maps to its first part, with the bias that results from a fused batch normalization: the
+    following parts, an activation or a sum, are applied while the output is written.
     """
     parts = [_part(text) for text in layer.arguments]
     if not parts:
-        raise NoRowError("the trace does not tell its arguments; trace the model again")
+        raise NoRowError("the trace does not show its arguments; trace the model again")
     (name, given), following = parts[0], [part for part, _ in parts[1:]]
     shapes = shapes_of(layer.input_shapes)
     if name == "Convolution":
@@ -64,7 +64,7 @@ def read(layer: Layer) -> OwnCase:
 
 
 def _part(text: str) -> _Part:
-    """Returns the operator and the arguments of a text such as ``Activation(act_type=relu)``."""
+    """Returns the operator and the arguments in a text such as ``Activation(act_type=relu)``."""
     name, _, inside = text.removesuffix(")").partition("(")
     given: dict[str, Any] = {}
     last = ""

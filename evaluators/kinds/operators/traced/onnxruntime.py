@@ -1,7 +1,7 @@
-"""ONNX Runtime's layers: nodes of the optimized graph, of which the trace has the shapes and no attributes.
+"""ONNX Runtime's layers: nodes of the optimized graph; the trace has their shapes but not their attributes.
 
-Strides and paddings of a convolution follow from the shapes, with the least stride and the most even padding
-that fit. A pooling's window does not follow from them.
+The stride and padding of a convolution are inferred from the shapes: the smallest stride and the most even
+padding that fit. The window of a pooling cannot be inferred.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _LAYOUT = frozenset({"ReorderInput", "ReorderOutput"})
 
 
 def read(layer: Layer) -> OwnCase:
-    """Returns the case of the table that a layer is; raises NoRowError.
+    """Returns the case of the table for a layer; raises NoRowError.
 
-    An activation or a sum that is fused into a convolution is left out: it is applied to the output while it
-    is written.
+    An activation or a sum that is fused into a convolution is omitted: it is applied while the output is
+    written.
     """
     name, shapes = layer.type, shapes_of(layer.input_shapes)
     if name in _CONVOLUTIONS:
@@ -58,9 +58,9 @@ def read(layer: Layer) -> OwnCase:
     if name in ("GlobalAveragePool", "GlobalMaxPool"):
         return global_pooling("avg" if "Average" in name else "max", shapes[0])
     if name in ("MaxPool", "AveragePool"):
-        raise NoRowError("ONNX Runtime's trace does not tell its window")
+        raise NoRowError("ONNX Runtime's trace does not show its window")
     if name in _LAYOUT:
-        raise NoRowError("it changes the layout for ONNX Runtime's own kernels, which is no operator of ONNX")
+        raise NoRowError("it changes the layout for ONNX Runtime's own kernels, and is not an ONNX operator")
     if name in _BINARY:
         return binary(_BINARY[name], shapes)
     if name in _UNARY:
@@ -70,7 +70,7 @@ def read(layer: Layer) -> OwnCase:
 
 def _convolution(shapes: list[Shape], output: Shape) -> OwnCase:
     if len(shapes) < 2:
-        raise NoRowError("the trace does not tell its weights' shape")
+        raise NoRowError("the trace does not show its weights' shape")
     data, weight, *others = shapes
     windows = [_stride_and_pad(*sides) for sides in zip(data[2:], weight[2:], output[2:], strict=True)]
     return convolution(
@@ -85,7 +85,7 @@ def _convolution(shapes: list[Shape], output: Shape) -> OwnCase:
 
 
 def _stride_and_pad(size: int, kernel: int, output: int) -> tuple[int, int]:
-    """Returns the least stride whose padding is at most half the kernel and best keeps the size."""
+    """Returns the smallest fitting stride, and the padding up to half the kernel that best keeps the size."""
     even = (kernel - 1) // 2
     pads = sorted(range(kernel // 2 + 1), key=lambda pad: abs(pad - even))
     for stride in range(1, size + 1):
@@ -96,7 +96,7 @@ def _stride_and_pad(size: int, kernel: int, output: int) -> tuple[int, int]:
 
 
 def _dense(shapes: list[Shape], output: Shape) -> OwnCase:
-    """Returns a dense layer, whose weights the trace lacks if ONNX Runtime has packed them."""
+    """Returns a dense layer; the trace lacks its weights if ONNX Runtime has packed them."""
     return dense(shapes[0], (output[-1], shapes[0][-1]), bias=output[-1:] in shapes[1:])
 
 

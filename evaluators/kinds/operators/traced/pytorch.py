@@ -1,4 +1,4 @@
-"""PyTorch's layers: operators of ATen, whose arguments the trace has by position."""
+"""PyTorch's layers: ATen operators, with their arguments by position in the trace."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def _argument(layer: Layer, position: int) -> Any:
     """Returns an argument by its position.
 
     Raises:
-        NoRowError: The trace does not have it, as those of earlier versions.
+        NoRowError: The trace lacks it, like those of earlier versions.
     """
     if position >= len(layer.arguments) or not layer.arguments[position]:
-        raise NoRowError("the trace does not tell its arguments; trace the model again")
+        raise NoRowError("the trace does not show its arguments; trace the model again")
     return value_of(layer.arguments[position])
 
 
@@ -101,7 +101,7 @@ def _batch_norm(layer: Layer) -> OwnCase:
 def _layer_norm(layer: Layer) -> OwnCase:
     data = shapes_of(layer.input_shapes)[0]
     if len(_per_axis(_argument(layer, 1), 1)) != 1:
-        raise NoRowError("it normalizes several axes, and the table's layer_norm the last one")
+        raise NoRowError("it normalizes several axes, and the table's layer_norm only the last one")
     return OwnCase("layer_norm", {"data": data})
 
 
@@ -228,11 +228,11 @@ def _readers() -> Mapping[str, Callable[[Layer], OwnCase]]:
 
 
 _READERS = _readers()
-"""By the operator's name in ATen."""
+"""The readers by the ATen name of the operator."""
 
 
 def read(layer: Layer) -> OwnCase:
-    """Returns the case of the table that a layer is; raises NoRowError."""
+    """Returns the case of the table for a layer; raises NoRowError."""
     name = layer.type.removeprefix("aten::")
     if name in _NOTHING:
         raise NoRowError("it computes nothing")

@@ -1,4 +1,4 @@
-"""Benchmarks of the layers and losses of ``mxnet.gluon``, also those of ``nn``, ``rnn`` and ``loss``."""
+"""Benchmarks of the layers and losses of ``mxnet.gluon``, including ``nn``, ``rnn`` and ``loss``."""
 
 from inferometer.client.api.operators.benchmark import contents
 from inferometer.operators.mxnet.gluon import loss, nn, rnn

@@ -1,5 +1,5 @@
 # Generated; do not edit. To regenerate it, run: make stubs
-"""Benchmarks of the layers and losses of ``mxnet.gluon``, also those of ``nn``, ``rnn`` and ``loss``."""
+"""Benchmarks of the layers and losses of ``mxnet.gluon``, including ``nn``, ``rnn`` and ``loss``."""
 
 from inferometer.client.api.operators.benchmark import RunAll
 from inferometer.operators.mxnet.gluon import loss, nn, rnn

@@ -169,7 +169,7 @@ def test_a_file_cannot_take_a_name_of_the_programs(tmp_path: Path, name: str, fr
 )
 def test_a_path_is_no_name(folder: Path, name: str) -> None:
     write(folder, "pytorch/sub/mine.py", MINE)
-    assert "is a path, and a name is wanted" in refusal(name, "PyTorch", folder)
+    assert "is a path, not a name" in refusal(name, "PyTorch", folder)
 
 
 def test_a_framework_of_a_plug_in_takes_files_and_leaves_other_names_to_its_predictor(folder: Path) -> None:

@@ -172,9 +172,9 @@ def test_a_header_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is no zip and no tar"),
-        (b"not an archive", "is no zip and no tar"),
-        (gzip.compress(b"not an archive", mtime=0), "is no zip and no tar"),
+        (b"", "is neither a zip nor a tar"),
+        (b"not an archive", "is neither a zip nor a tar"),
+        (gzip.compress(b"not an archive", mtime=0), "is neither a zip nor a tar"),
         (TAR[:3000], "is damaged: unexpected end of data"),
         (gzip.compress(TAR, mtime=0)[:-20], "is damaged: "),
         (bz2.compress(TAR)[:-20], "is damaged: "),

@@ -102,7 +102,7 @@ def test_a_framework_of_a_third_party_works_without_a_change_here(echo, manifest
 @pytest.mark.parametrize(
     ("predictor", "reason"),
     [
-        ("echo_framework:NoPredictor", "echo_framework:NoPredictor is no Predictor"),
+        ("echo_framework:NoPredictor", "echo_framework:NoPredictor is not a Predictor"),
         ("echo_framework:Missing", "Missing"),
         ("no_such_module:EchoPredictor", "no_such_module"),
     ],

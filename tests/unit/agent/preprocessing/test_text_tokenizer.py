@@ -120,7 +120,7 @@ def test_a_file_of_the_library_is_taken_without_its_own_truncation_and_padding(t
 def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path, vocabulary: Path) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text('{"version": "1.0"}')
-    with pytest.raises(ArtifactError, match=r"broken.json: is no file of the library tokenizers: "):
+    with pytest.raises(ArtifactError, match=r"broken.json: is not a file of the library tokenizers: "):
         tokenizer(broken)
     broken.write_text("seven\nis\n")
     with pytest.raises(ArtifactError, match=r"vocabulary of word pieces, which has the token \[UNK\]"):
@@ -130,7 +130,7 @@ def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path, vocabulary: Path) 
         tokenizer(broken)
     with pytest.raises(ArtifactError, match="leave out lower_case"):
         tokenizer(json_file(tmp_path), lower_case=True)
-    with pytest.raises(ArtifactError, match="adds 2 tokens to each text, so that max_length 2 leaves none"):
+    with pytest.raises(ArtifactError, match="adds 2 tokens to each text, so max_length 2 leaves none"):
         tokenizer(vocabulary, max_length=2)
 
 

@@ -64,7 +64,7 @@ def test_strings_that_are_damaged_are_refused():
     ):
         with pytest.raises(InputError, match=reason):
             decode_request(damaged).batch.array("batch")
-    with pytest.raises(PredictionError, match="has an element that is no string"):
+    with pytest.raises(PredictionError, match="has an element that is not a string"):
         encode_response(raw_result(words=np.array([1], object)))
 
 

@@ -64,5 +64,5 @@ def test_origin_is_the_host_or_a_name_that_is_allowed(origin: str | None, host: 
 
 @pytest.mark.parametrize("name", ["a.org:8000", "http://a.org", "", "a b", "*.a.org"])
 def test_what_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=r'allowed_hosts has ".*", which is no name'):
+    with pytest.raises(ConfigurationError, match=r'allowed_hosts has ".*", which is not a name'):
         HostNames.of((name,), "127.0.0.1", secret=False)

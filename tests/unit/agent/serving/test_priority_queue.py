@@ -110,7 +110,7 @@ def test_a_rejected_request_fails_with_its_reason_and_frees_its_place():
     queue.add(2)
     assert queue.taken() == [1, 2]
     with pytest.raises(
-        DeadlineError, match=r"^model Double 1\.0: the request waited for its timeout in the q"
+        DeadlineError, match=r"^model Double 1\.0: the request's timeout expired in the queue"
     ):
         _ = late.outcome
     assert len(queue) == 0

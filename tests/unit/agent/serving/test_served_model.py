@@ -283,7 +283,7 @@ def test_an_output_in_the_memory_of_the_batch_stays_as_it_is(make, session):
         ),
         (
             {LAYER: rows(1, 2, 3)},
-            "model Double 1.0: the request has 3 inputs; at most 2 are taken (--max_batch_size)",
+            "model Double 1.0: the request has 3 inputs; at most 2 are accepted (--max_batch_size)",
         ),
     ],
 )

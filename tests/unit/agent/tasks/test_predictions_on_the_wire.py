@@ -101,7 +101,7 @@ def changed(kind: str, **columns: np.ndarray) -> bytes:
         (changed("sounds", values=np.zeros((2, 1))), 'kind of predictions "sounds"'),
         (changed("values"), "lack the column values"),
         (changed("values", values=np.float32(1)), "is a single number"),
-        (changed("texts", counts=np.array([-1, 1]), characters=np.zeros(0, np.uint8)), "no numbers of"),
+        (changed("texts", counts=np.array([-1, 1]), characters=np.zeros(0, np.uint8)), "not numbers of"),
         (changed("texts", counts=np.array([1, 1]), characters=np.zeros(0, np.uint8)), "0 bytes do not fit"),
         (
             changed(
@@ -113,7 +113,7 @@ def changed(kind: str, **columns: np.ndarray) -> bytes:
             ),
             "a box has four numbers",
         ),
-        (changed("class_maps", sizes=np.array([2, 2]), pixels=np.zeros(4)), "no heights and widths"),
+        (changed("class_maps", sizes=np.array([2, 2]), pixels=np.zeros(4)), "not heights and widths"),
         (
             changed("classifications", indices=np.zeros((2, 2)), probabilities=np.zeros((2, 1))),
             "differ in number",

@@ -296,7 +296,7 @@ def test_a_user_who_does_not_want_to_wait_ends_the_connection(hanging: HangingCo
         (
             "jaeger://host",
             0,
-            "1,500 spans sent to jaeger://host:6831 (Jaeger Thrift over UDP); UDP does not tell whether they "
+            "1,500 spans sent to jaeger://host:6831 (Jaeger Thrift over UDP); UDP does not say whether they "
             "arrived",
         ),
     ],

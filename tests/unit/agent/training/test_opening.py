@@ -188,7 +188,7 @@ def test_a_framework_that_trains_nothing_is_refused_in_one_line():
         (registry(distribution="no-such-framework"), "is not installed"),
         (registry("no_such_module:Trainer"), "cannot be imported"),
         (registry(f"{MODULE}:absent"), "cannot be imported"),
-        (registry(f"{MODULE}:NoTrainer"), "is no Trainer"),
+        (registry(f"{MODULE}:NoTrainer"), "is not a Trainer"),
     ],
 )
 def test_a_trainer_that_is_not_there_is_one_line(trainers, found, reason):

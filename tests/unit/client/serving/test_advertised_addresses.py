@@ -39,5 +39,5 @@ def test_address_is_the_given_or_the_bound_one(advertise, bound, address):
 
 @pytest.mark.parametrize("advertise", ["host:0", "a b", "host:port", "host:1,other:2", ""])
 def test_address_that_is_none_is_refused(advertise):
-    with pytest.raises(ConfigurationError, match="is no address; allowed: HOST:PORT, HOST, auto or none"):
+    with pytest.raises(ConfigurationError, match="is not an address; allowed: HOST:PORT, HOST, auto or none"):
         advertised_address(advertise or "?", "0.0.0.0:1", "gpu-host")

@@ -123,7 +123,7 @@ def test_an_undecided_row_is_named() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"figures": ("throughput",)}, "operators are compared in p50 alone"),
+        ({"figures": ("throughput",)}, "operators are compared only in p50"),
         ({"noise": True}, "--noise is not for operators"),
     ],
 )

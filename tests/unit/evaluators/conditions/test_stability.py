@@ -69,7 +69,7 @@ TWO_LEVELS = np.where(np.arange(100) % 3 == 0, 15_000_000, 10_000_000)
             [QUIET, replace(QUIET, processors=None, others_share=None)],
             STEADY,
             Stability.UNKNOWN,
-            "not known: this system does not tell what its processors do",
+            "not known: this system does not report what its processors do",
         ),
     ],
 )

@@ -136,7 +136,7 @@ def test_tensors_go_into_an_npz_and_an_lmdb_only(tmp_path: Path) -> None:
             assert isinstance(payload, Tensor)
             np.testing.assert_array_equal(payload.array, tensor)
     for backend in ("recordio", "image_folder"):
-        with pytest.raises(DatasetError, match="given: 0: is tensor data, and no image"):
+        with pytest.raises(DatasetError, match="given: 0: is tensor data, not an image"):
             convert(source, tmp_path / "other", backend)
 
 
@@ -200,13 +200,13 @@ def test_nothing_but_failures_is_no_dataset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("samples", "backend", "message"),
     [
-        ([(png(), "a/b")], "image_folder", "can be no name of a folder"),
-        ([(png(), "..")], "image_folder", "can be no name of a folder"),
+        ([(png(), "a/b")], "image_folder", "cannot be the name of a folder"),
+        ([(png(), "..")], "image_folder", "cannot be the name of a folder"),
         ([(png(), "a"), (png(), None)], "image_folder", "only some samples have a class"),
         ([(png(), "a"), (png(), None)], "npz", "only some samples have a class"),
-        ([(png(), "a "), (png(), "b")], "recordio", "can be no line of a file"),
+        ([(png(), "a "), (png(), "b")], "recordio", "cannot be a line of a file"),
         ([(png(), "a"), (png(size=(5, 5)), "b")], "npz", r"shape \[5, 5, 3\], and the first one .* --resize"),
-        ([(Url("http://x"), "a")], "recordio", "is url data, and no image"),
+        ([(Url("http://x"), "a")], "recordio", "is url data, not an image"),
     ],
 )
 def test_what_a_format_cannot_hold_is_refused(
@@ -222,7 +222,7 @@ def test_what_a_format_cannot_hold_is_refused(
     [
         ("out", "tfrecord", {}, "to is tfrecord; allowed: recordio"),
         ("out", "recordio", {"raw": True}, "raw is for caffe_lmdb"),
-        ("out", "npz", {}, "an .npz is a file of that suffix"),
+        ("out", "npz", {}, "an .npz must have that suffix"),
         ("out.npz", "npz", {"quality": 3}, "pixels, which have no quality"),
         ("out.npz", "recordio", {}, "is the name of a file, and recordio is a folder"),
         ("out", "caffe_lmdb", {"raw": True, "quality": 3}, "raw pixels have no quality"),
@@ -251,7 +251,7 @@ def test_what_another_conversion_has_left_is_not_continued(tmp_path: Path) -> No
     # the journal is written when a file is flushed, at the end of a whole conversion or after seconds
     (tmp_path / "out.partial" / "journal.json").write_text('{"version": 1, "task": {"samples": 3}}')
 
-    with pytest.raises(OutputError, match=r"out\.partial: is what another conversion has left, .* samples"):
+    with pytest.raises(OutputError, match=r"out\.partial: is from another conversion, .* samples"):
         convert(Given(IMAGES), tmp_path / "out", "recordio")
     (tmp_path / "out.partial" / "journal.json").write_text("{")
     with pytest.raises(OutputError, match=r"journal\.json: is damaged; remove"):

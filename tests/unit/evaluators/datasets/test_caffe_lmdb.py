@@ -118,7 +118,7 @@ def test_what_is_written_here_is_caffes_message(caffe_datum: Callable[..., Messa
         (lmdb_environment.raw_datum(np.zeros((4, 4, 2), np.uint8), 1), "2 channels; accepted: 1 or 3"),
         (lmdb_environment.encoded_datum(b"x" * 200, 1)[:50], "is cut off: field 4 at byte 0 has 200 bytes"),
         (b"", "wrong size"),
-        (b"\xff" * 20, "is no Datum|damaged"),
+        (b"\xff" * 20, "is not a Datum|damaged"),
         (lmdb_environment.encoded_datum(b"", 1), "wrong size"),
         (b"\x08\x02\x10\x02\x18\x02\x35\0\0\0\0", "wrong size: it says 2 × 2 × 2 values, and has 1"),
     ],
@@ -202,7 +202,7 @@ def test_a_damaged_description_is_refused_since_the_other_one_may_be_older(tmp_p
     (folder / "data.mdb").write_bytes(content)
 
     with pytest.raises(
-        DatasetError, match=rf"page at byte {page * PAGE_BYTES} is none of an LMDB, or damaged"
+        DatasetError, match=rf"page at byte {page * PAGE_BYTES} is not a page of an LMDB, or is damaged"
     ):
         LmdbDataset(folder, "vision")
 

@@ -167,7 +167,7 @@ class TestFolder:
 
         sample = next(s for s in open_path(tmp_path / "data", "vision") if s.id == "cat/0000.png")
 
-        with pytest.raises(InputError, match="is no file"):
+        with pytest.raises(InputError, match="is not a file"):
             sample.read()
 
     def test_a_linked_class_folder_is_read(self, tmp_path: Path) -> None:
@@ -246,14 +246,14 @@ class TestArchive:
         path = make_zip(tmp_path / "data.zip", FILES)
         path.write_bytes(path.read_bytes()[: int(path.stat().st_size * kept)])
 
-        with pytest.raises(DatasetError, match=r"data\.zip: is no zip, or a damaged one"):
+        with pytest.raises(DatasetError, match=r"data\.zip: is not a zip, or is damaged"):
             open_path(path, "vision")
 
     def test_a_zip_with_a_damaged_name_is_refused_as_a_zip(self, tmp_path: Path) -> None:
         path = make_zip(tmp_path / "data.zip", {"é/a.png": b"x"})
         path.write_bytes(path.read_bytes().replace("é".encode(), b"\xc3("))
 
-        with pytest.raises(DatasetError, match=r"data\.zip: is no zip, or a damaged one: .*utf-8"):
+        with pytest.raises(DatasetError, match=r"data\.zip: is not a zip, or is damaged: .*utf-8"):
             open_path(path, "vision")
 
     def test_an_entry_that_unpacks_to_more_than_an_image_is_refused(self, tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ class TestArrays:
             ({"images": np.float32(1)}, r"float32 of shape \[\]; accepted"),
             ({"images": np.zeros((2, 4, 4), np.int64)}, "int64 of shape .*accepted: uint8"),
             ({"images": np.zeros((2, 4, 4), np.complex64)}, "complex64 of shape"),
-            ({"images": np.array([{}, {}])}, "no .npz of plain arrays"),
+            ({"images": np.array([{}, {}])}, "not an .npz of plain arrays"),
         ],
     )
     def test_other_images_are_refused(
@@ -385,7 +385,7 @@ class TestArrays:
             (np.eye(2, dtype=np.int64), r"labels have shape \[2, 2\], but there are 2 samples"),
             (np.array([0.0, 1.0]), "labels are float64; accepted: whole numbers or texts"),
             (np.array([b"\xff", b"a"]), "not UTF-8"),
-            (np.array(["a", None]), "no .npz of plain arrays"),
+            (np.array(["a", None]), "not an .npz of plain arrays"),
         ],
     )
     def test_other_labels_are_refused(self, labels: np.ndarray, message: str, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_truncated_files_of_cifar_are_refused_with_the_place(tmp_path: Path) -> 
         CifarDataset(path, "vision")
     path = tmp_path / "data_batch_1"
     path.write_bytes(cifar_pickle(IMAGES[:3])[:-100])
-    with pytest.raises(DatasetError, match="data_batch_1: is no pickle of arrays, or a damaged one"):
+    with pytest.raises(DatasetError, match="data_batch_1: is not a pickle of arrays, or is damaged"):
         CifarDataset(path, "vision")
     whole = archive(tmp_path / "a")
     os.truncate(whole, whole.stat().st_size // 2)

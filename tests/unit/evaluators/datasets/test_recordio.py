@@ -209,7 +209,7 @@ def test_a_file_without_records_is_refused(tmp_path: Path, content: bytes) -> No
     ("text", "message"),
     [
         ("", "is empty; remove the .idx"),
-        ("0\t0\nx\n", 'line 2: "x" is no key and offset'),
+        ("0\t0\nx\n", 'line 2: "x" is not a key and offset'),
         ("0\t0\n1\t0\n", "two lines with the same offset"),
         ("0\t4\n1\t8\n2\t12\n", "belongs to another file: no record of .* begins at byte 4"),
         ("0\t99999999\n", "no offset is within"),

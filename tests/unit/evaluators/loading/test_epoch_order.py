@@ -72,7 +72,7 @@ def test_fewer_samples_than_ranks_are_refused() -> None:
         ({"batch_size": 1, "workers": -1}, "workers is -1; it must be at least 0"),
         ({"batch_size": 1, "seed": -1}, "seed is -1; it must be at least 0"),
         ({"batch_size": 1, "prefetch": 2}, "prefetch is 2, but there are no workers to load ahead"),
-        ({"batch_size": 1, "processes": True}, "workers are 0, so that none can be a process"),
+        ({"batch_size": 1, "processes": True}, "workers are 0, so none can be a process"),
         ({"batch_size": 1, "rank": 2, "ranks": 2}, "rank is 2 of 2; allowed: 0 to 1"),
         ({"batch_size": 1, "ranks": 0}, "ranks is 0; it must be at least 1"),
     ],

@@ -104,7 +104,7 @@ def test_a_file_of_another_user_is_not_known(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
 
     assert cached_share([file]) == CachedShare(
-        None, f"{file} is of another user, of whose files the kernel does not tell"
+        None, f"{file} belongs to another user, on whose files the kernel does not report"
     )
 
 
@@ -115,7 +115,7 @@ def test_a_system_that_claims_all_is_in_memory_is_not_believed(
     monkeypatch.setattr(page_cache, "_resident_bytes", lambda _, size: size)
     try:
         assert cached_share([written(tmp_path / "a", 1)]) == CachedShare(
-            None, "this system does not tell what is in its page cache"
+            None, "this system does not report what is in its page cache"
         )
     finally:
         page_cache._kernel_tells.cache_clear()

@@ -111,7 +111,7 @@ def test_no_rate_is_an_answer(initial_qps: float) -> None:
     assert answer.method is Method.NONE
     assert (answer.rate_qps, answer.low_qps, answer.high_qps) == (None, None, None)
     assert text_of(answer) == "none"
-    assert "queries were late that had none before them" in answer.reason
+    assert "queries with none before them were late" in answer.reason
     assert prober.elapsed_s < 100
 
 

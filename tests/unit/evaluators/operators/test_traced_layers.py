@@ -105,10 +105,10 @@ def test_a_sum_is_one_that_broadcasts_where_the_shapes_differ():
         (pytorch.read, layer("aten::median", "2x8"), "no such operator"),
         (pytorch.read, layer("aten::add", "2x8", arguments=("", "2", "1")), "operand is a number"),
         (pytorch.read, layer("aten::dropout", "2x8", arguments=("", "0.5", "False")), "nothing in inference"),
-        (pytorch.read, layer("aten::relu", ""), "does not tell its shapes"),
+        (pytorch.read, layer("aten::relu", ""), "does not show its shapes"),
         (mxnet.read, layer("Convolution", "2x8x32x32"), "trace the model again"),
         (mxnet.read, layer("Crop", "2x8", arguments=("Crop(offset=(1, 1))",)), "no such operator"),
-        (onnxruntime.read, layer("MaxPool", "2x8x4x4", "2x8x2x2"), "does not tell its window"),
+        (onnxruntime.read, layer("MaxPool", "2x8x4x4", "2x8x2x2"), "does not show its window"),
         (onnxruntime.read, layer("Conv", "1x3x8x8 8x3x3x3", "1x8x9x9"), "no stride and padding fit"),
     ],
 )

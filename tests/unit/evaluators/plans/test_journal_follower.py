@@ -91,5 +91,5 @@ def test_files_of_a_plan_nested_without_end_are_as_if_damaged(tmp_path: Path) ->
     assert plan.kept() is None
     assert read_result(run.result) is None
     end_orphan(run)
-    with pytest.raises(ConfigurationError, match="is no folder of a run"):
+    with pytest.raises(ConfigurationError, match="is not the folder of a run"):
         run.read()

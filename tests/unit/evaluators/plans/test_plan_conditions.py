@@ -61,7 +61,7 @@ def test_what_fitted_is_named_whole_and_by_group() -> None:
 
 def test_a_text_that_is_no_regular_expression_is_refused() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"^the condition on model is no regular expression: .*position 3"
+        ConfigurationError, match=r"^the condition on model is not a regular expression: .*position 3"
     ):
         fits(VALUES, {"model": "res(net"}, strict=False)
 
@@ -108,7 +108,7 @@ def test_constraints(comparison: str, held: bool) -> None:
             'the constraint "${model} < ${model}": "resnet50" < "resnet50" takes numbers; '
             "texts compare with == and != alone",
         ),
-        ("${model} * 2 == 4", 'the constraint "${model} * 2 == 4": "resnet50" is no number'),
+        ("${model} * 2 == 4", 'the constraint "${model} * 2 == 4": "resnet50" is not a number'),
     ],
 )
 def test_a_constraint_that_cannot_be_decided_is_refused(comparison: str, message: str) -> None:

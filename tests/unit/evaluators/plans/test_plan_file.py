@@ -85,7 +85,7 @@ def test_a_wrong_field_is_named(content: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- a", "is no mapping with name, command, parameters and variables"),
+        ("- a", "is not a mapping with name, command, parameters and variables"),
         ("name: [", "cannot be read as YAML: "),
         ("name: a\nname: b\ncommand: x", "cannot be read as YAML: "),
     ],

@@ -49,7 +49,7 @@ def test_conditions_are_on_figures_and_on_dimensions(condition, batches):
     ("condition", "message"),
     [
         ("latency_ms_p98 <= 50", 'no cell has "latency_ms_p98"; did you mean "latency_ms_p99"?'),
-        ("latency_ms_p99", '"latency_ms_p99" is no condition'),
+        ("latency_ms_p99", '"latency_ms_p99" is not a condition'),
         ("batch_size >= many", '"batch_size >= many" cannot be decided for "1"'),
     ],
 )

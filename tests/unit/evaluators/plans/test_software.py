@@ -168,7 +168,7 @@ def test_a_core_that_this_machine_has_not() -> None:
 
 @pytest.mark.parametrize("cores", ["a", "1-", "-1", "3-2", "0,,1", "0-99999999999", "0;1", True])
 def test_what_is_no_list_of_cores(cores: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"^cell\.cores: .* is no (list|range) of cores"):
+    with pytest.raises(ConfigurationError, match=r"^cell\.cores: .* is not a (list|range) of cores"):
         started(cores=cores)
 
 
@@ -177,8 +177,8 @@ def test_what_is_no_list_of_cores(cores: Any) -> None:
     [
         ({"software": "othr"}, 'unknown software "othr"; did you mean "other"?'),
         ({"launcher": "nice '"}, 'cell.launcher: "nice \'" cannot be split'),
-        ({"env__A-B": 1}, 'cell.env.A-B: "A-B" is no name of a variable'),
-        ({"env__": 1}, 'cell.env.: "" is no name'),
+        ({"env__A-B": 1}, 'cell.env.A-B: "A-B" is not the name of a variable'),
+        ({"env__": 1}, 'cell.env.: "" is not the name'),
     ],
 )
 def test_wrong_parameters_of_a_cell(cell: dict[str, Any], message: str) -> None:

@@ -251,7 +251,7 @@ def test_a_file_that_is_cut_off_anywhere_is_an_error(tmp_path: Path) -> None:
     content = path.read_bytes()
     for length in range(0, len(content), 97):
         path.write_bytes(content[:length])
-        with pytest.raises(StoreError, match="is cut off or no JSON"):
+        with pytest.raises(StoreError, match="is cut off or not JSON"):
             read_spool(path)
 
 

@@ -96,7 +96,7 @@ def test_what_cannot_be_scored_is_named(text_model: ModelManifest) -> None:
         metric.add(sample("1", "a"), values(0.0, 0.0))
     with pytest.raises(DatasetError, match="its reference has 3 values; the model gives 2"):
         metric.add(sample("2", reference=(1.0, 2.0, 3.0)), values(1.0, 0.0))
-    with pytest.raises(DatasetError, match="input 3: its reference is no vector"):
+    with pytest.raises(DatasetError, match="input 3: its reference is not a vector"):
         metric.check(sample("3", reference=(0.0, 0.0)))
     with pytest.raises(DatasetError, match="input 4: has no reference vector"):
         metric.check(Sample("4", Text("x"), truth=AcceptedAnswers(())))

@@ -110,7 +110,7 @@ def test_an_image_below_the_window_has_a_psnr_and_no_ssim() -> None:
         (target(1), uniform(1, side=32), "the predicted image has 32 × 32 pixels, its target 16 × 16"),
         (target(1), uniform(1, channels=1), "the predicted image is grey, its target is in colour"),
         (target(1, side=4), uniform(1, side=4), "nothing is left of 4 × 4 pixels without a border of 2"),
-        (target(1), Values(np.zeros((1, 1), np.float32)), "the prediction is no image"),
+        (target(1), Values(np.zeros((1, 1), np.float32)), "the prediction is not an image"),
         (ClassMap(np.zeros((1, 1), np.int32)), uniform(1), "has no target image"),
     ],
 )
@@ -251,7 +251,7 @@ def test_values_that_do_not_fit_are_one_line() -> None:
     with pytest.raises(DatasetError, match="has no targets"):
         metric.add(sample_of(target(1)), Values(np.zeros((1, 1), np.float32)))
     metric.add(sample_of(two), Values(np.zeros((1, 2), np.float32)))
-    with pytest.raises(DatasetError, match="has 1 targets, and others before 2"):
+    with pytest.raises(DatasetError, match="has 1 targets; others before have 2"):
         metric.add(sample_of(TargetValues(np.zeros(1))), Values(np.zeros((1, 1), np.float32)))
     result = metric.result()
     assert result is not None

@@ -112,7 +112,7 @@ def test_what_the_model_lacks_is_said_before_it_runs() -> None:
 
 
 def test_two_classes_of_the_dataset_may_not_be_one_of_the_model() -> None:
-    with pytest.raises(DatasetError, match='"cat" and "CAT" are one of the model'):
+    with pytest.raises(DatasetError, match='"cat" and "CAT" match one label of the model'):
         metric_of(TASK, labels=["Cat"]).check(sample_of(truth_of([0], "cat", "CAT")))
 
 

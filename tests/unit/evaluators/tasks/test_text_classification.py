@@ -89,7 +89,7 @@ def test_what_cannot_be_scored_is_named(model_with: Make) -> None:
     metric = TextClassificationMetric(model_with(labels=("bad", "good")))
     with pytest.raises(DatasetError, match='class "ugly" is none of the 2 classes of the model'):
         metric.check(text(1, "ugly"))
-    with pytest.raises(PredictionError, match="its prediction is no classification"):
+    with pytest.raises(PredictionError, match="its prediction is not a classification"):
         metric.add(text(3, "bad"), Texts.of(["bad"]))
     metric.add(text(4, None), predicted(0))
     assert metric.result() is None
