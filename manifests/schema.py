@@ -308,6 +308,10 @@ HOOKS = (
 """The fields with code."""
 
 
+INFERRED = "manifest"
+"""The attribute that says where a manifest was inferred from."""
+
+
 class ModelManifest(Manifest):
     """A model: its framework, files, inputs and output.
 
@@ -358,6 +362,11 @@ class ModelManifest(Manifest):
             for each in self.inputs
         )
         return self.model_copy(update={"inputs": inputs})
+
+    @property
+    def inferred(self) -> object:
+        """Where it was inferred from; None for a manifest that was written."""
+        return self.attributes.get(INFERRED)
 
     @property
     def loss(self) -> Loss:

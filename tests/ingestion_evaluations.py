@@ -10,7 +10,7 @@ import numpy as np
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, LoadTimes
-from inferometer.evaluators.loading.loader import DataOptions
+from inferometer.evaluators.loading.options import DataOptions
 
 FAILURE = InputFailure("cat/7.jpg", Stage.PREPROCESS, "image of 100 bytes cannot be decoded: é $x.y")
 WAITS_NS = [9_000_000 + 200_000 * (number * number * 7 % 11) for number in range(600)]

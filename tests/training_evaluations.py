@@ -14,7 +14,7 @@ from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement
 from inferometer.evaluators.kinds.training.request import TrainingOptions
-from inferometer.evaluators.loading.loader import DataOptions
+from inferometer.evaluators.loading.options import DataOptions
 
 MS = 1_000_000
 

@@ -34,6 +34,7 @@ from inferometer.agent.artifacts.locations import (
     cached_path,
     file_name,
     is_file,
+    labels_file,
     model_files,
     plain_name,
     shown,
@@ -341,3 +342,48 @@ class ModelSignature:
     notes: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
     checksums: Mapping[str, str] = field(default_factory=dict)
+
+
+def with_labels(
+    manifest: ModelManifest, *, needed: bool = True, cache: ArtifactCache | None = None
+) -> ModelManifest:
+    """Returns the manifest with the labels from the file at ``features_url``, if it names one.
+
+    If the file is not available, the manifest's own labels are kept. Without a ``cache``, it must be beside
+    the manifest.
+
+    Raises:
+        ArtifactUnavailableError: Labels are ``needed``, the file is not available, and the manifest has none.
+        ArtifactError: The file has another checksum, or is not text.
+    """
+    file = labels_file(manifest)
+    if file is None:
+        return manifest
+    parameters = manifest.output.parameters
+    try:
+        path = get_file(file, cache).path
+    except ArtifactUnavailableError as error:
+        if needed and not parameters.labels:
+            raise ArtifactUnavailableError(f"{error}; without it the model has no labels") from error
+        level = logging.WARNING if needed else logging.INFO
+        _log.log(level, "the labels of the manifest are used, if any: %s", error)
+        return manifest
+    output = manifest.output.model_copy(
+        update={"parameters": parameters.model_copy(update={"labels": _labels(path)})}
+    )
+    changed = manifest.model_copy(update={"output": output})
+    changed._source = manifest.source
+    return changed
+
+
+def _labels(path: Path) -> tuple[str, ...]:
+    """Reads one label per line; blank lines at the end are ignored."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{path}: the labels cannot be read: {' '.join(str(error).split())}") from error
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise ArtifactError(f"{path}: holds no labels")
+    return tuple(line.strip() for line in lines)

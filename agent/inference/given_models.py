@@ -19,10 +19,8 @@ from inferometer.manifests.errors import (
 )
 from inferometer.manifests.inputs import DYNAMIC_AXIS, ElementType, TensorElementType
 from inferometer.manifests.loader import parse_manifest
-from inferometer.manifests.schema import ModelManifest
+from inferometer.manifests.schema import INFERRED, ModelManifest
 
-INFERRED = "manifest"
-"""The attribute of a manifest that says where it was inferred from."""
 _MOST_NAME_CHARACTERS = 100
 _FLOAT32 = "float32"
 _IMAGE_AXES = 4

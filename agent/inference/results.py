@@ -1,28 +1,23 @@
 """Results: predictions in columns, their times, failed inputs, and the description of the open model.
 
-``Postprocessor`` converts outputs to predictions according to the model's task, with the labels that the
-task requires.
+``Postprocessor`` converts outputs to predictions according to the model's task.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.artifacts.files import ArtifactCache, get_file
-from inferometer.agent.artifacts.locations import labels_file
 from inferometer.agent.hardware.environment import Device, Environment, Precision, Weights
 from inferometer.agent.preprocessing.inputs import Origin, Tensors
 from inferometer.agent.tasks.predictions import Outputs, PredictedInputs, RawOutputs
 from inferometer.agent.tasks.registry import POSTPROCESSORS
-from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError, PredictionError
+from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelManifest, ModelOutput
 
 
@@ -148,54 +143,6 @@ class SystemDescription:
     seed: int | None = None
     precision: Precision | None = Precision.FLOAT32
     cudnn_benchmark: bool | None = None
-
-
-_log = logging.getLogger(__name__)
-
-
-def with_labels(
-    manifest: ModelManifest, *, needed: bool = True, cache: ArtifactCache | None = None
-) -> ModelManifest:
-    """Returns the manifest with the labels from the file at ``features_url``, if it names one.
-
-    If the file is not available, the manifest's own labels are kept. Without a ``cache``, it must be beside
-    the manifest.
-
-    Raises:
-        ArtifactUnavailableError: Labels are ``needed``, the file is not available, and the manifest has none.
-        ArtifactError: The file has another checksum, or is not text.
-    """
-    file = labels_file(manifest)
-    if file is None:
-        return manifest
-    parameters = manifest.output.parameters
-    try:
-        path = get_file(file, cache).path
-    except ArtifactUnavailableError as error:
-        if needed and not parameters.labels:
-            raise ArtifactUnavailableError(f"{error}; without it the model has no labels") from error
-        level = logging.WARNING if needed else logging.INFO
-        _log.log(level, "the labels of the manifest are used, if any: %s", error)
-        return manifest
-    output = manifest.output.model_copy(
-        update={"parameters": parameters.model_copy(update={"labels": _read(path)})}
-    )
-    changed = manifest.model_copy(update={"output": output})
-    changed._source = manifest.source
-    return changed
-
-
-def _read(path: Path) -> tuple[str, ...]:
-    """Reads one label per line; blank lines at the end are ignored."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{path}: the labels cannot be read: {' '.join(str(error).split())}") from error
-    while lines and not lines[-1].strip():
-        lines.pop()
-    if not lines:
-        raise ArtifactError(f"{path}: holds no labels")
-    return tuple(line.strip() for line in lines)
 
 
 class Postprocessor:

@@ -22,6 +22,7 @@ from inferometer.agent.artifacts.files import (
     InputSignature,
     get_file,
     resolve_model,
+    with_labels,
 )
 from inferometer.agent.artifacts.locations import shown, tokenizer_files
 from inferometer.agent.closeable import Closeable
@@ -39,14 +40,7 @@ from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.predictor import Predictor, PredictorWatch, has_own_precision
 from inferometer.agent.inference.registry import BUILTIN, Registry
 from inferometer.agent.inference.requirements import require_supported
-from inferometer.agent.inference.results import (
-    BatchResult,
-    Infer,
-    Inferred,
-    Postprocessor,
-    SystemDescription,
-    with_labels,
-)
+from inferometer.agent.inference.results import BatchResult, Infer, Inferred, Postprocessor, SystemDescription
 from inferometer.agent.inference.run_tracing import HardwareSampler, RunTracing
 from inferometer.agent.preprocessing.inputs import MAX_PIXELS, Fetch, Input, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor, model_preprocessor_of

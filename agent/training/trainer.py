@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
-from inferometer.agent.artifacts.files import ArtifactCache, Artifacts, resolve_model
+from inferometer.agent.artifacts.files import ArtifactCache, Artifacts, resolve_model, with_labels
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import (
     CPU,
@@ -33,7 +33,7 @@ from inferometer.agent.hardware.environment import (
 from inferometer.agent.inference.predictor import checked_array, title_of
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.inference.requirements import require_supported
-from inferometer.agent.inference.results import SystemDescription, with_labels
+from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (

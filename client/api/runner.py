@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from typing_extensions import Self
 
-from inferometer.agent.artifacts.files import ArtifactCache
+from inferometer.agent.artifacts.files import ArtifactCache, with_labels
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import SystemDescription, with_labels
+from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import (
     Session,
     check_model,

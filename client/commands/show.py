@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 import click
 
 from inferometer.agent.hardware.environment import Weights
-from inferometer.agent.inference.given_models import INFERRED
 from inferometer.client.api.stored import find_one, newest, others_of, readable_spans
 from inferometer.client.cli.command import (
     FILE,
@@ -57,7 +56,6 @@ from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import OutputError, printable
 
 HEAVIEST = 10
-_STAGES = ("read", "preprocess", "predict", "postprocess")
 _NS_PER_S = 1_000_000_000
 
 
@@ -165,8 +163,8 @@ def _what(evaluation: Evaluation) -> Lines:
         yield "model", f"{manifest.name} {manifest.version}, weights: {weights}"
     for part, checksum in system.checksums.items():
         yield "", f"{part} {checksum}"
-    if inferred := manifest.attributes.get(INFERRED):
-        yield "", f"manifest {inferred}"
+    if manifest.inferred:
+        yield "", f"manifest {manifest.inferred}"
     yield "framework", f"{manifest.framework.name} {system.framework_version}"
     yield from kind_of(evaluation).description(evaluation)
 

@@ -17,9 +17,8 @@ import pytest
 from file_server import DEADLINE_S, Answer, FileServer
 
 from inferometer.agent.artifacts.downloads import CheckedFile, Downloader, DownloadLimits, DownloadProgress
-from inferometer.agent.artifacts.files import ArtifactCache, resolve_artifacts
+from inferometer.agent.artifacts.files import ArtifactCache, resolve_artifacts, with_labels
 from inferometer.agent.artifacts.locations import Availability, availability, cached_path
-from inferometer.agent.inference.results import with_labels
 from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError
 from inferometer.manifests.schema import ModelManifest
 

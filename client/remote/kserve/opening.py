@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from inferometer.agent.artifacts.files import with_labels
 from inferometer.agent.hardware.environment import Weights, unknown_environment, usable_cores
 from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.requirements import require_supported
-from inferometer.agent.inference.results import Postprocessor, SystemDescription, with_labels
+from inferometer.agent.inference.results import Postprocessor, SystemDescription
 from inferometer.agent.inference.session import (
     MAX_PREPROCESS_THREADS,
     SessionOptions,

@@ -22,7 +22,8 @@ from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, LoadTimes
 from inferometer.evaluators.kinds.ingestion.request import FRAMEWORK, KEPT, IngestionLength, IngestionRequest
 from inferometer.evaluators.loading.framework_readers import open_framework_reader
-from inferometer.evaluators.loading.loader import DataOptions, DatasetLoader, LoadedBatch, Loader
+from inferometer.evaluators.loading.loader import DatasetLoader, LoadedBatch, Loader
+from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
 from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted
 

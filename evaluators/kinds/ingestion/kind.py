@@ -47,7 +47,7 @@ from inferometer.evaluators.kinds.kind import (
     top_figures,
 )
 from inferometer.evaluators.kinds.summary import figures_text, interval_rows
-from inferometer.evaluators.loading.loader import DataOptions
+from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -109,7 +109,6 @@ class IngestionDocuments:
         )
 
 
-_NS_PER_MS = 1_000_000
 _BYTES_PER_MB = 1_000_000
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure
 from inferometer.evaluators.intervals import Interval, figures_of, rate_interval
-from inferometer.evaluators.loading.loader import DataOptions
+from inferometer.evaluators.loading.options import DataOptions
 
 _NS_PER_S = 1_000_000_000
 _MOST_BUSY = 1.01

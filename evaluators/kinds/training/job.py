@@ -17,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
+from inferometer.agent.artifacts.files import with_labels
 from inferometer.agent.hardware.environment import Device, Precision, PredictorOptions, Weights
-from inferometer.agent.inference.results import InputFailure, SystemDescription, with_labels
+from inferometer.agent.inference.results import InputFailure, SystemDescription
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
 from inferometer.agent.training.trainer import Rank, Trainer, TrainerOptions

@@ -63,7 +63,7 @@ from inferometer.evaluators.kinds.kind import (
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport, training_rows
 from inferometer.evaluators.kinds.training.request import SYNTHETIC, TrainingData, TrainingOptions
-from inferometer.evaluators.loading.loader import DataOptions
+from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.verdict import RunTimes
 

@@ -16,7 +16,7 @@ from inferometer.evaluators.intervals import (
     rate_interval,
 )
 from inferometer.evaluators.kinds.training.request import TrainingOptions
-from inferometer.evaluators.loading.loader import DataOptions
+from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.tasks.accuracy import Accuracy
 
 _NS_PER_S = 1_000_000_000

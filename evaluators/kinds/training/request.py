@@ -28,6 +28,7 @@ from inferometer.evaluators.jobs.options import (
     values_of,
 )
 from inferometer.evaluators.jobs.request import TraceOptions, default_system
+from inferometer.evaluators.loading.options import DataOptions
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from inferometer.agent.training.trainer import OptimizerOptions, Rank
     from inferometer.evaluators.datasets.base import Dataset
     from inferometer.evaluators.jobs.job import SystemRequest
-    from inferometer.evaluators.loading.loader import DataOptions, LoaderOptions
+    from inferometer.evaluators.loading.loader import LoaderOptions
     from inferometer.evaluators.loading.page_cache import CachedShare
     from inferometer.manifests.catalog import Catalog
 
@@ -180,8 +181,6 @@ class TrainingData:
 
     def kept(self, backend: str, cache: CachedShare | None, **more: Any) -> DataOptions:
         """Returns what an evaluation keeps of the data, with its format and the page cache before."""
-        from inferometer.evaluators.loading.loader import DataOptions
-
         others = further(self, (*_LOADED, "drop_cache")) | more.pop("further", {})
         if self.is_synthetic:
             place = "device" if self.on_device else "host"

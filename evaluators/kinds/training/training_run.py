@@ -34,7 +34,8 @@ from inferometer.evaluators.jobs.job import Progress
 from inferometer.evaluators.kinds.batches.run import MEASURE
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement
 from inferometer.evaluators.kinds.training.request import TrainingOptions
-from inferometer.evaluators.loading.loader import DataOptions, LoadedBatch, Loader
+from inferometer.evaluators.loading.loader import LoadedBatch, Loader
+from inferometer.evaluators.loading.options import DataOptions
 from inferometer.manifests.errors import (
     ConfigurationError,
     EvaluationFailed,

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.agent.artifacts.files import resolve_artifacts
+from inferometer.agent.artifacts.files import resolve_artifacts, with_labels
 from inferometer.agent.artifacts.locations import Availability, availability, cached_path
-from inferometer.agent.inference.results import with_labels
 from inferometer.manifests.errors import ArtifactError, InferometerError
 from inferometer.manifests.schema import ModelManifest
 

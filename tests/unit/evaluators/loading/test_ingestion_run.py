@@ -18,7 +18,8 @@ from inferometer.evaluators.jobs.job import Progress
 from inferometer.evaluators.kinds.ingestion.job import IngestionRun
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionSummary
 from inferometer.evaluators.kinds.ingestion.request import IngestionLength
-from inferometer.evaluators.loading.loader import DataOptions, LoadedBatch, Loader
+from inferometer.evaluators.loading.loader import LoadedBatch, Loader
+from inferometer.evaluators.loading.options import DataOptions
 from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, EvaluationInterrupted
 from tests.unit.evaluators.dataset_run_fakes import description
 

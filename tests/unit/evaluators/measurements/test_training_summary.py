@@ -15,7 +15,7 @@ from inferometer.evaluators.kinds.training.measurement import (
     TrainingSummary,
 )
 from inferometer.evaluators.kinds.training.request import TrainingOptions
-from inferometer.evaluators.loading.loader import DataOptions
+from inferometer.evaluators.loading.options import DataOptions
 
 MS = 1_000_000
 

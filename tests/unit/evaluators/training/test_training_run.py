@@ -26,7 +26,7 @@ from inferometer.evaluators.jobs.job import Progress
 from inferometer.evaluators.kinds.training.measurement import Bound, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
-from inferometer.evaluators.loading.loader import DataOptions
+from inferometer.evaluators.loading.options import DataOptions
 from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, EvaluationInterrupted
 
 
