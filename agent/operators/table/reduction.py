@@ -102,7 +102,7 @@ def _log_sum_exp(array: NDArray[Any], *, axis: Any, keepdims: bool) -> NDArray[A
 
 
 def _norm(arrays: Arrays, parameters: Parameters) -> Arrays:
-    axis, keepdims = parameters["axis"], bool(parameters["keepdims"])
+    axis, keepdims = parameters["axis"], parameters["keepdims"]
     if parameters["ord"] == 1:
         return (np.abs(arrays[0]).sum(axis=axis, keepdims=keepdims),)
     return (np.sqrt((arrays[0] ** 2).sum(axis=axis, keepdims=keepdims)),)

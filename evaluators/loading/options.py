@@ -1,0 +1,69 @@
+"""The options of loading that a run records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class DataOptions:
+    """How batches are loaded.
+
+    Attributes:
+        backend: ``synthetic``, or the format of the dataset, such as ``recordio``.
+        place: For ``synthetic``: ``host``, or ``device`` for one batch that stays on the device. Empty for
+            others.
+        reader: ``own``, or ``framework`` for the framework's own iterator of this format.
+        workers: The workers that read and preprocess; 0 for none, in the thread of the steps.
+        processes: Whether the workers are processes; else they are threads.
+        prefetch: Batches that are loaded ahead; 0 loads a batch on demand.
+        shuffle: Whether each epoch has a new random order.
+        seed: The seed of that order, and of synthetic data.
+        cached_before: The share of the dataset's bytes that was in the page cache before the run, 0…1; None
+            if unknown.
+        dropped: Whether the dataset was dropped from the page cache before the run.
+        further: Options of the request that have no field here, if they differ from their defaults.
+    """
+
+    backend: str = "synthetic"
+    place: str = ""
+    reader: str = "own"
+    workers: int = 0
+    processes: bool = False
+    prefetch: int = 0
+    shuffle: bool = False
+    seed: int = 0
+    cached_before: float | None = None
+    dropped: bool = False
+    further: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> DataOptions:
+        """Returns the options of ``values``."""
+        own = {each.name for each in fields(cls)}
+        others = {name: value for name, value in values.items() if name not in own}
+        return cls(**{name: value for name, value in values.items() if name in own}, further=others)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All options by name, as they are stored."""
+        known = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "further"}
+        return {**known, **self.further}
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """The further options, as the conditions of a comparison."""
+        return {
+            name.replace("_", " "): f"{value:g}" if isinstance(value, float) else str(value)
+            for name, value in self.further.items()
+        }
+
+    def __str__(self) -> str:
+        """Returns the workers and how far they load ahead, in a few words."""
+        if not self.workers:
+            return "the thread of the steps"
+        kind = "process" if self.processes else "thread"
+        plural = "" if self.workers == 1 else "es" if self.processes else "s"
+        return f"{self.workers} {kind}{plural}, {self.prefetch} batches ahead"
