@@ -1,1 +1,1 @@
-"""The library: opens systems, runs jobs, and keeps and publishes what they measure."""
+"""The library: opens systems, runs jobs, and stores and publishes their measurements."""

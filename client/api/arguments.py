@@ -55,7 +55,7 @@ class SweepArguments(SharedArguments, total=False):
         sequence_length: Size of dynamic axes in the tensors of ``synthetic``; by default 128; of images,
             max_dimension or 224.
         data_backend: Format of ``dataset``: recordio, caffe_lmdb, image_folder, npz, zip,
-            ilsvrc2012_validation, cifar10, mnist, coco or voc; by default found out.
+            ilsvrc2012_validation, cifar10, mnist, coco or voc; by default detected.
         dataset_category: Category of the dataset; by default any.
         sample_ids: The ids of the samples that count; by default all.
         partition_list_size: Inputs per part of the dataset; by default the batch size.
@@ -147,7 +147,7 @@ class LoadArguments(SharedArguments, total=False):
         sequence_length: Size of dynamic axes in the tensors of ``synthetic``; by default 128; of images,
             max_dimension or 224.
         data_backend: Format of ``dataset``: recordio, caffe_lmdb, image_folder, npz, zip,
-            ilsvrc2012_validation, cifar10, mnist, coco or voc; by default found out.
+            ilsvrc2012_validation, cifar10, mnist, coco or voc; by default detected.
         sample_ids: The ids of the samples that count; by default all.
         tracer_address: Collector that spans are sent to.
         trace_url: Where a person finds traces: the URL of a Jaeger, or one with {trace_id}; by default the

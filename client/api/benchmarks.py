@@ -43,11 +43,11 @@ from inferometer.manifests.errors import ConfigurationError, suggestion
 
 
 class DataArguments(DeclaredDataArguments, total=False):
-    """Further arguments of ``ingest``, and of ``train``, beside those of ``DeclaredDataArguments``.
+    """Further arguments of ``ingest`` and ``train``, in addition to those of ``DeclaredDataArguments``.
 
     Attributes:
         data_backend: The format of a path; detected by default.
-        loader: The kind of the workers: ``threads``, the default, or ``processes``.
+        loader: The kind of workers: ``threads``, the default, or ``processes``.
     """
 
     data_backend: str | None
@@ -55,18 +55,18 @@ class DataArguments(DeclaredDataArguments, total=False):
 
 
 class IngestionArguments(DataArguments, DeclaredIngestionArguments, total=False):
-    """Further arguments of ``ingest``, beside those of ``DataArguments``."""
+    """Further arguments of ``ingest``, in addition to those of ``DataArguments``."""
 
 
 class TrainingArguments(DataArguments, DeclaredTrainingArguments, total=False):
-    """Further arguments of ``train``, beside those of ``DataArguments`` and ``DeclaredTrainingArguments``.
+    """Further arguments of ``train``, besides those of ``DataArguments`` and ``DeclaredTrainingArguments``.
 
     Attributes:
         version: A version or a constraint; by default the highest.
-        weights: The weights to begin with: ``random``, the default, or ``pretrained``.
+        weights: The initial weights: ``random``, the default, or ``pretrained``.
         on_device: Whether one synthetic batch stays on the device, instead of a copy for each step.
         cudnn_benchmark: Whether cuDNN times its algorithms; by default it does.
-        trace_level: How deep it is traced, such as ``FRAMEWORK_TRACE``; by default APPLICATION_TRACE.
+        trace_level: The trace level, such as ``FRAMEWORK_TRACE``; by default APPLICATION_TRACE.
     """
 
     version: str | None
@@ -100,15 +100,15 @@ def train(
     publish: bool = True,
     **more: Unpack[TrainingArguments],
 ) -> Training:
-    """Trains a model, as ``agent bench training`` does, and returns what was measured.
+    """Trains a model like ``agent bench training``, and returns the measurements.
 
     Ctrl-C ends the training after the current step, and the measurements up to then are returned.
 
     Args:
-        model: An id of DLBS, such as ``resnet50`` or ``deep_mnist``, or the name in a manifest.
+        model: A DLBS id, such as ``resnet50`` or ``deep_mnist``, or the name in a manifest.
         framework: The framework; None means the first installed one that has the model.
         data: The name of a dataset, or a path; None means synthetic data.
-        batch_size: Samples in a batch of each device.
+        batch_size: Samples per batch on each device.
         num_batches: Measured steps; None means 100, unless ``num_epochs`` ends the training.
         num_warmup_batches: Warm-up steps, which train the model and are not measured.
         num_epochs: Passes over the data, instead of ``num_batches``.
@@ -116,13 +116,13 @@ def train(
         learning_rate: The learning rate.
         momentum: The momentum of SGD, NAG and RMSProp.
         weight_decay: The L2 penalty.
-        precision: ``float32``, ``bfloat16``, or on a GPU ``float16``, whose loss is scaled.
+        precision: ``float32``, ``bfloat16``, or, on a GPU, ``float16`` with loss scaling.
         validation: The name of a dataset that the trained model classifies.
         save_weights: A new file for the trained weights.
         ranks: The processes that train together on this machine; with ``gpu``, each has a GPU.
-        communication: How gradients are summed: ``gloo`` or ``nccl``; for MXNet a kvstore, as ``dist_sync``.
-        seed: The seed of weights, of synthetic data and of the order.
-        threads: CPU threads of an operator and rank; None means the default.
+        communication: How to sum gradients: ``gloo`` or ``nccl``; for MXNet, a kvstore such as ``dist_sync``.
+        seed: The seed for the weights, the synthetic data and the sample order.
+        threads: CPU threads per operator and rank; None means the default.
         gpu: Whether to run on the GPU.
         publish: Whether to store the evaluation in the configured database.
         more: See ``TrainingArguments``.
@@ -130,7 +130,7 @@ def train(
     Raises:
         InferometerError: The model cannot be trained, the data cannot be opened, or a value is invalid.
         EvaluationInterrupted: Ctrl-C before a step was measured.
-        StoreError: The database lost the evaluation; the message names the file that keeps it.
+        StoreError: The evaluation was not published; the message names the file that holds it.
     """
     _refuse_unknown("train", more, TrainingArguments, TrainingData, TrainingOptions)
     check_value("ranks", ranks, "int", COUNT)
@@ -173,22 +173,22 @@ def ingest(
     publish: bool = True,
     **more: Unpack[IngestionArguments],
 ) -> Ingestion:
-    """Loads the batches of a dataset without loading the model, as ``agent bench ingestion`` does.
+    """Loads the batches of a dataset without loading the model, like ``agent bench ingestion``.
 
     Ctrl-C ends the run after the current batch, and the measurements up to then are returned; a second Ctrl-C
     raises KeyboardInterrupt.
 
     Args:
-        model: An id of DLBS or the name in a manifest; it gives the preprocessing.
+        model: A DLBS id or the name in a manifest; it determines the preprocessing.
         data: The name of a dataset, or a path.
         version: A version or a constraint; None means the highest.
         framework: The framework; None means the first installed one that has the model.
         reader: ``own``, or ``framework`` for the framework's own iterator of the format.
-        batch_size: Samples in a batch.
+        batch_size: Samples per batch.
         num_batches: Measured batches; None means 100, unless ``num_epochs`` ends the run.
         num_warmup_batches: Warm-up batches, which are not measured.
         num_epochs: Passes over the data, instead of ``num_batches``.
-        seed: The seed of the order.
+        seed: The seed for the sample order.
         fail_on_error: Whether the first sample that fails ends the run.
         publish: Whether to store the evaluation in the configured database.
         more: See ``IngestionArguments``.
@@ -196,7 +196,7 @@ def ingest(
     Raises:
         InferometerError: The model is unknown, the data cannot be loaded, or a value is invalid.
         EvaluationInterrupted: Ctrl-C before a batch was measured.
-        StoreError: The database lost the evaluation; the message names the file that keeps it.
+        StoreError: The evaluation was not published; the message names the file that holds it.
     """
     _refuse_unknown("ingest", more, IngestionArguments, TrainingData, IngestionRequest)
     if data is None:
@@ -221,7 +221,7 @@ def ingest(
 def _refuse_unknown(
     function: str, given: Mapping[str, Any], arguments: type[Any], *requests: type[Any]
 ) -> None:
-    """Refuses arguments that neither a class of arguments nor a request has."""
+    """Rejects arguments that neither an argument class nor a request has."""
     known = {each.argument for request in requests for each in options_of(request)}
     known.update(arguments.__annotations__)
     refuse_unknown(function, {name: value for name, value in given.items() if name not in known})

@@ -1,7 +1,7 @@
 """Clusters that run Slurm: their profiles in the configuration file, and the text of job scripts.
 
 A script runs one command line of ``agent``; plans share its lines. ``sbatch`` reads quotes in its
-directives as a shell does, but for a backslash, which escapes within single quotes too.
+directives like a shell, except that a backslash also escapes within single quotes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _line(value: Any) -> Any:
 
 
 def _fitting(pattern: re.Pattern[str], kind: str, told: str) -> BeforeValidator:
-    """Returns a check for a text that fits; its error says what is wanted."""
+    """Returns a validator for text that matches ``pattern``; its error describes the accepted text."""
 
     def check(value: Any) -> Any:
         if not isinstance(value, str) or not pattern.fullmatch(value):
@@ -100,7 +100,7 @@ def profile_of(name: str, clusters: Mapping[str, ClusterProfile]) -> ClusterProf
 
 
 _PLACE = "${SLURM_TMPDIR:-${TMPDIR:-/tmp}/inferometer-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}}"
-"""The folder of a job on a node; the count tells a job that was requeued from its first start."""
+"""The folder of a job on a node; the count distinguishes a requeued job from its first start."""
 _BACKSLASH = "\\"
 _STRICT = "set -e"
 _THREADS = 'export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"'
@@ -111,13 +111,13 @@ class Job:
     """A job.
 
     Attributes:
-        name: Its name.
+        name: The name.
         command: The words after ``agent``.
-        settings: Its time, memory, cores and wheels, and what else it has of the settings of its cluster.
-        nodes: The number of nodes; None leaves nodes and tasks to Slurm, which is one of each.
+        settings: The time, memory, cores and wheels, and the other settings from its cluster's profile.
+        nodes: The number of nodes; None leaves nodes and tasks to Slurm, whose default is one of each.
         tasks_per_node: The tasks on each node.
         gpu: Whether each task gets a GPU.
-        output: The pattern of the file with what the job prints; None for Slurm's.
+        output: The name pattern of the job's output file; None means Slurm's default.
     """
 
     name: str
@@ -137,8 +137,8 @@ class Job:
 def script_of(job: Job) -> str:
     """Returns the text of a job script.
 
-    Its last line replaces the shell by Python, or by ``srun`` for several tasks, so that SIGTERM reaches them
-    when the job is cancelled or its time ends.
+    The last line replaces the shell with Python, or with ``srun`` for several tasks: SIGTERM then reaches
+    them when the job is cancelled or its time limit expires.
 
     Raises:
         ConfigurationError: A value has a line break, or is empty.
@@ -151,14 +151,14 @@ def script_of(job: Job) -> str:
 
 
 def options_of(profile: ClusterProfile) -> list[str]:
-    """Returns the options of sbatch that a profile has, each a word of its own."""
+    """Returns the sbatch options of a profile, each as a separate word."""
     return [f"--{name}={value}" for name, value in _resources(profile).items() if value is not None]
 
 
 def setup_of(profile: ClusterProfile) -> list[str]:
-    """Returns the lines of the shell that a profile puts before a command; none if it has nothing for them.
+    """Returns the shell lines that a profile puts before a command; empty if it requires none.
 
-    Operators have as many threads as the task has cores only where the profile says how many it has.
+    Operators use one thread per core of the task only if the profile sets ``cpus_per_task``.
 
     Raises:
         ConfigurationError: A value has a line break.

@@ -10,7 +10,7 @@ PROGRAM = "inferometer"
 CONFIG_VARIABLE = "AGENT_CONFIG"
 ADDRESS_VARIABLE = "AGENT_DATABASE_ADDRESS"
 _DIRECTORIES = {"cache": ("AGENT_CACHE_DIR", "a cache"), "data": ("AGENT_DATA_DIR", "data")}
-"""The variables that name the directories, and what messages call their content."""
+"""The environment variables that name the directories, and the messages' word for their content."""
 _EARLIER = "inferscope"
 """The name of the program until it was renamed; directories of that name are found and reported."""
 

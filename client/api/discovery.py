@@ -372,7 +372,7 @@ def choose_agents(invocation: Invocation, text: str | None, wanted: SystemReques
     Prints on stderr which agent was picked by a selector.
 
     Args:
-        invocation: Has the configuration and the secret.
+        invocation: Provides the configuration and the secret.
         text: The value of ``--agent``; None uses the configuration.
         wanted: The model that the agent must be able to run. Its seed breaks ties between agents.
 

@@ -1,4 +1,4 @@
-"""The Python functions that evaluate models over datasets, measure plug-ins' kinds, score predictions."""
+"""The Python functions that evaluate models over datasets, run plug-ins' kinds, and score predictions."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def evaluate(
     publish: bool = True,
     **more: Unpack[EvaluateArguments],
 ) -> Run:
-    """Evaluates a model over a dataset, as ``agent predict dataset`` does, and returns what was measured.
+    """Evaluates a model over a dataset, like ``agent predict dataset``, and returns the measurements.
 
-    With ``repeat`` or ``leveled``, it is the last evaluation, and ``Run.group`` has all of them. Ctrl-C ends
+    With ``repeat`` or ``leveled``, the result is the last one, and ``Run.group`` has all of them. Ctrl-C ends
     the evaluation after the current batch, and the measurements up to then are returned; a second Ctrl-C
     raises KeyboardInterrupt.
 
@@ -57,7 +57,7 @@ def evaluate(
         model: The name in its manifest; or a file (.onnx, .pt2, .pt, MXNet's symbol), or an object in memory
             (``torch.nn.Module``, ``mxnet.gluon.HybridBlock``, ``onnxruntime.InferenceSession``), which need
             no manifest and run in this process.
-        dataset: A name, or a path as of ``--dataset_path``; None means the dataset that the model names.
+        dataset: A name, or a path as for ``--dataset_path``; None means the dataset that the model names.
         inputs: An array of samples × the shape of the model's input, instead of a dataset.
         publish: Whether to store the evaluation in the configured database.
         more: See ``EvaluateArguments``.
@@ -65,8 +65,8 @@ def evaluate(
     Raises:
         InferometerError: The model or the dataset cannot be opened, or a value is invalid.
         EvaluationInterrupted: Ctrl-C before a batch was measured.
-        StoreError: The database cannot be reached, or lost the evaluation; the message names the file that
-            keeps it.
+        StoreError: The database cannot be reached, or the evaluation was not published; the message names
+            the file that holds it.
     """
     invocation = library_invocation()
     request = evaluation_request(invocation, "evaluate", model, dataset, inputs, dict(more))
@@ -96,17 +96,17 @@ def sweep(
         dataset: See ``evaluate``.
         inputs: See ``evaluate``.
         framework: A framework, or several.
-        batch_size: Inputs in a batch; one number, or several.
+        batch_size: Inputs per batch; one number, or several.
         gpu: Whether to run on the GPU; ``[False, True]`` compares both.
-        threads: CPU threads of an operator; one number, or several.
-        precision: What a model in code computes with; one name, or several.
+        threads: CPU threads per operator; one number, or several.
+        precision: The precision of a model in code; one name, or several.
         publish: See ``evaluate``.
-        more: See ``SweepArguments``; how long to measure holds for each evaluation.
+        more: See ``SweepArguments``; the measuring time applies to each evaluation.
 
     Raises:
-        InferometerError: A value is invalid, or no evaluation succeeded: the error of the first one.
+        InferometerError: A value is invalid, or no evaluation succeeded; it is then the first one's error.
         EvaluationInterrupted: Ctrl-C before a batch was measured.
-        StoreError: The database cannot be reached, or lost an evaluation, which a file then keeps.
+        StoreError: The database cannot be reached, or an evaluation was not published and is in a file.
     """
     invocation = library_invocation()
     several = {
@@ -168,18 +168,18 @@ def measure(
     publish: bool = True,
     **options: Any,
 ) -> Evaluation[Any]:
-    """Measures what a plug-in's kind measures, as ``agent measure`` does, and returns the evaluation.
+    """Runs a measurement kind of a plug-in, like ``agent measure``, and returns the evaluation.
 
     Args:
         kind: The name of the kind.
         model: The name in its manifest, or a file or an object as in ``evaluate``.
         publish: Whether to store the evaluation in the configured database.
-        options: Those that the request of the kind declares, and ``SystemArguments`` where it has a model.
+        options: The options that the kind's request declares, and ``SystemArguments`` if it has a model.
 
     Raises:
         ConfigurationError: There is no such kind or option, or a value is invalid.
         InferometerError: The model cannot be opened.
-        StoreError: The database lost the evaluation; the message names the file that keeps it.
+        StoreError: The evaluation was not published; the message names the file that holds it.
     """
     if kind not in plugged_kinds():
         raise ConfigurationError(f'unknown kind "{kind}"; {suggestion(kind, plugged_kinds())}')
@@ -203,10 +203,10 @@ _Path = str | os.PathLike[str]
 
 
 class Scores(Rows):
-    """The scores of predictions, a row each; in a notebook with their picture.
+    """The scores of predictions, one row each; in a notebook with their picture.
 
     Attributes:
-        result: The scores with what defines them.
+        result: The scores and their definitions.
         failures: The ids of the samples that could not be scored, each with the reason.
     """
 
@@ -222,7 +222,7 @@ class Scores(Rows):
         return self.result.samples
 
     def value(self, name: str) -> float | None:
-        """Returns a score, such as ``AP50``; None if it is not defined, or there is none of that name."""
+        """Returns a score, such as ``AP50``; None if it is undefined, or there is no score with this name."""
         return self.result.score(name)
 
     def interval(self, name: str) -> ScoreInterval | None:
@@ -246,23 +246,23 @@ def score(
     score_channels: str = "RGB",
     fail_on_error: bool = False,
 ) -> Scores:
-    """Scores predictions of another tool against a dataset, as ``agent score`` does; runs no model.
+    """Scores another tool's predictions against a dataset, like ``agent score``; runs no model.
 
     Args:
         predictions: The file or the folder.
-        task: Such as ``detection``; see ``docs/tasks.md``.
+        task: The task, such as ``detection``; see ``docs/tasks.md``.
         dataset_path: The dataset.
         dataset_name: The dataset, by the name of its manifest.
-        data_backend: The format of ``dataset_path``; None finds it out.
+        data_backend: The format of ``dataset_path``; None detects it.
         sample_ids: The samples that count; None means all of the dataset.
-        labels: The classes in the order that predictions count them; empty takes the dataset's.
+        labels: The classes in the order that predictions number them; empty means the dataset's.
         score_border: The pixels at each edge of an enhanced image that do not count.
         score_channels: ``RGB``, or ``Y`` for the luma alone.
         fail_on_error: Whether the first sample that cannot be scored is an error.
 
     Raises:
         ConfigurationError: A value is invalid, or no dataset is named.
-        DatasetError: The dataset or the predictions cannot be read, or do not fit each other.
+        DatasetError: The dataset or the predictions cannot be read, or do not match.
         EvaluationFailed: A sample failed, and ``fail_on_error`` is set.
     """
     invocation = library_invocation()

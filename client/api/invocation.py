@@ -61,9 +61,9 @@ def _warning_line(message: Warning | str) -> str:
 
 DEFAULT_DATABASE = "inferometer"
 ON_COMMAND_LINE = "on_command_line"
-"""The key of the names of those global flags that are on the command line, and not from the environment."""
+"""The key of the names of the global flags from the command line, as opposed to the environment."""
 INVOCATION = "invocation"
-"""The key of the invocation of a command among its flags, which are not pickled with it."""
+"""The key of a command's invocation among its flags; the invocation itself is not pickled."""
 _MAX_BYTES = 4096
 _BYTES_PER_GIB = 1024**3
 
@@ -296,13 +296,13 @@ VARIABLES: Mapping[str, str] = {
 }
 """The environment variables of global flags, by the flag; those of folders are read where they are used."""
 FRAMEWORK = "AGENT_FRAMEWORK"
-"""The variable of the framework where none is named."""
+"""The environment variable of the default framework."""
 MANIFESTS = "AGENT_MANIFESTS"
-"""The variable of the user's directories with manifests."""
+"""The environment variable of the user's manifest directories."""
 
 
 def library_invocation(**flags: Any) -> Invocation:
-    """Returns the configuration and what the environment sets; ``flags`` take precedence, unless None.
+    """Returns the configuration and what the environment sets; ``flags`` take precedence, if not None.
 
     Also sets the process's allocator to the one that the environment names.
     """

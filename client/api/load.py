@@ -158,7 +158,7 @@ class RateSearch(_UnderLoad[RateSearchMeasurement]):
 
     @property
     def note(self) -> str:
-        """A remark on the answer in one line; empty for none."""
+        """A remark on the answer in one line; empty if there is none."""
         return self._answer.note if self._answer else ""
 
     @property
@@ -173,11 +173,11 @@ def workload(
     publish: bool = True,
     **more: Unpack[WorkloadArguments],
 ) -> WorkloadRun:
-    """Sends queries as they arrive in production, as ``agent predict workload`` does.
+    """Sends queries as they arrive in production, like ``agent predict workload``.
 
     A run whose figures cannot be trusted is also returned and published; see ``WorkloadRun.valid``. Ctrl-C
-    ends the run; the measurements up to then are returned and not published. With ``repeat``, it is the last
-    run, and ``WorkloadRun.group`` has all of them.
+    ends the run; the measurements up to then are returned and not published. With ``repeat``, the result is
+    the last run, and ``WorkloadRun.group`` has all of them.
 
     Args:
         model: The name in its manifest, or a file or an object as in ``evaluate``.
@@ -188,8 +188,8 @@ def workload(
     Raises:
         InferometerError: The model or the inputs cannot be opened, or a value is invalid.
         EvaluationInterrupted: Ctrl-C before a query was sent.
-        StoreError: The database cannot be reached, or lost the evaluation; the message names the file that
-            keeps it.
+        StoreError: The database cannot be reached, or the evaluation was not published; the message names
+            the file that holds it.
     """
     invocation = library_invocation()
     request = WorkloadRequest(**_fields(invocation, "workload", WorkloadRequest, model, dataset, dict(more)))
@@ -203,11 +203,11 @@ def max_qps(
     publish: bool = True,
     **more: Unpack[MaxQpsArguments],
 ) -> RateSearch:
-    """Searches for the highest rate that keeps a latency bound, as ``agent predict max-qps`` does.
+    """Searches for the highest rate that keeps a latency bound, like ``agent predict max-qps``.
 
     A result that cannot be trusted is also returned and published; see ``RateSearch.valid``. Ctrl-C ends the
-    search; the probes up to then are returned and not published. With ``repeat``, it is the last search, and
-    ``RateSearch.group`` has all of them.
+    search; the probes up to then are returned and not published. With ``repeat``, the result is the last
+    search, and ``RateSearch.group`` has all of them.
 
     Args:
         model: The name in its manifest, or a file or an object as in ``evaluate``.
@@ -218,8 +218,8 @@ def max_qps(
     Raises:
         InferometerError: The model or the inputs cannot be opened, or a value is invalid.
         EvaluationInterrupted: Ctrl-C before a query was sent.
-        StoreError: The database cannot be reached, or lost the evaluation; the message names the file that
-            keeps it.
+        StoreError: The database cannot be reached, or the evaluation was not published; the message names
+            the file that holds it.
     """
     invocation = library_invocation()
     request = MaxQpsRequest(**_fields(invocation, "max_qps", MaxQpsRequest, model, dataset, dict(more)))

@@ -166,7 +166,7 @@ def line_of(progress: IssuerProgress, probe: int = 0) -> str:
 
 
 def _in_notebook() -> bool:
-    """Returns whether a Jupyter kernel runs this code. Does not import IPython, which is no dependency."""
+    """Returns whether a Jupyter kernel runs this code. Does not import IPython, which is not a dependency."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None

@@ -81,7 +81,7 @@ _log = logging.getLogger(__name__)
 def given_model(
     invocation: Invocation, model: object, dataset: DatasetChoice, shape: tuple[int, ...] | None = None
 ) -> GivenModel | None:
-    """Returns a model that needs no manifest; None for the name of one in a manifest.
+    """Returns a model that needs no manifest; None for a name from a manifest.
 
     A string is a file if it contains a path separator or has the suffix of a model file. The shape of its
     input is ``shape``, or that of the inputs, or its own.
@@ -151,7 +151,7 @@ def system_request(
     dataset: DatasetChoice = DatasetChoice(),  # noqa: B008 - frozen
     **given: Any,
 ) -> SystemRequest:
-    """Returns the request for a model and where it runs, for arguments of the library.
+    """Returns the request for a model and where it runs, from arguments of the library.
 
     Raises:
         InferometerError: A value is invalid, or no agent fits.
@@ -160,10 +160,10 @@ def system_request(
 
 
 class SystemArguments:
-    """A model and where it runs, as arguments of the library name them; see ``given_model``.
+    """A model and where it runs, as specified by arguments of the library; see ``given_model``.
 
     Args:
-        given: The arguments, of which those of the system are taken out.
+        given: The arguments; those of the system are removed.
         kind: The class that declares them.
 
     Raises:
@@ -204,18 +204,18 @@ def take_system(
     dataset: DatasetChoice = DatasetChoice(),  # noqa: B008 - frozen
     kind: type[SystemOptions] = SystemOptions,
 ) -> SystemRequest:
-    """Returns the request for a model and where it runs, for options of the command line.
+    """Returns the request for a model and where it runs, from command-line options.
 
     Args:
-        invocation: Has the configuration.
-        values: The options by name, of which those of the system are taken out.
+        invocation: Provides the configuration.
+        values: The options by name; those of the system are removed.
         named: The names of the options on the command line, not only in the environment or by default.
         dataset: The inputs of the model.
         kind: The class that declares the options.
 
     Raises:
         ConfigurationError: A value is invalid, or no agent fits.
-        ArtifactError: There is no such file of a model, or it cannot be read.
+        ArtifactError: The file of the model does not exist, or cannot be read.
         AgentError: No agent that fits is alive.
         StoreError: The database of agents cannot be reached.
     """
@@ -283,9 +283,9 @@ def _read_ids(given: str | None) -> tuple[str, ...] | None:
 
 
 def inputs_of(given: MutableMapping[str, Any], *, arguments: bool = False) -> DatasetOptions:
-    """Takes the options of the inputs out of those of the command line, where ids are a text.
+    """Removes the options of the inputs from ``given`` and returns them; ids are given as text.
 
-    With ``arguments``, they are arguments of the library.
+    With ``arguments``, ``given`` holds arguments of the library instead.
 
     Raises:
         ConfigurationError: A value is invalid.
@@ -296,10 +296,10 @@ def inputs_of(given: MutableMapping[str, Any], *, arguments: bool = False) -> Da
 
 
 class EvaluationChoice:
-    """An evaluation batch by batch as a user asks for it, but for its model and the size of its batches.
+    """A user's request for a batch-by-batch evaluation, except for its model and batch size.
 
     Args:
-        given: The values of options, which are taken out.
+        given: The values of options; those of the evaluation are removed.
         arguments: Whether they have the names of the library's arguments.
 
     Attributes:
@@ -330,8 +330,8 @@ class EvaluationChoice:
     ) -> EvaluationRequest:
         """Returns the request; ``more`` are further fields of it.
 
-        Without a batch size, it is that of ``default_batch_size``; without a trace level, it is the deepest
-        that a leveled evaluation has.
+        The batch size defaults to that of ``default_batch_size``, and the trace level to the deepest of a
+        leveled evaluation.
 
         Raises:
             ConfigurationError: A value is invalid.
@@ -371,7 +371,7 @@ def evaluation_request(
     inputs: NDArray[Any] | None,
     given: MutableMapping[str, Any],
 ) -> EvaluationRequest:
-    """Returns the request of an evaluation for the arguments of a function of the library.
+    """Returns the request for an evaluation from the arguments of a library function.
 
     Raises:
         InferometerError: A value is invalid, or the model cannot be read.
@@ -387,7 +387,7 @@ def evaluation_request(
 
 
 def refuse_unknown(function: str, left: Mapping[str, Any]) -> None:
-    """Raises TypeError for an argument that a function of the library does not have."""
+    """Raises TypeError for an argument that a library function does not have."""
     for name in left:
         raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
 

@@ -1,6 +1,6 @@
-"""What the library returns: one evaluation, or rows as lists, Arrow, pandas, text and HTML for notebooks.
+"""The results of the library: one evaluation, or rows as lists, Arrow, pandas, text and HTML for notebooks.
 
-HTML is tables with pictures; all text is escaped to prevent script injection.
+HTML consists of tables with pictures; all text is escaped to prevent script injection.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from inferometer.evaluators.reports.table import cell_text, terminal_table
 from inferometer.manifests.errors import ConfigurationError, printable
 
 MOST_ROWS = 200
-"""The most rows of a table that are shown."""
+"""The maximum number of rows of a table that are shown."""
 _ID_CHARACTERS = 8
 _LEFT = "text-align: left; padding-right: 1em"
 _RIGHT = "text-align: right; padding-right: 1em; font-variant-numeric: tabular-nums"
 
 
 def figures(rows: Iterable[tuple[str, str]]) -> str:
-    """Returns names with their values, one a row; a value without a name belongs to the row above."""
+    """Returns names with their values, one per row; a value without a name belongs to the row above."""
     return f"<table>{''.join(_line('td', [(name, _LEFT), (value, _LEFT)]) for name, value in rows)}</table>"
 
 
@@ -60,7 +60,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
 
 
 def lines(texts: Iterable[str]) -> str:
-    """Returns texts below each other."""
+    """Returns texts, each on its own line."""
     return "".join(f"<div>{_text(text)}</div>" for text in texts)
 
 
@@ -223,7 +223,7 @@ class Result(ABC, Generic[M]):
 
     @property
     def group(self) -> tuple[Self, ...]:
-        """The results of the call in order; several where it repeats, and the last of them is returned."""
+        """The results of the call in order; several if it repeats, and the last of them is returned."""
         return self._group
 
     @property

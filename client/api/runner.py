@@ -447,9 +447,9 @@ def measured(
 def measured_group(
     invocation: Invocation, job: Job[Evaluation[M]], *, publish: bool
 ) -> Sequence[Evaluation[M]]:
-    """Runs a job of one evaluation or several, showing only its progress, and returns the evaluations.
+    """Runs a job of one or more evaluations, showing only its progress, and returns the evaluations.
 
-    Ctrl-C between two of them ends it with those before.
+    Ctrl-C between two evaluations ends the job with the earlier ones.
 
     Raises:
         InferometerError: See ``Runner.run``.

@@ -41,7 +41,7 @@ class Latency:
         p90_ms: The 90th percentile.
         p99_ms: The 99th percentile.
         interval_ms: The ends of the 95 % interval of p50.
-        mean_interval_ms: Those of the mean.
+        mean_interval_ms: The ends of the 95 % interval of the mean.
     """
 
     batches: int
@@ -98,7 +98,7 @@ class Run(Result[BatchMeasurement]):
 
     @property
     def accuracy(self) -> TopAccuracy | None:
-        """The accuracy; None without labels, and of random weights."""
+        """The accuracy; None without labels or with random weights."""
         found = self.evaluation.measurement.accuracy
         if found is None or found.top1_share is None or found.top5_share is None:
             return None
@@ -115,13 +115,13 @@ class Run(Result[BatchMeasurement]):
 
 
 class Runs(Items[Run]):
-    """The evaluations of a sweep, in order; it displays as a table, in a notebook with its picture.
+    """The evaluations of a sweep, in order; displays as a table, in a notebook with its picture.
 
     The table also has a row for each evaluation that failed.
 
     Attributes:
-        failures: Why evaluations failed, by what was asked for, such as ``DigitsCNN on MXNet, batch size 8``.
-        complete: Whether the sweep ran to its end; Ctrl-C ends it with what was measured.
+        failures: Why evaluations failed, by the requested values: ``DigitsCNN on MXNet, batch size 8``.
+        complete: Whether the sweep ran to its end; Ctrl-C ends it with the measurements up to then.
     """
 
     def __init__(self, cells: Sequence[SweepCell], *, complete: bool = True) -> None:
@@ -201,7 +201,7 @@ class Training(Result[TrainingMeasurement]):
 
     @property
     def throughput_interval_per_s(self) -> tuple[float, float] | None:
-        """The ends of its 95 % interval."""
+        """The ends of the 95 % interval of ``throughput_per_s``."""
         found = self.summary.throughput_interval
         return None if found is None else (found.low, found.high)
 
@@ -268,7 +268,7 @@ class Ingestion(Result[IngestionMeasurement]):
 
     @cached_property
     def latency(self) -> Latency:
-        """The wait for a full batch, of a caller who does nothing else."""
+        """The wait for a full batch of a caller that does nothing else."""
         return _latency(self.summary, len(self.evaluation.measurement.full_ns))
 
     @property

@@ -48,7 +48,7 @@ def whole_id(store: EvaluationStore, given: str) -> str:
     if len(found) > 1:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         raise UnknownEvaluationError(
-            f"{len(found)} ids begin with {given}: {', '.join(found[:_NAMED])}{more}; give more of the one"
+            f"{len(found)} ids begin with {given}: {', '.join(found[:_NAMED])}{more}; give more of the id"
         )
     return found[0]
 
@@ -186,7 +186,7 @@ def evaluations(
     Args:
         model: Only this model.
         framework: Only this framework.
-        limit: The newest so many; None means all.
+        limit: The number of evaluations, the newest first; None means all.
 
     Raises:
         ConfigurationError: The limit is below 1.
@@ -252,7 +252,7 @@ def compare(
     accuracy_threshold: float = ACCURACY_THRESHOLD,
     figures: str | Sequence[str] | None = None,
 ) -> Comparison:
-    """Compares the evaluations B with the evaluations A, as ``agent compare`` does.
+    """Compares the evaluations B with the evaluations A, like ``agent compare``.
 
     Args:
         a: The baseline: results, ids of stored evaluations or groups, or unique prefixes of ids.

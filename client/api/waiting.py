@@ -1,4 +1,4 @@
-"""What stderr shows while a user waits: the current activity in one line, and the progress of downloads.
+"""The display on stderr while a user waits: the current activity in one line, and download progress.
 
 Both require a terminal.
 """

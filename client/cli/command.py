@@ -35,7 +35,7 @@ class InputPath(click.Path):
 
 
 INPUT = InputPath(path_type=Path)
-"""Such a type; the command itself says what is wrong with a file."""
+"""The type without checks; the command itself reports what is wrong with a file."""
 
 
 def current_invocation() -> Invocation:
@@ -76,7 +76,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
         try:
             numbers = tuple(int(part) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value} is no number; write one, or several with commas between", param, ctx)
+            self.fail(f"{value} is not a number; write one, or several with commas between", param, ctx)
         for number in numbers:
             if number < 1:
                 self.fail(f"{number} is not in the range x>=1.", param, ctx)
@@ -98,7 +98,7 @@ class TensorShape(click.ParamType):  # type: ignore[type-arg]  # generic in newe
             return value
         parts = str(value).replace("x", ",").split(",")
         if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-            self.fail(f"{value} is no shape; write sizes with commas between, such as 3,224,224", param, ctx)
+            self.fail(f"{value} is not a shape; write sizes with commas, such as 3,224,224", param, ctx)
         return tuple(map(int, parts))
 
 
@@ -130,7 +130,7 @@ def profiled(name: str, function: Callable[[], _Result]) -> _Result:
 
 
 COMPLETION_VARIABLE = "_AGENT_COMPLETE"
-"""The variable by which the script of a shell asks for completions."""
+"""The environment variable through which a shell's script requests completions."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -353,7 +353,7 @@ class Group(_GlobalFlags, click.Group):
         self._aliases = dict(aliases or {})
 
     def with_default(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Returns the arguments, with the default subcommand, if there is one, where they name none."""
+        """Returns the arguments; if they name no subcommand, with the default one, if any."""
         return args
 
     def list_commands(self, ctx: click.Context) -> list[str]:

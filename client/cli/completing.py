@@ -21,11 +21,11 @@ Names: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def _names(find: Callable[[click.Context, str], Iterable[str]], *, listed: bool = False) -> Names:
-    """Makes the function that click calls.
+    """Returns the function that click calls.
 
     Args:
         find: Returns the known names; those that begin with the typed text are offered.
-        listed: Whether the value is a list separated by commas, of which the last item is completed.
+        listed: Whether the value is a comma-separated list, whose last item is completed.
     """
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -116,4 +116,4 @@ OPTIONS: Mapping[str, Names] = {
     "--columns": _names(_columns, listed=True),
     "--sort": _names(_columns, listed=True),
 }
-"""The options of every command whose values complete."""
+"""The options of all commands whose values can be completed."""

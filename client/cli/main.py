@@ -1,4 +1,4 @@
-"""The root of the ``agent`` command, its error handling, and the validation of command lines for later.
+"""The root of the ``agent`` command, its error handling, and the validation of command lines in advance.
 
 Command lines that run later or on another machine are validated so that errors show before they run.
 """
@@ -40,7 +40,7 @@ _COMMANDS = {
     "trace": "Export stored traces for other programs.",
     "web": "Serve evaluations as a page, live.",
 }
-"""The help of each command, which is the function of its name in the module of its name."""
+"""The help of each command. A command is the function of its name, by default in the module of its name."""
 _FOLDER = "inferometer.client.commands"
 _MODULES = {
     "compare": f"{_FOLDER}.evaluation",

@@ -60,7 +60,7 @@ def request_options(
         request: The class of the request.
         but: The names of the options to omit.
         only: The names of the options to add; None adds all.
-        several: The names of the numbers of which several can be given; their parameters have the plural.
+        several: The names of the numbers that can have several values; their parameters are in the plural.
     """
     chosen = [each for each in options_of(request) if each.name not in but]
     return options(

@@ -1,4 +1,4 @@
-"""What a command returns: rows and tables, the options that choose their form, and the exit codes."""
+"""The output of a command: rows and tables, the options that choose their format, and the exit codes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ FAILED_INPUTS = 1
 REGRESSION = 1
 """A comparison found that B is worse, or with ``--fail_on_undecided`` that the data is inconclusive."""
 NOT_SERVING = 1
-"""The health check of an agent answered that it does not serve."""
+"""The health check of an agent reported that it is not serving."""
 NO_DRIVER = 1
-"""No driver runs the plan that is to be stopped."""
+"""No driver is running the plan to be stopped."""
 INTERRUPTED = 130
 """Stopped by Ctrl-C or SIGTERM, as a shell reports it."""
 OUTPUT_FAILED = 7
 INVALID = 8
-"""A workload or a search was measured and published, and its figures cannot be trusted."""
+"""A workload or a search was measured and published, but its figures cannot be trusted."""
 NOT_STABLE = 9
-"""With ``--require_stable``: the conditions of an evaluation were disturbed, unstable, or are not known."""
+"""With ``--require_stable``: the conditions of an evaluation were disturbed, unstable or unknown."""
 
 EXIT_CODES: Mapping[type[errors.InferometerError], int] = {
     errors.EvaluationFailed: 1,
@@ -72,7 +72,7 @@ format_options = options(
     boolean("--overwrite", help="Replace the file if it exists."),
     boolean("--no_header", help="Omit the heading of a table, csv or markdown."),
 )
-"""Adds the options that say how rows are printed, and where."""
+"""Adds the options for the format and destination of rows."""
 _sort_option = option(
     "--sort",
     "order",
@@ -80,7 +80,7 @@ _sort_option = option(
     help="Sort by these columns; -NAME sorts from the highest value down.",
 )
 printing_options = options(format_options, _sort_option)
-"""Adds the options that say how rows are printed, in which order, and where."""
+"""Adds the options for the order, format and destination of rows."""
 output_options = options(
     format_options,
     option(
@@ -91,15 +91,15 @@ output_options = options(
     ),
     _sort_option,
 )
-"""Adds the options that say which rows and columns are printed, how, and where."""
+"""Adds the options for the columns, order, format and destination of rows."""
 FORMAT_NAMES = ("format_name", "output", "append", "overwrite", "no_header")
 PRINTING_NAMES = (*FORMAT_NAMES, "order")
 OUTPUT_NAMES = (*PRINTING_NAMES, "chosen")
-"""The names of their values, which ``print_rows`` takes."""
+"""The names of the options' values, for ``print_rows``."""
 
 
 def echo(line: str, *, err: bool = False, indent: int = 0) -> None:
-    """Prints a line; a terminal shows a long line folded, with ``indent`` spaces before the later lines."""
+    """Prints a line; on a terminal, a long line is wrapped, with ``indent`` spaces before the later lines."""
     if (sys.stderr if err else sys.stdout).isatty():
         lines = folded(line[indent:], shutil.get_terminal_size().columns - indent)
         line = line[:indent] + f"\n{' ' * indent}".join(lines)
@@ -128,7 +128,7 @@ def as_tables(
     order: str | None,
     **_: object,
 ) -> bool:
-    """Returns whether to print a report as its tables for people: not to a file, without chosen columns."""
+    """Returns whether to print a report as its tables for people: not to a file, nor with chosen columns."""
     plain = output is None and chosen is None and order is None
     for_people = (Format.TABLE.value, Format.MARKDOWN.value)
     return report.has_tables and plain and format_name.lower() in for_people
@@ -156,7 +156,7 @@ def print_rows(
     chosen: str | None = None,
     order: str | None = None,
 ) -> int:
-    """Writes rows as the options of ``output_options`` ask, and returns their number.
+    """Writes rows as the options of ``output_options`` specify, and returns their number.
 
     Raises:
         ConfigurationError: A column is unknown, or the options exclude each other.

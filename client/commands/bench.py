@@ -63,9 +63,9 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in newer
         try:
             found = json.loads(value.strip() or "{}")
         except (ValueError, RecursionError) as error:
-            self.fail(f"{value} is no JSON: {error}", param, ctx)
+            self.fail(f"{value} is not JSON: {error}", param, ctx)
         if not isinstance(found, dict):
-            self.fail(f'{value} is no JSON object, such as {{"num_classes": 1000}}', param, ctx)
+            self.fail(f'{value} is not a JSON object, such as {{"num_classes": 1000}}', param, ctx)
         return found
 
 
@@ -83,7 +83,7 @@ class GpuList(click.ParamType):  # type: ignore[type-arg]  # generic in newer ve
         parts = [part.strip() for part in str(value).replace(":", ",").split(",") if part.strip()]
         if not all(part.isascii() and part.isdecimal() for part in parts):
             self.fail(
-                f"{value} is no list of GPUs; write indices with commas between, such as 0,1", param, ctx
+                f"{value} is not a list of GPUs; write indices with commas between, such as 0,1", param, ctx
             )
         if len(set(parts)) != len(parts):
             self.fail(f"{value} names a GPU twice", param, ctx)
@@ -98,7 +98,7 @@ model_options = options(
         "model",
         required=True,
         metavar="NAME",
-        help="Model: an id of DLBS, such as alexnet, resnet50 or deep_mnist, which names an architecture; or "
+        help="Model: a DLBS id, such as alexnet, resnet50 or deep_mnist, which names an architecture; or "
         "the name of a manifest.",
     ),
     option("--model_version", metavar="VERSION", help="Version or constraint.  [default: the id's]"),
@@ -116,7 +116,7 @@ model_options = options(
         help="Device.  [default: gpu with --num_gpus or --gpus, else cpu]",
     ),
     option(
-        "--num_gpus", type=WHOLE_NUMBER, metavar="N", help="Number of GPUs, of those in CUDA_VISIBLE_DEVICES."
+        "--num_gpus", type=WHOLE_NUMBER, metavar="N", help="Number of GPUs to use from CUDA_VISIBLE_DEVICES."
     ),
     option(
         "--gpus", type=GpuList(), metavar="LIST", help="The GPUs by index, such as 0,1; empty for the CPU."
@@ -132,7 +132,7 @@ model_options = options(
         "--cudnn_autotune",
         "cudnn_benchmark",
         default=True,
-        help="Let cuDNN time its algorithms and take the fastest; on a CPU it changes nothing.",
+        help="Let cuDNN time its algorithms and take the fastest; no effect on a CPU.",
     ),
     boolean("--cudnn_fastest", help="A switch of Lua Torch, which --cudnn_benchmark includes."),
     allocator_option(),
@@ -144,7 +144,7 @@ model_options = options(
     ),
     option("--input_layout", type=_LAYOUTS, default="NCHW", help="Layout of the data; NCHW only."),
     option("--model_layout", type=_LAYOUTS, default="NCHW", help="Layout of the model; NCHW only."),
-    boolean("--nvidia_layers", help="Layers of NVIDIA's MXNet, which this one has not."),
+    boolean("--nvidia_layers", help="Layers of NVIDIA's MXNet, which are not supported."),
     option(
         "--workspace",
         type=WHOLE_NUMBER,
@@ -165,13 +165,13 @@ data_options = options(
     option(
         "--data_backend",
         metavar="NAME",
-        help="Format of --data_dir: recordio, caffe_lmdb, image_folder and others.  [default: found out]",
+        help="Format of --data_dir: recordio, caffe_lmdb, image_folder and others.  [default: detected]",
     ),
     option(
         "--data",
         type=click.Choice(SYNTHETIC, case_sensitive=False),
         default="synthetic",
-        help="Where synthetic data is: a batch on the device stays there, and is not copied in each step.",
+        help="Location of synthetic data: a batch on the device stays there, and is not copied in each step.",
     ),
     request_options(TrainingData, only=("shuffle", "workers")),
     option(
@@ -193,14 +193,14 @@ training_options = options(
     option(
         "--kv_store",
         type=click.Choice(KV_STORES, case_sensitive=False),
-        help="How MXNet adds gradients up.  [default: device for several GPUs, dist_sync for several ranks]",
+        help="How MXNet sums gradients.  [default: device for several GPUs, dist_sync for several ranks]",
     ),
-    option("--kv_num_workers", type=COUNT, metavar="N", help="Another name of --num_ranks."),
+    option("--kv_num_workers", type=COUNT, metavar="N", help="Another name for --num_ranks."),
     request_options(RankRequest, only=("num_servers",)),
     option(
         "--dist_backend",
         type=click.Choice(DIST_BACKENDS, case_sensitive=False),
-        help="How PyTorch adds gradients up over ranks.  [default: gloo on CPUs, nccl on GPUs]",
+        help="How PyTorch sums gradients over ranks.  [default: gloo on CPUs, nccl on GPUs]",
     ),
     request_options(RankRequest, but=("num_servers",)),
 )
@@ -217,7 +217,7 @@ result_options = options(
     option(
         "--trace_level",
         metavar="LEVEL",
-        help="Trace level, as of agent predict dataset.  [default: APPLICATION_TRACE]",
+        help="Trace level, as for agent predict dataset.  [default: APPLICATION_TRACE]",
     ),
     tracer_options,
     boolean("--publish", default=True, help="Publish the evaluation to the database."),
@@ -226,7 +226,7 @@ result_options = options(
         help="Exit with 9 if the conditions were not stable; it is published all the same.",
     ),
 )
-"""Adds the options of what is printed and kept."""
+"""Adds the options of output and publishing."""
 
 
 _Show: TypeAlias = "Callable[[Evaluation], None]"
@@ -297,7 +297,7 @@ def training(**given: Any) -> None:
 @data_options
 @result_options
 def inference(**given: Any) -> None:
-    """Run a model forward for --num_batches batches, as agent predict dataset does."""
+    """Run a model forward for --num_batches batches, like agent predict dataset."""
     _finish(given, "inference", _infer)
 
 
@@ -317,13 +317,13 @@ def ingestion(**given: Any) -> None:
 @option(
     "--phase", type=click.Choice(["training", "inference"], case_sensitive=False), help="What to benchmark."
 )
-@boolean("--data_loader_only", help="Load the data only, as bench ingestion does.")
+@boolean("--data_loader_only", help="Load the data only, like bench ingestion.")
 @model_options
 @data_options
 @training_options
 @result_options
 def dlbs(forward_only: bool | None, phase: str | None, data_loader_only: bool, **given: Any) -> None:
-    """Benchmark what --forward_only or --phase says, or training: agent bench without a subcommand."""
+    """Run the benchmark that --forward_only or --phase selects, or train: agent bench without subcommand."""
     if forward_only is not None and phase is not None and forward_only != (phase.lower() == "inference"):
         raise ConfigurationError(
             f"forward_only is {str(forward_only).lower()} and phase {phase}; leave out one of them"

@@ -27,7 +27,7 @@ _backend_option = option(
     "--data_backend",
     metavar="NAME",
     help="Format of what is read: recordio, caffe_lmdb, image_folder, npz, zip, ilsvrc2012_validation, "
-    "cifar10, mnist, coco or voc.  [default: found out]",
+    "cifar10, mnist, coco or voc.  [default: detected]",
 )
 
 
@@ -54,7 +54,7 @@ def _opened(path: Path, backend: str | None) -> Dataset:
     "--resize",
     type=click.IntRange(1, 16384),
     metavar="SIDE",
-    help="Resize the shorter side to so many pixels; in an .npz, crop a square as well.",
+    help="Resize the shorter side to this many pixels; in an .npz, crop a square as well.",
 )
 @option(
     "--quality",
@@ -65,7 +65,7 @@ def _opened(path: Path, backend: str | None) -> Dataset:
 @boolean(
     "--fail_on_error",
     default=True,
-    help="Stop at a sample that cannot be read; else leave it out and count it.",
+    help="Stop at a sample that cannot be read; otherwise leave it out and count it.",
 )
 @_backend_option
 def convert(
@@ -81,7 +81,7 @@ def convert(
     """Write the dataset SOURCE in another format to TARGET, in the same order with the same labels.
 
     SOURCE is a path, or the name of a dataset with a manifest.
-    The same command again continues a conversion that was stopped. What was written is read again and
+    Repeating the command continues a conversion that was stopped. The output is read again and
     compared before TARGET gets its name. If samples were left out, the exit code is that of a damaged
     dataset, 4.
     """
@@ -119,7 +119,7 @@ def convert(
 @click.argument("path", type=FILE)
 @_backend_option
 def check(path: Path, data_backend: str | None) -> int:
-    """Read and decode every sample of the dataset PATH, and say what it holds.
+    """Read and decode every sample of the dataset PATH, and report its contents.
 
     PATH may also be the name of a dataset with a manifest.
     Samples that fail are reported on stderr, and the exit code is then that of a damaged dataset, 4.
@@ -154,7 +154,7 @@ def check(path: Path, data_backend: str | None) -> int:
 
 
 def _checked(found: DatasetCheck) -> str:
-    """Describes what was done to each sample, and which damage this cannot detect."""
+    """Describes the checks of each sample, and the damage that they cannot detect."""
     read = found.samples - found.failed
     decoded = found.kinds.get("EncodedImage", 0)
     done = [f"decoded {decoded} images"] * bool(decoded) + [f"read {read - decoded} samples"] * (
@@ -173,11 +173,11 @@ def _checked(found: DatasetCheck) -> str:
     "folder",
     type=FILE,
     metavar="DIRECTORY",
-    help="Where to put it.  [default: datasets/NAME of the cache]",
+    help="Destination.  [default: datasets/NAME of the cache]",
 )
-@option("--mirror", metavar="URL", help="Where the same files are, instead of at their publisher's.")
+@option("--mirror", metavar="URL", help="Location of the same files, instead of their publisher's.")
 def download(name: str, folder: Path | None, mirror: str | None) -> int:
-    """Download the dataset NAME, check it, and say where it lies; `agent data list` has the names."""
+    """Download the dataset NAME, check it, and report its location; `agent data list` shows the names."""
     from contextlib import closing
 
     from inferometer.client.cli.command import current_invocation
@@ -200,7 +200,7 @@ def download(name: str, folder: Path | None, mirror: str | None) -> int:
 @data.command(name="list", cls=Command)
 @output_options
 def list_datasets(**output: Any) -> None:
-    """List the datasets that `agent data download` gets."""
+    """List the datasets that `agent data download` supports."""
     from inferometer.client.cli.command import current_invocation
     from inferometer.evaluators.conversion.published import PUBLISHED
 

@@ -71,7 +71,7 @@ filter_options = options(
         help="Only this evaluation, or those of this group; a unique prefix of the id is enough.",
     ),
 )
-"""Adds the options that choose evaluations; each left out means any."""
+"""Adds the options that choose evaluations; an omitted option means any."""
 
 
 class ChosenEvaluations:
@@ -118,10 +118,10 @@ class ChosenEvaluations:
     ) -> Sequence[Evaluation]:
         """Returns the evaluations that a report takes, the newest first; reports those that cannot be read.
 
-        ``on_unreadable`` is called with the error of each of those, after it is printed.
+        ``on_unreadable`` is called with the error of each unreadable one, after it is printed.
 
         Raises:
-            UnknownEvaluationError: Several ids begin with what was given as one.
+            UnknownEvaluationError: Several ids begin with the given id.
             StoreError: The database cannot be read.
         """
         from inferometer.client.api.stored import whole_id
@@ -138,7 +138,7 @@ class ChosenEvaluations:
 
 
 def say_left_out(error: StoreError) -> None:
-    """Names on stderr an evaluation, or a trace, that cannot be read."""
+    """Reports on stderr an evaluation or a trace that cannot be read."""
     click.echo(f"warning: left out {error}", err=True)
 
 
@@ -251,7 +251,7 @@ def evaluation() -> None:
 def evaluations(**given: Any) -> None:
     """List the evaluations of every kind, the newest first, with their main figures and the verdict.
 
-    Once one is named: agent info evaluation show ID
+    To show one: agent info evaluation show ID
     """
     from inferometer.evaluators.kinds.reports import OverviewReport
 

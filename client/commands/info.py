@@ -141,7 +141,7 @@ def _obstacle(model: ListedModel, invocation: Invocation, installed: Mapping[str
 def _obstacle_of_code(
     architecture: str, model: ListedModel, invocation: Invocation, installed: Mapping[str, str | None]
 ) -> str:
-    """Returns why a model's architecture cannot run here; for ONNX Runtime, PyTorch has to export it."""
+    """Returns why a model's architecture cannot run here; for ONNX Runtime, PyTorch must export it."""
     from inferometer.agent.architectures.sources import is_built_in, missing_package
 
     if model.framework.casefold() == "onnxruntime":

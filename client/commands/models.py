@@ -225,8 +225,8 @@ def manifest() -> None:
 def check(paths: tuple[Path, ...]) -> int:
     """Check that each FILE is a valid manifest; for a directory, check all manifests in it.
 
-    Below a valid model is what of its files can run code, and unsupported features, for which it would be
-    refused on opening. The exit code is that of an invalid manifest if any file is not a valid one.
+    Below a valid model are its files that can run code, and unsupported features that prevent opening
+    the model. The exit code is that of an invalid manifest if any file is not a valid one.
     """
     from inferometer.manifests.files import files_in
 
@@ -281,8 +281,8 @@ def init(
 ) -> None:
     """Write a manifest for a model's file, with comments that say what to fill in.
 
-    MODEL is a file as --model_path of agent predict takes it. The manifest is valid as it is; what the file
-    does not tell, such as the mean of images and the labels, is in its comments.
+    MODEL is a file that --model_path of agent predict accepts. The manifest is valid as it is; its
+    comments name what the file does not say, such as the mean of images and the labels.
     """
     from inferometer.agent.artifacts.downloads import digest
     from inferometer.agent.inference.given_models import Wanted, model_of_file

@@ -69,7 +69,7 @@ _what_options = options(
         "inputs",
         multiple=True,
         metavar="NAME=SIZES",
-        help="Own sizes of an input of one operator, such as data=32,3,224,224; repeat it for others.",
+        help="Custom sizes of an input of one operator, such as data=32,3,224,224; repeat it for others.",
     ),
     option(
         "--param",
@@ -134,7 +134,7 @@ _how_options = options(
 @click.argument("operators", nargs=-1, metavar="[OPERATOR]...", shell_complete=operators)
 @_what_options
 @_how_options
-@boolean("--resume", help="Go on with the newest interrupted run of the same, and keep its rows.")
+@boolean("--resume", help="Resume the newest interrupted run of the same benchmark, and keep its rows.")
 @boolean("--publish", default=True, help="Publish the evaluations to the database.")
 @boolean(
     "--require_stable",
@@ -143,11 +143,11 @@ _how_options = options(
 @output_options
 @database_options
 def run(**given: Any) -> None:
-    """Measure operators, and check what they compute.
+    """Measure operators, and check their output.
 
-    Each operator runs in each framework on the same inputs, in processes of its own. Its output is compared
-    with a reference; one that differs is a failed row. A row that a framework lacks has the reason. The exit
-    code is 1 if a row failed or is wrong, and 0 if all are measured or missing with a reason.
+    Each operator runs in each framework on the same inputs, in its own processes. Its output is compared
+    with a reference; one that differs is a failed row. A row that a framework lacks states the reason. The
+    exit code is 1 if a row failed or is wrong, and 0 if all are measured or missing with a reason.
     """
     # Imported here because the help does not need it.
     from inferometer.client.cli.command import current_invocation
@@ -168,14 +168,14 @@ def run(**given: Any) -> None:
 @op.command("list", cls=Command)
 @_category_option("Only this group; repeat the option for several.")
 @_frameworks_option("Only these frameworks, with commas between.  [default: all]")
-@boolean("--uncovered", help="The operators of each framework's own registry that the table has not.")
+@boolean("--uncovered", help="The operators of each framework's own registry that the table lacks.")
 @output_options
 def list_operators(
     categories: tuple[str, ...], framework_name: str | None, uncovered: bool, **printing: Any
 ) -> None:
     """List the operators of the table, and how each framework runs them or why it does not.
 
-    It imports the frameworks that are installed.
+    Imports the frameworks that are installed.
     """
     from inferometer.client.cli.command import current_invocation
     from inferometer.client.evaluating.operators import print_operators, print_uncovered

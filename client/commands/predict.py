@@ -42,7 +42,7 @@ def load_options_of(request: type[LoadRequest]) -> Callable[[Any], Any]:
     return options(
         system_options,
         request_options(request, but=(*_TRACING, *_WITH_THE_TRACER)),
-        boolean("--allow_invalid", help="Exit with 0 although the result is INVALID."),
+        boolean("--allow_invalid", help="Exit with 0 even if the result is INVALID."),
         tracer_options,
         request_options(request, only=_WITH_THE_TRACER),
         dataset_options,
@@ -69,8 +69,8 @@ def workload(**given: Any) -> None:
 def max_qps(**given: Any) -> None:
     """Search for the highest rate at which a latency percentile stays within a bound.
 
-    The answer is an interval, or none. Each probe draws its queries from a seed of its own, and is stored
-    with the answer.
+    The answer is an interval, or none. Each probe draws its queries from its own seed, and is stored with
+    the answer.
     """
     _put(MaxQpsRequest, given)
 
@@ -119,12 +119,12 @@ evaluation_options = options(
         help="Draw the first predictions over their images: boxes, masks or the enhanced image, as PNG files "
         "in this folder.  [default: predict urls draws into the data directory, unless --publish=false]",
     ),
-    option("--picture_count", type=COUNT, metavar="N", help="How many pictures.  [default: 20]"),
+    option("--picture_count", type=COUNT, metavar="N", help="Maximum number of pictures.  [default: 20]"),
     request_options(EvaluationRequest, but=("repeat", *_TRACING)),
     tracer_options,
     request_options(BatchSystemOptions, only=("agent_timeout_s",)),
 )
-"""Adds the options that every evaluation batch by batch has."""
+"""Adds the options of every batch-by-batch evaluation."""
 
 
 @click.group(cls=Group, aliases={"qps": "max-qps", "findmaxqps": "max-qps", "max_qps": "max-qps"})

@@ -27,25 +27,25 @@ _SHOWN_FAILURES = 20
     "--task",
     required=True,
     metavar="TASK",
-    help="What was predicted: classification, detection, instance_segmentation, semantic_segmentation, "
+    help="Task of the predictions: classification, detection, instance_segmentation, semantic_segmentation, "
     "image_enhancement, regression, text_classification, question_answering or embedding.",
 )
 @option("--dataset_name", metavar="NAME", help="Dataset, by the name of its manifest.")
-@option("--dataset_path", type=INPUT, metavar="PATH", help="Dataset, in any format that is read here.")
+@option("--dataset_path", type=INPUT, metavar="PATH", help="Dataset, in any supported format.")
 @option("--dataset_category", metavar="NAME", help="Category of the dataset.  [default: any]")
-@option("--data_backend", metavar="NAME", help="Format of --dataset_path.  [default: found out]")
+@option("--data_backend", metavar="NAME", help="Format of --dataset_path.  [default: detected]")
 @option(
     "--sample_ids",
     "--image_ids",
     metavar="FILE|LIST",
-    help="Only the samples with these ids count: a list with commas, or a file with one a line.  "
+    help="Only the samples with these ids count: a list with commas, or a file with one per line.  "
     "[default: all]",
 )
 @option(
     "--labels",
     type=INPUT,
     metavar="FILE",
-    help="The classes in the order that the predictions count them, one a line.  [default: the dataset's]",
+    help="The classes in the order that the predictions number them, one per line.  [default: the dataset's]",
 )
 @option(
     "--score_border",
@@ -69,15 +69,15 @@ _SHOWN_FAILURES = 20
 )
 @output_options
 def score(**given: Any) -> int:
-    """Score PREDICTIONS, which another tool has made, against a dataset; no model runs.
+    """Score PREDICTIONS, made by another tool, against a dataset; no model runs.
 
     PREDICTIONS is COCO results JSON for detection and instance_segmentation; a folder of PNG masks, or of
     images, with the names of the dataset's; and otherwise a .csv, .jsonl or .json with an id and a label, an
     answer or numbers, or an .npz of vectors. The metrics are those of agent predict dataset.
 
-    All samples of the dataset count: an image that COCO's results do not name has no objects, which is a miss
-    of those in it. Elsewhere, a sample without a prediction is named and counted as failed; the exit code is
-    1 then. Nothing is published.
+    All samples of the dataset count: an image that COCO's results do not name has no predicted objects, so
+    all of its objects are missed. For other tasks, a sample without a prediction is reported and counted as
+    failed, and the exit code is 1. Nothing is published.
     """
     # Imported here because the help does not need it.
     from inferometer.client.api.progress import ProgressBar
@@ -141,7 +141,7 @@ def _request(given: dict[str, Any]) -> ScoreRequest:
     if path is not None:
         read = read_class_names(path)
         if not read:
-            raise ConfigurationError(f"labels {path}: names no classes; give a file with one a line")
+            raise ConfigurationError(f"labels {path}: names no classes; give a file with one per line")
         labels = read
     return ScoreRequest(
         task=given["task"],

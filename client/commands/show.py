@@ -62,13 +62,13 @@ _NS_PER_S = 1_000_000_000
 def as_document(
     evaluation: Evaluation, timed: Evaluation, group: Sequence[Evaluation], spans: SpanSource
 ) -> dict[str, Any]:
-    """Returns everything that is shown of an evaluation, as JSON values.
+    """Returns everything that ``show`` reports on an evaluation, as JSON values.
 
     Args:
-        evaluation: What is shown.
-        timed: The evaluation that its latency is taken from: itself, or one of its group without a profiler.
-        group: The others of its group.
-        spans: Gives its spans.
+        evaluation: The evaluation to show.
+        timed: The evaluation that provides the latency: itself, or one of its group without a profiler.
+        group: The other evaluations of its group.
+        spans: The source of its spans.
     """
     own = kind_of(evaluation).document(evaluation, timed, spans)
     elapsed_s = evaluation.measurement.elapsed_ns / _NS_PER_S
@@ -112,7 +112,7 @@ _LONGEST_NAME = 40
 _INDENT = 14
 
 Lines: TypeAlias = Iterator[tuple[str, str]]
-"""The left column, empty if it is that of the line above, and the right column."""
+"""The left column, empty if it is the same as in the line above, and the right column."""
 
 
 @click.command(cls=Command)
@@ -122,7 +122,7 @@ Lines: TypeAlias = Iterator[tuple[str, str]]
 def show(evaluation_id: str | None, format_name: str) -> None:
     """Show one evaluation: what ran, on what, the figures, the heaviest layers, and where its trace is.
 
-    A unique prefix of the ID is enough. Without one, it is the newest.
+    A unique prefix of the ID is enough. The default is the newest evaluation.
     """
     with closing(current_invocation().open_store()) as store:
         evaluation = newest(store, say_left_out) if evaluation_id is None else find_one(store, evaluation_id)
@@ -136,12 +136,12 @@ def show(evaluation_id: str | None, format_name: str) -> None:
 
 
 def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSource) -> Sequence[str]:
-    """Returns the lines that a person reads.
+    """Returns the lines of the text format.
 
     Args:
-        evaluation: What is shown.
-        group: The others of its group, the shallowest trace first.
-        spans: Gives its spans.
+        evaluation: The evaluation to show.
+        group: The other evaluations of its group, the shallowest trace first.
+        spans: The source of its spans.
     """
     kind = kind_of(evaluation)
     figures = kind.details(evaluation, [each for each in group if kind_of(each) is kind])
@@ -199,7 +199,7 @@ def _where(evaluation: Evaluation) -> Lines:
 
 
 def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:
-    """Yields the heaviest layers, where they were traced."""
+    """Yields the heaviest layers, if they were traced."""
     rows = list(LayersReport().rows_of(LayersReport().taken([evaluation]), spans))
     shown = heaviest(rows)
     names = [str(row["layer_name"]) for row in shown]
@@ -374,7 +374,7 @@ class _Folder:
         self._shown = path
         self._target = Path(os.path.realpath(path))  # a link stays one, and "." has a folder that it is in
         if path.exists() and not path.is_dir():
-            raise OutputError(f"{path}: is no folder; name another one with --output")
+            raise OutputError(f"{path}: is not a folder; name another one with --output")
         if path.exists() and not overwrite:
             raise OutputError(f"{path} exists; overwrite its reports (--overwrite), or name another --output")
         # Beside the folder, so that it can take its place; within one that is there, which may be a mount.
@@ -383,10 +383,10 @@ class _Folder:
         try:
             self.path.mkdir()
         except OSError as error:
-            raise OutputError(f"{path}: cannot be made: {error.strerror or error}") from error
+            raise OutputError(f"{path}: cannot be created: {error.strerror or error}") from error
 
     def publish(self) -> Sequence[Path]:
-        """Moves the files to where they belong, and returns their paths."""
+        """Moves the files to their destination, and returns their paths."""
         names = sorted(file.name for file in self.path.iterdir())
         try:
             if self._target.exists():
@@ -399,6 +399,6 @@ class _Folder:
         return [self._shown / name for name in names]
 
     def close(self) -> None:
-        """Removes what was not published."""
+        """Removes the files that were not published."""
         with suppress(OSError):
             shutil.rmtree(self.path)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A command line.
+    """An example command line.
 
     Attributes:
-        words: Its words after ``agent``.
-        gpu: The option with which it uses the GPU.
+        words: The words after ``agent``.
+        gpu: The option that makes it use the GPU.
         frameworks: The frameworks that can run it.
     """
 
@@ -55,7 +55,7 @@ EXAMPLES = {
 }
 """The examples by name. An epoch of synthetic data is 100 batches."""
 _INSTEAD = {"--num_batches": "--num_epochs", "--runs": "--time_budget"}
-"""The options of examples that end a run, by those that take their place."""
+"""The options of examples that end a run, by the options that replace them."""
 
 
 def example_words(name: str, framework: str, *, gpu: bool, more: Sequence[str]) -> list[str]:
@@ -65,11 +65,11 @@ def example_words(name: str, framework: str, *, gpu: bool, more: Sequence[str]) 
         name: The example.
         framework: The framework that runs it.
         gpu: Whether it runs on a GPU.
-        more: Further options, as ``--name=value``; they replace those of the example that have their name, or
-            for ``--input`` and ``--param`` the name of what they set.
+        more: Further options, as ``--name=value``; they replace the example's options with the same name, or,
+            for ``--input`` and ``--param``, those that set the same input or parameter.
 
     Raises:
-        ConfigurationError: The framework cannot run it, or a word is no such option.
+        ConfigurationError: The framework cannot run it, or a word is not an option.
     """
     example = EXAMPLES[name]
     if framework not in example.frameworks:
@@ -79,7 +79,7 @@ def example_words(name: str, framework: str, *, gpu: bool, more: Sequence[str]) 
     for word in more:
         if not word.startswith("--"):
             raise ConfigurationError(
-                f'"{word}" is no option of the example {name}; write options as --name=value'
+                f'"{word}" is not an option of the example {name}; write options as --name=value'
             )
         replaced = {_key(word), _INSTEAD.get(_key(word))}
         words = [each for each in words if _key(each) not in replaced]
@@ -87,7 +87,7 @@ def example_words(name: str, framework: str, *, gpu: bool, more: Sequence[str]) 
 
 
 def _key(word: str) -> str:
-    """Returns the name of an option; of ``--input=data=1,2`` it is ``--input=data``."""
+    """Returns the name of an option; for ``--input=data=1,2``, it is ``--input=data``."""
     return (
         word.rpartition("=")[0] or word if word.startswith(("--input", "--param")) else word.partition("=")[0]
     )
@@ -114,7 +114,7 @@ def slurm() -> None:
 @slurm.command(cls=Command)
 @click.argument("command", metavar="[-- COMMAND…]", nargs=-1, type=click.UNPROCESSED)
 @option("--cluster", metavar="NAME", help="Profile of the configuration file, whose values are defaults.")
-@option("--example", type=click.Choice(list(EXAMPLES)), help="Run this example; COMMAND is options for it.")
+@option("--example", type=click.Choice(list(EXAMPLES)), help="Run this example; COMMAND holds its options.")
 @option(
     "--framework_name",
     type=click.Choice(_EXTRAS, case_sensitive=False),
@@ -132,13 +132,13 @@ def slurm() -> None:
     metavar="N",
     help=f"Cores of a task, and threads of its operators.  [default: {_CPUS}]",
 )
-@boolean("--gpu", help="Ask for one GPU for each task of a node; an example runs on it.")
+@boolean("--gpu", help="Request one GPU for each task of a node; an example runs on it.")
 @option("--nodes", type=COUNT, metavar="N", help="Nodes; the tasks on them train as ranks.")
 @option("--tasks_per_node", type=COUNT, metavar="N", help="Tasks on each node.")
 @option(
     "--output",
     metavar="PATTERN",
-    help="File on the cluster for what the job prints.  [default: slurm-%j.out; with --nodes or "
+    help="File on the cluster for the output of the job.  [default: slurm-%j.out; with --nodes or "
     f"--tasks_per_node {_SEVERAL_TASKS_OUTPUT}]",
 )
 @option("--module", "modules", multiple=True, metavar="NAME", help="Module to load; repeat it for several.")
@@ -154,7 +154,7 @@ def slurm() -> None:
     "packages",
     multiple=True,
     metavar="NAME",
-    help="What is installed from them; repeat it for several.  [default: inferometer with the framework]",
+    help="Package to install from them; repeat it for several.  [default: inferometer with the framework]",
 )
 @option("-o", "--output_file", type=FILE, metavar="FILE", help="Write the script to this file.")
 @boolean("--overwrite", help="Replace the file if it exists.")
@@ -198,9 +198,9 @@ def _job(
         profile = clusters.profile_of(cluster, current_invocation().configuration.clusters)
     time = given["time"]
     if time is not None and not clusters.TIME.fullmatch(time):
-        raise ConfigurationError(f'--time "{time}" is no time; give {clusters.TIME_HELP}')
+        raise ConfigurationError(f'--time "{time}" is not a time; give {clusters.TIME_HELP}')
     if mem is not None and not clusters.MEMORY.fullmatch(mem):
-        raise ConfigurationError(f'--mem "{mem}" is no size; give {clusters.MEMORY_HELP}')
+        raise ConfigurationError(f'--mem "{mem}" is not a size; give {clusters.MEMORY_HELP}')
     words = _command(command, example, framework_name, gpu=given["gpu"])
     names = ("account", "partition", "time", "cpus_per_task", "modules", "wheels", "packages")
     options = {**{name: given[name] for name in names}, "memory": mem}
@@ -253,7 +253,7 @@ def _command(command: Sequence[str], example: str | None, framework: str, *, gpu
 
 
 def _note(command: Sequence[str], *, tasks: int, gpu: bool) -> None:
-    """Prints on stderr which requested resources the job would not use."""
+    """Reports on stderr the requested resources that the job would not use."""
     if tasks > 1 and command[0] != "bench":
         what = (
             f"each of the {tasks} tasks runs all of agent {command[0]}; only bench training shares the work"

@@ -80,7 +80,7 @@ def export(evaluation_id: str, format_name: str, output: Path | None, overwrite:
 @tracer_options
 @database_options
 def send(evaluation_id: str, tracer_address: str | None, trace_url: str | None) -> None:
-    """Send the trace of an evaluation to a collector, for instance one that was away.
+    """Send the trace of an evaluation to a collector, for instance one that was unavailable.
 
     A collector that has some of the spans already may show them twice.
     """

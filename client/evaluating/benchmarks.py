@@ -1,7 +1,7 @@
-"""Turns the options of ``agent bench`` into requests, and prints results as DLBS does.
+"""Turns the options of ``agent bench`` into requests, and prints results in DLBS's format.
 
-Inference runs a fixed number of batches, of random tensors or a dataset. Training has its length, its
-ranks, and how gradients are summed. Results are lines ``__key__=JSON``, which DLBS's log parser reads.
+Inference runs a fixed number of batches, of random tensors or a dataset. Training adds its length, its
+ranks, and the method of summing gradients. Results are lines ``__key__=JSON``, which DLBS's log parser reads.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def read_system(values: Values, invocation: Invocation) -> BenchSystem:
 
     Args:
         values: The values of the options.
-        invocation: Has the manifests.
+        invocation: Provides the manifests.
 
     Raises:
         ConfigurationError: An option is not supported here, or two contradict each other.
@@ -228,7 +228,7 @@ def _devices(values: Values) -> tuple[Device, ...]:
     if wanted == "cpu":
         return (CPU,)
     if count == 0 or gpus == ():
-        raise ConfigurationError("device is gpu, and there is to be none; leave out device, or give num_gpus")
+        raise ConfigurationError("device is gpu, but no GPU is selected; leave out device, or give num_gpus")
     indices = gpus if gpus else range(count or 1)
     return tuple(Device(DeviceKind.GPU, index) for index in indices)
 
@@ -280,7 +280,7 @@ def read_inference(
 ) -> EvaluationRequest:
     """Returns the request: ``num_batches`` full batches, after ``num_warmup_batches``.
 
-    Of a larger dataset, only as many batches are read; a smaller one is repeated.
+    From a larger dataset, only this many batches are read; a smaller one is repeated.
 
     Args:
         values: The values of the options.

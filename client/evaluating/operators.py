@@ -1,7 +1,7 @@
 """``agent op``: runs benchmarks of operators, of the table or of a traced model, and lists the operators.
 
 A run prints progress and rows, and has an exit code. ``--from_evaluation`` benchmarks the operators of a
-traced model, and compares their times. A listing tells how each framework runs the operators, and what
+traced model, and compares their times. A listing shows how each framework runs the operators, and what
 the table lacks.
 """
 
@@ -59,7 +59,7 @@ _TAKEN = {
     "modes": "--mode",
     "forms": "--form",
 }
-"""What the evaluation tells, with the option that tells it otherwise."""
+"""The settings that the evaluation determines, with the options that otherwise set them."""
 _MOST_REASONS = 8
 
 
@@ -184,7 +184,7 @@ def _exit_code(evaluations: list[Evaluation[OperatorMeasurement]]) -> int:
     told = [each.told.status for e in evaluations for each in reported_operators(e.measurement)]
     say(counts_text(told))
     if any(each.status is Status.INTERRUPTED for each in evaluations):
-        say("interrupted: agent op run with the same options and --resume goes on")
+        say("interrupted: agent op run with the same options and --resume continues")
         return INTERRUPTED
     return _FAILED_ROWS if set(BAD_ROWS) & set(told) else SUCCESS
 
@@ -253,7 +253,7 @@ def print_uncovered(
 def _coverages(
     invocation: Invocation, frameworks: str | None, shown: Sequence[Operator]
 ) -> Sequence[Coverage]:
-    """Returns what each framework has of some operators."""
+    """Returns each framework's coverage of some operators."""
     entries = list(frameworks_with_operators(invocation.registry, tuple(listed([frameworks or ""]))))
     with invocation.waiting.during("importing frameworks"):
         return [coverage_of(entry, shown) for entry in entries]

@@ -117,7 +117,7 @@ class Pictures:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OutputError(f"{self.folder}: cannot be made: {error.strerror or error}") from error
+            raise OutputError(f"{self.folder}: cannot be created: {error.strerror or error}") from error
 
     def write(
         self, evaluation: Evaluation[BatchMeasurement], choice: DatasetChoice, invocation: Invocation
@@ -182,7 +182,7 @@ def _image_of(samples: Mapping[str, Sample], name: str, *, here: bool) -> Image.
     if isinstance(payload, Pixels):
         return Image.fromarray(payload.array)
     if not isinstance(payload, EncodedImage):
-        raise InputError("is no image")
+        raise InputError("is not an image")
     return in_mode(decoded_image(payload.content), "RGB")
 
 

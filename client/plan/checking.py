@@ -131,7 +131,7 @@ def ask_plan_agents(
     """Queries the agents of a plan for what they have, and reports those that do not respond.
 
     Args:
-        invocation: Has the secret and TLS.
+        invocation: Provides the secret and the TLS settings.
         request: The plan.
         given: The addresses that replace those of the plan.
 
@@ -209,18 +209,18 @@ _EXCLUDED = {
 
 
 _DEVICE = "device"
-"""The parameter that decides alone if a cell has it."""
+"""The parameter that alone decides if a cell sets it."""
 _DEVICES = {_DEVICE, "gpu", "num_gpus", "gpus"}
 """The parameters of commands that may ask for a GPU."""
 _NO_GPU = (False, 0, (), "cpu")
-"""The values of these parameters that ask for none."""
+"""The values of these parameters that request no GPU."""
 
 
 def _missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
     """Counts, for each file, folder or GPU that this machine lacks, the cells that name it.
 
     The files of cluster nodes and containers are not checked. GPUs are checked only for cells that run in the
-    environment of this process: where agents run the models, files are read here, and the GPUs are theirs.
+    environment of this process: if agents run the models, files are read here, and the GPUs are theirs.
     """
     found: Counter[str] = Counter()
     if request.plan.slurm is not None:
@@ -295,9 +295,9 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
     """Prints what is wrong with the cells of a plan, and returns the exit code.
 
     Args:
-        invocation: Has the manifests.
+        invocation: Provides the manifests.
         request: The plan.
-        agents: The served agents that run it, if any do.
+        agents: The served agents that run it, if any.
 
     Raises:
         ConfigurationError: The plan has no cell, or its command cannot run as a cell.
@@ -330,7 +330,7 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
 
 
 def _problem(check: Callable[..., object], *given: object) -> str:
-    """Returns what a check raises, in one line; empty if it raises nothing."""
+    """Returns the error that a check raises, in one line; empty if it raises none."""
     try:
         check(*given)
     except InferometerError as error:

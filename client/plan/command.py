@@ -124,14 +124,14 @@ def expand(file: Path, **given: Any) -> None:
 @_plan_argument
 @_given_options
 @_agent_options
-@boolean("--unchecked", help="Begin although cells cannot run; those fail.")
+@boolean("--unchecked", help="Begin even if some cells cannot run; those fail.")
 @database_options
 def run(file: Path, agents: tuple[str, ...], unchecked: bool, **given: Any) -> None:
     """Run the cells of a plan that have no result yet, one at a time, each in a fresh process.
 
     All cells are checked first, as by agent plan check.
 
-    Ctrl-C stops after the cell in work; a second one ends it. The exit code is 1 if a run failed, and 130
+    Ctrl-C stops after the current cell; a second one ends it. The exit code is 1 if a run failed, and 130
     after a stop.
     """
     from inferometer.client.plan.checking import check_cells
@@ -150,11 +150,11 @@ def run(file: Path, agents: tuple[str, ...], unchecked: bool, **given: Any) -> N
     "--rerun",
     type=click.Choice(["never", "onfail", "always"]),
     default=None,
-    help="Which runs that have a result run again.  [default: what the plan says, or never]",
+    help="Which runs with a result run again.  [default: as the plan says, or never]",
 )
 @database_options
 def resume(file: Path, agents: tuple[str, ...], rerun: str | None, **given: Any) -> None:
-    """Go on with a plan: what has no result runs, and with --rerun also what failed, or all."""
+    """Resume a plan: run the cells without a result, and with --rerun also those that failed, or all."""
     from inferometer.client.plan.running import run_plan
 
     request, served = _asked(file, agents, given)
@@ -164,9 +164,9 @@ def resume(file: Path, agents: tuple[str, ...], rerun: str | None, **given: Any)
 @plan.command(cls=Command)
 @_plan_argument
 @_given_options
-@boolean("--all", "everything", help="Also the runs that are complete.")
+@boolean("--all", "everything", help="Also show the runs that are complete.")
 def status(file: Path, everything: bool, **given: Any) -> None:
-    """Show how many runs of a plan ended in which way, and why those that are not complete did."""
+    """Show the number of runs of a plan in each state, and why runs are not complete."""
     from inferometer.client.plan.request import read_request, status_lines
 
     for line in status_lines(current_invocation(), read_request(file, **given), everything):
@@ -176,7 +176,7 @@ def status(file: Path, everything: bool, **given: Any) -> None:
 @plan.command(cls=Command)
 @_plan_argument
 def stop(file: Path) -> None:
-    """Ask the driver of a plan, in another terminal, to stop after the runs in work.
+    """Ask the driver of a plan, in another terminal, to stop after the current runs.
 
     The exit code is 1 if no driver runs the plan.
     """
@@ -198,7 +198,7 @@ def watch(file: Path, **given: Any) -> None:
     """Follow the journal of a plan until all of its runs have a result, or Ctrl-C.
 
     It shows what a driver in another terminal has done, and jobs of a cluster also without one. It starts
-    nothing; where runs wait and nobody goes on, the exit code is 1.
+    nothing; if runs wait and nothing continues them, the exit code is 1.
     """
     from inferometer.client.plan.request import read_request, watch_plan
 
@@ -212,9 +212,9 @@ def watch(file: Path, **given: Any) -> None:
 @option(
     "--rows",
     metavar="NAMES",
-    help="What the rows are, with commas between: parameters, or what reports tell.",
+    help="Dimensions of the rows, with commas between: parameters, or fields of reports.",
 )
-@option("--columns", metavar="NAMES", help="What the columns are.  [default: the figures]")
+@option("--columns", metavar="NAMES", help="Dimensions of the columns.  [default: the figures]")
 @option("--value", metavar="NAMES", help="The figures, by the names of reports in csv.")
 @option(
     "--where",
@@ -226,26 +226,26 @@ def watch(file: Path, **given: Any) -> None:
     "--minimize",
     multiple=True,
     metavar="FIGURE",
-    help="Show the cells with the lowest one first; several objectives show the Pareto front.",
+    help="Show the cells with the lowest value first; several objectives show the Pareto front.",
 )
-@option("--maximize", multiple=True, metavar="FIGURE", help="The same with the highest one.")
+@option("--maximize", multiple=True, metavar="FIGURE", help="The same with the highest value.")
 @option(
     "--scaling",
     type=click.Choice(["weak", "strong"]),
-    help="Show speed-up and efficiency: weak keeps the work of each, strong that of all.",
+    help="Show speed-up and efficiency: weak keeps the work of each worker, strong the total work.",
 )
 @option(
     "--over",
     metavar="NAME",
-    help="What --scaling and --gpu_advice are over, such as threads.  [default: the only number of devices, "
-    "ranks, threads or cores that varies]",
+    help="Dimension that --scaling and --gpu_advice vary, such as threads.  [default: the only number of "
+    "devices, ranks, threads or cores that varies]",
 )
-@boolean("--gpu_advice", help="Show whether a GPU is worth asking for, beside numbers of CPU cores.")
+@boolean("--gpu_advice", help="Show whether a GPU is worth asking for, compared with numbers of CPU cores.")
 @option(
     "--cores_per_gpu",
     type=POSITIVE,
     metavar="N",
-    help="How many cores the cluster counts a GPU for, which makes --gpu_advice a verdict.",
+    help="The number of cores that a GPU counts for on the cluster, which makes --gpu_advice a verdict.",
 )
 @boolean("--failed", help="Show the runs that are not complete, and why.")
 @option("--plot", type=FILE, metavar="FILE", help="Plot the table to this file: .html, .svg or .png.")
@@ -277,9 +277,9 @@ def report(file: Path, plot: Path | None, **given: Any) -> None:
     help="Write the plan to this file, which does not exist yet.  [default: stdout]",
 )
 def import_dlbs(file: Path, output: Path | None) -> None:
-    """Turn a configuration of DLBS into a plan, and say what has no equal here.
+    """Convert a DLBS configuration into a plan, and report what has no equivalent here.
 
-    What has no equal goes to stderr, a line each.
+    Options without an equivalent are reported on stderr, one per line.
     """
     from inferometer.client.plan.request import write_imported
 

@@ -1,4 +1,4 @@
-"""The plan that ``agent plan`` is given: from its options, or converted from DLBS; and the state of its runs.
+"""The plan of an ``agent plan`` command, from its options or converted from DLBS, and the state of its runs.
 
 A profile of the configuration file applies to the jobs of a plan. This module loads nothing that measures.
 """
@@ -108,7 +108,7 @@ def _kept(content: Mapping[str, Any], replaced: Mapping[str, Any]) -> dict[str, 
 def _assigned(text: str, option: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ConfigurationError(f'{option} "{text}" is no NAME=VALUE, such as batch_size=4')
+        raise ConfigurationError(f'{option} "{text}" is not NAME=VALUE, such as batch_size=4')
     return name, _parsed(value, f"{option} {name}")
 
 
@@ -156,7 +156,7 @@ def write_imported(path: Path, output: Path | None) -> None:
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: is no text in UTF-8") from error
+        raise ConfigurationError(f"{path}: is not text in UTF-8") from error
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._") or "dlbs"
     found = import_dlbs(text, name, os.environ)
     written = yaml.safe_dump(found.plan, sort_keys=False, allow_unicode=True, width=100)
@@ -224,7 +224,7 @@ def watch_plan(invocation: Invocation, request: PlanRequest) -> int:
         if ended or not goes_on:
             click.echo(f"runs        {counts_text(states)}")
             if not ended:
-                say(f"no driver runs the plan: agent plan resume {request.path} goes on")
+                say(f"no driver runs the plan: agent plan resume {request.path} continues it")
             return SUCCESS if ended else NO_DRIVER
         time.sleep(_LOOK_S)
 

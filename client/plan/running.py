@@ -61,12 +61,12 @@ def report_plan(
         invocation: The invocation.
         request: The plan.
         printing: The options of ``print_rows``.
-        plot: The file of the picture; None for none.
+        plot: The picture file; None means no picture.
         scaling: The name of a ``Scaling``; None for another report.
-        given: The other options of the report; see ``Asked``. Rows, columns and figures have commas between.
+        given: The other options of the report; see ``Asked``. Rows, columns and figures are comma-separated.
 
     Raises:
-        ConfigurationError: A name, a condition or an option is wrong, or nothing has been measured.
+        ConfigurationError: A name, a condition or an option is invalid, or nothing has been measured.
         InferometerError: The database cannot be read, or the output cannot be written.
     """
     given |= {name: _names(given[name]) for name in ("rows", "columns", "value")}
@@ -151,10 +151,10 @@ def run_plan(
     """Runs the remaining runs of a plan, and returns the exit code. All output goes to stderr.
 
     Args:
-        invocation: Has the folders, the database and the secret.
+        invocation: Provides the folders, the database and the secret.
         request: The plan.
-        rerun: What runs again; None leaves it to the plan.
-        agents: The served agents that run it, if any do.
+        rerun: Which runs run again; None leaves it to the plan.
+        agents: The served agents that run it, if any.
 
     Raises:
         InferometerError: Another driver runs it, or the database or the folder cannot be written.
@@ -166,7 +166,7 @@ def run_plan(
     here = LocalPlace() if request.plan.slurm is None else SlurmPlace(request.plan.slurm)
     with closing(invocation.open_store()) as store, stop:
         say(plan_text(request, folder))
-        stop.begin("stopping after the run in work")
+        stop.begin("stopping after the current run")
         found = Driver(
             plan=request.plan,
             runs=request.runs,
@@ -184,7 +184,7 @@ def run_plan(
     states = [found[run.key] for run in request.runs if run.key in found]
     say(f"runs        {counts_text(states)}")
     if stopped:
-        say(f"stopped: agent plan resume {request.path} goes on")
+        say(f"stopped: agent plan resume {request.path} continues it")
         return INTERRUPTED
     bad = any(each.result is not None and each.result.ended is not Ended.COMPLETE for each in states)
     return _FAILED_RUNS if bad else SUCCESS

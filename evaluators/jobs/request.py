@@ -250,12 +250,12 @@ class DatasetOptions:
         "Format of --dataset_path: recordio, caffe_lmdb, image_folder, npz, zip, ilsvrc2012_validation, "
         "cifar10, mnist, coco or voc.",
         "NAME",
-        default_text="found out",
+        default_text="detected",
     )
     dataset_category: str | None = declared(None, "Category of the dataset.", "NAME", default_text="any")
     sample_ids: tuple[str, ...] | None = declared(
         None,
-        "Only the samples with these ids: a list with commas, or a file with one a line.",
+        "Only the samples with these ids: a list with commas, or a file with one per line.",
         "FILE|LIST",
         default_text="all",
         made=_no_list,

@@ -332,7 +332,7 @@ class Schedule:
         try:
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+            reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
             raise ConfigurationError(f"schedule {path}: cannot be read: {reason}") from error
         offsets = np.fromiter(_offsets_ns(text, path), np.int64)
         if not len(offsets):

@@ -100,10 +100,10 @@ class GRU(PyTorchBenchmark):
     """A gated recurrent unit."""
 
 class LSTM(PyTorchBenchmark):
-    """A long short-term memory."""
+    """A long short-term memory layer."""
 
 class RNN(PyTorchBenchmark):
-    """A recurrent layer with rectifiers."""
+    """A recurrent layer with ReLU activation."""
 
 class Add(PyTorchBenchmark):
     """lhs + rhs."""
@@ -112,19 +112,19 @@ class Arange(PyTorchBenchmark):
     """The numbers from start to stop, each repeated."""
 
 class ArgMax(PyTorchBenchmark):
-    """The index of the greatest value of each row."""
+    """The index of the largest value of each row."""
 
 class ArgMin(PyTorchBenchmark):
-    """The index of the least value of each row."""
+    """The index of the smallest value of each row."""
 
 class ArgSort(PyTorchBenchmark):
     """The indices that sort each row."""
 
 class AvgPool1D(PyTorchBenchmark):
-    """The mean of each window over one axis."""
+    """Average pooling over one axis."""
 
 class AvgPool2D(PyTorchBenchmark):
-    """The mean of each window over two axes."""
+    """Average pooling over two axes."""
 
 class BatchDot(PyTorchBenchmark):
     """The products of matrices in two batches."""
@@ -145,7 +145,7 @@ class Conv2DTranspose(PyTorchBenchmark):
     """A transposed convolution over two axes."""
 
 class CustomOpElementwiseAdd(PyTorchBenchmark):
-    """data + 1 by a custom operator, which mostly shows what calling one costs."""
+    """data + 1 by a custom operator, which mainly shows the cost of calling one."""
 
 class Dense(PyTorchBenchmark):
     """A dense layer."""
@@ -169,22 +169,22 @@ class Exp(PyTorchBenchmark):
     """The exponential of data."""
 
 class Flatten(PyTorchBenchmark):
-    """All axes but the first as one."""
+    """All axes but the first merged into one."""
 
 class Full(PyTorchBenchmark):
     """A new tensor filled with val."""
 
 class GlobalAvgPool1D(PyTorchBenchmark):
-    """The mean of each channel over one axis."""
+    """Global average pooling over one axis."""
 
 class GlobalAvgPool2D(PyTorchBenchmark):
-    """The mean of each channel over two axes."""
+    """Global average pooling over two axes."""
 
 class GlobalMaxPool1D(PyTorchBenchmark):
-    """The greatest of each channel over one axis."""
+    """Global max pooling over one axis."""
 
 class GlobalMaxPool2D(PyTorchBenchmark):
-    """The greatest of each channel over two axes."""
+    """Global max pooling over two axes."""
 
 class Greater(PyTorchBenchmark):
     """lhs > rhs."""
@@ -217,7 +217,7 @@ class Lambda(PyTorchBenchmark):
     """A function as a block: a new first axis."""
 
 class LeakyRelu(PyTorchBenchmark):
-    """A rectifier with a slope of alpha below 0."""
+    """A ReLU with a slope of alpha below 0."""
 
 class Lesser(PyTorchBenchmark):
     """lhs < rhs."""
@@ -244,10 +244,10 @@ class LogicalXor(PyTorchBenchmark):
     """Either lhs or rhs."""
 
 class MaxPool1D(PyTorchBenchmark):
-    """The greatest of each window over one axis."""
+    """Max pooling over one axis."""
 
 class MaxPool2D(PyTorchBenchmark):
-    """The greatest of each window over two axes."""
+    """Max pooling over two axes."""
 
 class Modulo(PyTorchBenchmark):
     """The remainder of lhs / rhs."""
@@ -268,7 +268,7 @@ class OnesLike(PyTorchBenchmark):
     """A new tensor of ones, of the shape of data."""
 
 class PRelu(PyTorchBenchmark):
-    """A rectifier with a learned slope below 0."""
+    """A ReLU with a learned slope below 0."""
 
 class Power(PyTorchBenchmark):
     """base to the power of exp."""
@@ -289,7 +289,7 @@ class SoftmaxCrossEntropyLoss(PyTorchBenchmark):
     """The cross-entropy of logits and probabilities, for each sample."""
 
 class Sort(PyTorchBenchmark):
-    """The values of each row in order."""
+    """The sorted values of each row."""
 
 class Sqrt(PyTorchBenchmark):
     """The square root of data."""
@@ -307,7 +307,7 @@ class Tanh(PyTorchBenchmark):
     """The hyperbolic tangent."""
 
 class TopK(PyTorchBenchmark):
-    """The k greatest values of each row, and their indices."""
+    """The k largest values of each row, and their indices."""
 
 class Zeros(PyTorchBenchmark):
     """A new tensor of zeros."""

@@ -213,7 +213,7 @@ def test_a_model_learns_its_dataset_is_validated_and_saved(agent, tmp_path):
         (("--use_dali=true",), 2, "use_dali is not supported"),
         (("--nvidia_layers",), 2, "nvidia_layers needs NVIDIA's build"),
         (('--model_opts={"num_classes": 7}',), 2, "num_classes cannot be set to 7"),
-        (("--model_opts=[1]",), 2, "is no JSON object"),
+        (("--model_opts=[1]",), 2, "is not a JSON object"),
         (("--data_backend=tfrecord",), 2, 'unknown data_backend "tfrecord"; did you mean "recordio"'),
         (("--data_dir=/nowhere",), 4, "/nowhere"),
         (("--data=synthetic/device", "--data_dir=/tmp"), 2, "is synthetic; leave out the dataset"),

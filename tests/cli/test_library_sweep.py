@@ -154,7 +154,7 @@ def test_a_failing_size_is_a_row_and_the_exit_code(agent: Agent, monkeypatch: py
     [
         (["dataset", "-b", "4,8", "--repeat=2"], "repeat and leveled are for one evaluation"),
         (["dataset", "-b", "4,8", "--leveled"], "repeat and leveled are for one evaluation"),
-        (["dataset", "-b", "4,x"], "4,x is no number; write one, or several with commas between"),
+        (["dataset", "-b", "4,x"], "4,x is not a number; write one, or several with commas between"),
         (["dataset", "-b", "4,4"], "4,4 names 4 twice"),
         (["dataset", "-b", "4,0"], "0 is not in the range x>=1"),
         (["urls", "-b", "4,8", "--urls_file_path=x"], "are for predict dataset"),

@@ -234,7 +234,7 @@ def test_a_wrong_file_is_one_clear_line(predict, tmp_path, name) -> None:
             ("--input_shape=3,8,9",),
             "has the shape (batch, 3, 8, 8); found inputs of (batch, 3, 8, 9)",
         ),
-        (("--input_shape=3,0",), "3,0 is no shape; write sizes with commas between"),
+        (("--input_shape=3,0",), "3,0 is not a shape; write sizes with commas"),
         (("--model_version=1",), "model_version chooses a manifest"),
         (("--agent=localhost:1",), "model_path is for this process, and an agent is named"),
         (("--framework_name=PyTorch",), "is for ONNXRuntime; found framework_name PyTorch"),

@@ -181,7 +181,7 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(agent, tmp_path):
     assert process.returncode == INTERRUPTED, stderr
     kept = len(stdout.splitlines()) - 1
     assert 1 <= kept < 3
-    assert "--resume goes on" in stderr
+    assert "--resume continues" in stderr
 
     answer = agent(*command, "--resume")
 

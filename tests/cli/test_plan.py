@@ -55,7 +55,7 @@ def test_watching_ends_where_runs_wait_and_nobody_goes_on(agent, plan):
 
     assert watched.code == 1
     assert watched.stdout.splitlines()[-1] == "runs        2: 2 waiting"
-    assert watched.stderr.splitlines() == [f"no driver runs the plan: agent plan resume {plan} goes on"]
+    assert watched.stderr.splitlines() == [f"no driver runs the plan: agent plan resume {plan} continues it"]
 
 
 def test_the_status_has_the_figures_of_the_monitor(agent, plan):
@@ -110,7 +110,7 @@ def test_an_extension_of_the_command_line_makes_cells(agent, plan):
             ("-V", "batch_size=[0, 1]"),
             "Invalid value for '-b' / '--batch_size': 0 is not in the range x>=1. (1 of 2 cells)",
         ),
-        (("-P", "batch_size"), '-P "batch_size" is no NAME=VALUE, such as batch_size=4'),
+        (("-P", "batch_size"), '-P "batch_size" is not NAME=VALUE, such as batch_size=4'),
         (("-P", "exp.inputs=many"), 'parameter num_file_parts: "many" is no int'),
         (("-P", "exp.inputs=${exp.input}"), 'unknown reference "exp.input"; did you mean "exp.inputs"?'),
         (("-P", "cell.software=nightly"), 'unknown software "nightly"'),

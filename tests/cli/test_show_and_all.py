@@ -221,7 +221,7 @@ def test_all_refuses_a_folder_that_is_there_and_leaves_nothing_half(
     assert (folder / "latency.csv").exists()
 
     assert agent(*REPORT, "all", "-o", folder / "mine.txt").code == 7
-    assert "cannot be made" in agent(*REPORT, "all", "-o", tmp_path / "no" / "where").error
+    assert "cannot be created" in agent(*REPORT, "all", "-o", tmp_path / "no" / "where").error
 
     monkeypatch.setattr("inferometer.evaluators.kinds.reports.LayersReport.rows_of", lambda *_: iter([{}]))
     with pytest.raises(KeyError):

@@ -107,4 +107,4 @@ def test_pictures_are_refused_before_the_model_runs(predict: Any, inputs: Path, 
     assert (answer.code, "give --pictures=DIR" in answer.error) == (2, True)
     (tmp_path / "file").write_text("")
     answer = predict("urls", "Detector", listed, f"--pictures={tmp_path / 'file'}")
-    assert "file: cannot be made: File exists" in answer.error
+    assert "file: cannot be created: File exists" in answer.error

@@ -1,7 +1,7 @@
 """The benchmark of one operator in this process, and the names of ``inferometer.operators`` that run it.
 
-A benchmark makes as many runs as are asked for, and returns their mean. The classes and functions of
-``inferometer.operators`` are made from the table when each is first used.
+A benchmark makes the requested number of runs, and returns their mean. The classes and functions of
+``inferometer.operators`` are created from the table on first use.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ _NS_PER_S = 1_000_000_000
 
 
 def normal(shape: Shape, dtype: str = "float32") -> NDArray[Any]:
-    """Returns normal values of one seed.
+    """Returns normally distributed values from a fixed seed.
 
-    As an initializer it stands for the values of the operator table: normal ones, moved to where the operator
-    is defined, such as positive ones for a logarithm.
+    As an initializer, it stands for the values of the operator table: normal values, moved into the
+    operator's domain, such as positive values for a logarithm.
     """
     return np.random.default_rng(0).standard_normal(shape).astype(element_type(dtype))
 
 
 class OperatorBenchmark:
-    """Measures the time of one operator in this process, as the classes of dl-operator-benchmark do.
+    """Measures the time of one operator in this process, like the classes of dl-operator-benchmark.
 
     A time is the mean of exactly ``runs`` runs after exactly ``warmup``. Each run ends when the device has
-    finished. With ``run_backward`` a run is a forward pass and the computation of the gradients. Nothing is
-    compared with a reference, and other work in the process is in the time: ``agent op run`` measures each
-    operator in a process of its own, checks what it computes, and tells an interval.
+    finished. With ``run_backward``, a run is a forward pass and the computation of the gradients. The output
+    is not compared with a reference, and times include other work in the process; ``agent op run`` measures
+    each operator in its own process, checks its output, and reports an interval.
 
     Args:
-        ctx: The device: ``cpu``, ``gpu``, ``gpu(1)`` or ``cuda:1`` as a text, ``mxnet.Context`` or
+        ctx: The device: ``cpu``, ``gpu``, ``gpu(1)`` or ``cuda:1`` as a string, ``mxnet.Context`` or
             ``torch.device``; None for the CPU.
-        warmup: Runs before those that count; None for the default of the class, mostly 10.
-        runs: Runs that count; None for the default of the class, mostly 50.
-        inputs: What differs from the default inputs, by name. A tensor is given by its shape, or by an array
-            whose values are used. An initializer is called with ``shape`` and ``dtype``, or else with the
-            shape alone, and returns an array of NumPy or of the framework.
+        warmup: Warm-up runs; None means the default of the class, usually 10.
+        runs: Measured runs; None means the default of the class, usually 50.
+        inputs: Inputs that differ from the defaults, by name. A tensor is given by its shape, or by an array
+            whose values are used. An initializer is called with ``shape`` and ``dtype``, or otherwise with
+            the shape alone, and returns an array of NumPy or of the framework.
 
     Attributes:
-        ctx: As given.
-        warmup: The runs before those that count.
-        runs: The runs that count.
-        inputs: All inputs: the defaults, with what was given.
-        times_ns: int64; the time of each run that counted; empty before ``run_benchmark``.
+        ctx: The device, as given.
+        warmup: The number of warm-up runs.
+        runs: The number of measured runs.
+        inputs: All inputs: the given ones, and the defaults of the others.
+        times_ns: int64; the time of each measured run; empty before ``run_benchmark``.
 
     Raises:
         ValueError: An argument or an input is unknown, or its value is invalid.
@@ -95,7 +95,7 @@ class OperatorBenchmark:
         self.warmup = defined.warmup if warmup is None else warmup
         self.runs = defined.runs if runs is None else runs
         if self.warmup < 0 or self.runs < 1:
-            raise ValueError(f"{self._who}: warmup is 0 or more, and runs 1 or more")
+            raise ValueError(f"{self._who}: warmup must be 0 or more, and runs 1 or more")
         self.inputs = self._merged(inputs or {})
         self.times_ns: NDArray[np.int64] = np.empty(0, np.int64)
         self._results: dict[str, float] = {}
@@ -136,7 +136,7 @@ class OperatorBenchmark:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
 
     def get_benchmark_results(self) -> dict[str, float]:
-        """Returns the mean time in seconds by the name of the result; empty before ``run_benchmark``."""
+        """Returns the mean time in seconds by result name; empty before ``run_benchmark``."""
         return dict(self._results)
 
     @property
@@ -149,7 +149,7 @@ class OperatorBenchmark:
 
     @property
     def _form(self) -> str:
-        """The form of the framework that runs."""
+        """The framework's form to run."""
         return ""
 
     @property
@@ -208,11 +208,11 @@ class OperatorBenchmark:
         return case
 
     def _name(self, name: str) -> str:
-        """The table's name of a tensor or a parameter."""
+        """Returns the table's name of a tensor or a parameter."""
         return self.definition.names.get(name, name)
 
     def _value(self, name: str) -> Any:
-        """The value of a parameter; a list of sizes is a tuple, as the table has them."""
+        """Returns the value of a parameter; a list of sizes becomes a tuple, as in the table."""
         value = self.inputs[name]
         if value is None:
             value = self.inputs[self.definition.instead_of_none.get(name, name)]
@@ -236,7 +236,7 @@ class OperatorBenchmark:
         return runner.prepare(operator, self._case, arrays, gradient=backward, form=self._form)
 
     def _given_values(self, drawn: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The tensors that the user gave, or an initializer fills, by the table's name."""
+        """Returns the tensors that the user gave or an initializer fills, by the table's name."""
         found: dict[str, NDArray[Any]] = {}
         original = {self._name(name): name for name in self.definition.tensors}
         for own, values in drawn.items():
@@ -311,7 +311,7 @@ def _all_differentiable(operator: Operator) -> Callable[[Case], tuple[TensorSpec
 
 
 def _device(ctx: object) -> Device:
-    """The device of a text, or of an object of a framework that is shown as one."""
+    """Returns the device for a string, or for a framework's object whose string form is one."""
     if ctx is None:
         return CPU
     found = _CONTEXT.fullmatch(str(ctx).strip().lower())
@@ -322,7 +322,7 @@ def _device(ctx: object) -> Device:
 
 
 def _array(values: Any) -> NDArray[Any]:
-    """An array of NumPy; of one of MXNet, PyTorch or NumPy itself, also on a GPU."""
+    """Returns the NumPy array of an array of MXNet, PyTorch or NumPy, also on a GPU."""
     if hasattr(values, "asnumpy"):
         values = values.asnumpy()
     elif hasattr(values, "detach"):
@@ -345,21 +345,21 @@ class RunAll(Protocol):
         warmup: int | None = None,
         runs: int | None = None,
     ) -> list[dict[str, float]]:
-        """Runs them in order, and prints a line for each as soon as it ends.
+        """Runs the benchmarks in order, and prints a line for each as soon as it ends.
 
-        One that fails is logged as a warning with its reason, and the others go on.
+        A failed benchmark is logged as a warning with its reason, and the others continue.
 
         Args:
             ctx: The device; None for the CPU.
-            inputs: What differs from the default inputs in all of them, such as ``{"dtype": "float64"}``.
-            warmup: Runs before those that count; None for the default of each class.
-            runs: Runs that count; None for the default of each class.
+            inputs: Inputs that differ from the defaults, for all of them, such as ``{"dtype": "float64"}``.
+            warmup: Warm-up runs; None means the default of each class.
+            runs: Measured runs; None means the default of each class.
 
         Returns:
             The results of each benchmark in order; empty for one that failed.
 
         Raises:
-            ValueError: An input is unknown to one of them, or invalid; nothing has run then.
+            ValueError: An input is unknown to one of them, or invalid; no benchmark has run then.
         """
         ...
 
@@ -371,7 +371,7 @@ def contents(
 
     Args:
         module: Its full name, such as ``inferometer.operators.mxnet.nd``.
-        parts: Modules whose names it has, too.
+        parts: Modules whose names it also has.
     """
     framework = module.removeprefix(_ROOT).partition(".")[0]
     base = MXNetBenchmark if framework == "mxnet" else PyTorchBenchmark
@@ -401,13 +401,13 @@ def contents(
 
 @cache
 def _made(base: type[OperatorBenchmark], definition: Definition, module: str) -> type[OperatorBenchmark]:
-    """The class of a row in a framework; the same each time."""
+    """Returns the class of a row in a framework; always the same object."""
     own = {"__doc__": definition.summary, "__module__": module, "definition": definition}
     return type(definition.name, (base,), own)
 
 
 def _run_all(made: Iterable[_Maker]) -> RunAll:
-    """A function that runs all benchmarks of a group."""
+    """Returns a function that runs all benchmarks of a group."""
     group = [make() for make in made]
 
     def run(

@@ -29,7 +29,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 
 class OperatorArguments(DeclaredOperatorArguments, total=False):
-    """Further arguments of ``benchmark_operators``, beside those of ``DeclaredOperatorArguments``.
+    """Further arguments of ``benchmark_operators``, besides those of ``DeclaredOperatorArguments``.
 
     Attributes:
         resume: Whether to resume an interrupted run of the same benchmark.
@@ -62,14 +62,14 @@ class OperatorRun(Result[OperatorMeasurement]):
 
 
 class OperatorRuns(Tabular, Sequence[OperatorRun]):
-    """The operators of several frameworks, and a table of all rows; in a notebook it has the picture."""
+    """The operators of several frameworks, and a table of all rows, in a notebook with its picture."""
 
     def __init__(self, evaluations: Iterable[Evaluation[OperatorMeasurement]]) -> None:
         self._runs = tuple(map(OperatorRun, evaluations))
 
     @property
     def complete(self) -> bool:
-        """Whether it ran to its end; Ctrl-C ends it with what was measured."""
+        """Whether it ran to its end; Ctrl-C ends it with the measurements up to then."""
         return all(run.complete for run in self._runs)
 
     @property
@@ -118,7 +118,7 @@ def benchmark_operators(
     publish: bool = True,
     **more: Unpack[OperatorArguments],
 ) -> OperatorRuns:
-    """Measures single operators and checks what they compute, as ``agent op run`` does.
+    """Measures single operators and checks their output, like ``agent op run``.
 
     Ctrl-C ends the run after the current operator, and the measurements up to then are returned.
 
@@ -126,24 +126,24 @@ def benchmark_operators(
         operators: Names in the table, such as ``add`` and ``conv2d``.
         categories: Groups of the table, such as ``gemm``.
         everything: Whether to measure all operators of the table.
-        frameworks: The frameworks; none for all that are installed.
+        frameworks: The frameworks; empty means all that are installed.
         shapes: ``small``, ``normal``, ``large``, ``skewed``, ``huge``, ``all``, or sizes such as
             ``1024x1024``; None means ``normal``.
-        inputs: Own shapes of inputs, of exactly one operator.
-        parameters: Own parameters, of exactly one operator.
-        modes: What is timed: ``forward``, ``backward``, ``forward_backward``.
-        forms: How it runs, such as ``sym`` or ``compile``; none for the first of each framework.
+        inputs: Custom shapes of inputs, for exactly one operator.
+        parameters: Custom parameters, for exactly one operator.
+        modes: The passes to time: ``forward``, ``backward``, ``forward_backward``.
+        forms: The forms to run, such as ``sym`` or ``compile``; empty means the first of each framework.
         dtype: The element type.
         gpu: Whether to run on the GPU.
-        threads: CPU threads of an operator; None means the default.
+        threads: CPU threads per operator; None means the default.
         publish: Whether to store evaluations in the configured database.
         more: See ``OperatorArguments``.
 
     Raises:
-        ConfigurationError: Nothing is asked for, a name is unknown, or a value is invalid.
+        ConfigurationError: Nothing is selected, a name is unknown, or a value is invalid.
         InferometerError: A framework is not installed, or the device is not available.
         EvaluationInterrupted: Ctrl-C before a row was measured.
-        StoreError: The database lost an evaluation; the message names the file that keeps it.
+        StoreError: An evaluation was not published; the message names the file that holds it.
     """
     given = {**more, "dtype": dtype}
     resume = bool(given.pop("resume", False))

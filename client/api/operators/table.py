@@ -1,7 +1,7 @@
 """The benchmarks of dl-operator-benchmark as rows: an operator of the table, and the inputs of the original.
 
-``classes`` makes a class of each row for each framework. To add a benchmark, add its row to ``BENCHMARKS``;
-``make stubs`` then tells type checkers and editors of it.
+``benchmark`` makes a class of each row for each framework. To add a benchmark, add its row to
+``BENCHMARKS``; ``make stubs`` then makes it known to type checkers and editors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Inputs: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Definition:
-    """A row.
+    """A benchmark of the table.
 
     Attributes:
         name: The name of the class.
@@ -25,16 +25,16 @@ class Definition:
         summary: The docstring of the class.
         tensors: The default shapes of its tensors.
         result: The name of its result, between ``MX_`` and ``_Forward`` and without ``Gluon_Imperative_``;
-            empty for that of the class.
+            empty means the name of the class.
         parameters: The other inputs with their defaults.
         fixed: The inputs that cannot be changed, because the operator has no such parameter.
-        names: The table's names of tensors and parameters, where they differ.
-        instead_of_none: The inputs whose values stand for those that are None.
-        initializers: The inputs that fill tensors: ``initializer`` all of them, ``data_initializer`` one.
+        names: The table's names of tensors and parameters, if they differ.
+        instead_of_none: The inputs whose values replace inputs that are None.
+        initializers: The inputs that fill tensors: ``initializer`` fills all, ``data_initializer`` one.
         form: MXNet's form: ``nd`` or ``gluon``.
         backward: Whether it also runs the backward pass by default.
-        warmup: The default number of runs before those that count.
-        runs: The default number of runs that count.
+        warmup: The default number of warm-up runs.
+        runs: The default number of measured runs.
     """
 
     name: str
@@ -112,7 +112,7 @@ _convolution_2d = partial(
 _global_1d = partial(_windowed, tensors=_SERIES, fixed={"layout": "NCW"})
 _global_2d = partial(_windowed, tensors=_IMAGES, fixed={"layout": "NCHW"})
 _BESIDE = {"strides": "pool_size"}
-"""Windows beside each other, unless the strides are given."""
+"""Adjacent windows, unless the strides are given."""
 _pooling_1d = partial(
     _global_1d, parameters={"pool_size": 2, "strides": None, "padding": 0}, instead_of_none=_BESIDE
 )
@@ -207,17 +207,17 @@ BENCHMARKS: Mapping[str, tuple[Definition, ...]] = {
         ),
     ),
     "mxnet.nd.run_all_sort_and_search_operations_benchmarks": (
-        _ordered("Sort", "sort", "The values of each row in order."),
+        _ordered("Sort", "sort", "The sorted values of each row."),
         _ordered("ArgSort", "argsort", "The indices that sort each row."),
         _rows(
             "TopK",
             "topk",
-            "The k greatest values of each row, and their indices.",
+            "The k largest values of each row, and their indices.",
             parameters={"axis": -1, "k": 10},
             fixed={"ret_typ": "both", "is_ascend": False},
         ),
-        _extreme("ArgMax", "argmax", "The index of the greatest value of each row."),
-        _extreme("ArgMin", "argmin", "The index of the least value of each row."),
+        _extreme("ArgMax", "argmax", "The index of the largest value of each row."),
+        _extreme("ArgMin", "argmin", "The index of the smallest value of each row."),
     ),
     "mxnet.gluon.nn.run_all_gluon_nn_basic_operations_benchmarks": (
         _layer(
@@ -228,21 +228,21 @@ BENCHMARKS: Mapping[str, tuple[Definition, ...]] = {
             parameters={"units": 256},
             fixed={"activation": None, "use_bias": True, "flatten": True},
         ),
-        _of_volume("Flatten", "flatten", "All axes but the first as one."),
+        _of_volume("Flatten", "flatten", "All axes but the first merged into one."),
         _of_volume("Lambda", "lambda", "A function as a block: a new first axis.", result="Lambda_Batchify"),
     ),
     "mxnet.gluon.nn.run_all_gluon_nn_activation_operations_benchmarks": (
         _of_images(
             "LeakyRelu",
             "leaky_relu",
-            "A rectifier with a slope of alpha below 0.",
+            "A ReLU with a slope of alpha below 0.",
             parameters={"alpha": 0.01},
             names={"alpha": "slope"},
         ),
         _of_images(
             "PRelu",
             "prelu",
-            "A rectifier with a learned slope below 0.",
+            "A ReLU with a learned slope below 0.",
             initializers=("data_initializer", "alpha_initializer"),
         ),
         _of_images("Sigmoid", "sigmoid", "1 / (1 + exp(-data))."),
@@ -276,14 +276,14 @@ BENCHMARKS: Mapping[str, tuple[Definition, ...]] = {
         ),
     ),
     "mxnet.gluon.nn.run_all_gluon_nn_pooling_operations_benchmarks": (
-        _pooling_1d("MaxPool1D", "max_pool1d", "The greatest of each window over one axis."),
-        _pooling_2d("MaxPool2D", "max_pool2d", "The greatest of each window over two axes."),
-        _pooling_1d("AvgPool1D", "avg_pool1d", "The mean of each window over one axis."),
-        _pooling_2d("AvgPool2D", "avg_pool2d", "The mean of each window over two axes."),
-        _global_1d("GlobalMaxPool1D", "global_max_pool1d", "The greatest of each channel over one axis."),
-        _global_2d("GlobalMaxPool2D", "global_max_pool2d", "The greatest of each channel over two axes."),
-        _global_1d("GlobalAvgPool1D", "global_avg_pool1d", "The mean of each channel over one axis."),
-        _global_2d("GlobalAvgPool2D", "global_avg_pool2d", "The mean of each channel over two axes."),
+        _pooling_1d("MaxPool1D", "max_pool1d", "Max pooling over one axis."),
+        _pooling_2d("MaxPool2D", "max_pool2d", "Max pooling over two axes."),
+        _pooling_1d("AvgPool1D", "avg_pool1d", "Average pooling over one axis."),
+        _pooling_2d("AvgPool2D", "avg_pool2d", "Average pooling over two axes."),
+        _global_1d("GlobalMaxPool1D", "global_max_pool1d", "Global max pooling over one axis."),
+        _global_2d("GlobalMaxPool2D", "global_max_pool2d", "Global max pooling over two axes."),
+        _global_1d("GlobalAvgPool1D", "global_avg_pool1d", "Global average pooling over one axis."),
+        _global_2d("GlobalAvgPool2D", "global_avg_pool2d", "Global average pooling over two axes."),
     ),
     "mxnet.gluon.nn.run_all_gluon_normalization_operations_benchmarks": (
         _of_images(
@@ -295,7 +295,7 @@ BENCHMARKS: Mapping[str, tuple[Definition, ...]] = {
         _recurrent(
             "RNN",
             "rnn_relu",
-            "A recurrent layer with rectifiers.",
+            "A recurrent layer with ReLU activation.",
             fixed={
                 "num_layers": 1,
                 "activation": "relu",
@@ -304,7 +304,7 @@ BENCHMARKS: Mapping[str, tuple[Definition, ...]] = {
                 "bidirectional": False,
             },
         ),
-        _recurrent("LSTM", "lstm", "A long short-term memory."),
+        _recurrent("LSTM", "lstm", "A long short-term memory layer."),
         _recurrent("GRU", "gru", "A gated recurrent unit."),
     ),
     "mxnet.gluon.loss.run_all_gluon_nn_loss_operations_benchmarks": (
@@ -326,11 +326,11 @@ BENCHMARKS: Mapping[str, tuple[Definition, ...]] = {
         Definition(
             "CustomOpElementwiseAdd",
             "custom_add_one",
-            "data + 1 by a custom operator, which mostly shows what calling one costs.",
+            "data + 1 by a custom operator, which mainly shows the cost of calling one.",
             tensors={"data": (1000, 1)},
             result="CustomOp_Elementwise_Add",
             initializers=_DATA,
         ),
     ),
 }
-"""The benchmarks of the original in its order, by MXNet's function that runs some of them."""
+"""The original's benchmarks in its order, by the MXNet function that runs each group."""

@@ -9,6 +9,6 @@ __all__ = [
 ]
 
 class CustomOpElementwiseAdd(MXNetBenchmark):
-    """data + 1 by a custom operator, which mostly shows what calling one costs."""
+    """data + 1 by a custom operator, which mainly shows the cost of calling one."""
 
 run_customop_operations_benchmarks: RunAll

@@ -60,10 +60,10 @@ class Arange(MXNetBenchmark):
     """The numbers from start to stop, each repeated."""
 
 class ArgMax(MXNetBenchmark):
-    """The index of the greatest value of each row."""
+    """The index of the largest value of each row."""
 
 class ArgMin(MXNetBenchmark):
-    """The index of the least value of each row."""
+    """The index of the smallest value of each row."""
 
 class ArgSort(MXNetBenchmark):
     """The indices that sort each row."""
@@ -150,7 +150,7 @@ class Power(MXNetBenchmark):
     """base to the power of exp."""
 
 class Sort(MXNetBenchmark):
-    """The values of each row in order."""
+    """The sorted values of each row."""
 
 class Sqrt(MXNetBenchmark):
     """The square root of data."""
@@ -162,7 +162,7 @@ class Subtract(MXNetBenchmark):
     """lhs - rhs."""
 
 class TopK(MXNetBenchmark):
-    """The k greatest values of each row, and their indices."""
+    """The k largest values of each row, and their indices."""
 
 class Zeros(MXNetBenchmark):
     """A new tensor of zeros."""

@@ -38,10 +38,10 @@ __all__ = [
 ]
 
 class AvgPool1D(MXNetBenchmark):
-    """The mean of each window over one axis."""
+    """Average pooling over one axis."""
 
 class AvgPool2D(MXNetBenchmark):
-    """The mean of each window over two axes."""
+    """Average pooling over two axes."""
 
 class BatchNorm(MXNetBenchmark):
     """Batch normalization as in training."""
@@ -68,37 +68,37 @@ class Elu(MXNetBenchmark):
     """The exponential linear unit."""
 
 class Flatten(MXNetBenchmark):
-    """All axes but the first as one."""
+    """All axes but the first merged into one."""
 
 class GlobalAvgPool1D(MXNetBenchmark):
-    """The mean of each channel over one axis."""
+    """Global average pooling over one axis."""
 
 class GlobalAvgPool2D(MXNetBenchmark):
-    """The mean of each channel over two axes."""
+    """Global average pooling over two axes."""
 
 class GlobalMaxPool1D(MXNetBenchmark):
-    """The greatest of each channel over one axis."""
+    """Global max pooling over one axis."""
 
 class GlobalMaxPool2D(MXNetBenchmark):
-    """The greatest of each channel over two axes."""
+    """Global max pooling over two axes."""
 
 class Lambda(MXNetBenchmark):
     """A function as a block: a new first axis."""
 
 class LeakyRelu(MXNetBenchmark):
-    """A rectifier with a slope of alpha below 0."""
+    """A ReLU with a slope of alpha below 0."""
 
 class LogSoftmax(MXNetBenchmark):
     """The logarithm of the softmax over the last axis."""
 
 class MaxPool1D(MXNetBenchmark):
-    """The greatest of each window over one axis."""
+    """Max pooling over one axis."""
 
 class MaxPool2D(MXNetBenchmark):
-    """The greatest of each window over two axes."""
+    """Max pooling over two axes."""
 
 class PRelu(MXNetBenchmark):
-    """A rectifier with a learned slope below 0."""
+    """A ReLU with a learned slope below 0."""
 
 class Selu(MXNetBenchmark):
     """The scaled exponential linear unit."""

@@ -14,9 +14,9 @@ class GRU(MXNetBenchmark):
     """A gated recurrent unit."""
 
 class LSTM(MXNetBenchmark):
-    """A long short-term memory."""
+    """A long short-term memory layer."""
 
 class RNN(MXNetBenchmark):
-    """A recurrent layer with rectifiers."""
+    """A recurrent layer with ReLU activation."""
 
 run_all_gluon_recurrent_operations_benchmarks: RunAll

@@ -74,7 +74,7 @@ def test_equal_offsets_are_a_burst(tmp_path: Path) -> None:
         ("inf\n", 'line 1: "inf" is no offset'),
         ("a,offset_ms\n1,2\n3\n", 'line 3: "" is no offset'),
         ("offset_s,offset_ms\n1,1000\n", "has columns offset_s and offset_ms; leave one"),
-        (b"\xff\xfe1\x00", "cannot be read: it is no text in UTF-8"),
+        (b"\xff\xfe1\x00", "cannot be read: it is not text in UTF-8"),
         ("9" * 200_000, "is not a line of a csv"),
     ],
 )
