@@ -262,7 +262,7 @@ def open_session(
     in_memory = given is not None and given.in_memory is not None
     predictor_type = check_model(manifest, options, registry, machine=machine, in_memory=in_memory)
     entry = registry.find(manifest.framework.name)
-    preprocessor, tokenizers = open_preprocessor(manifest, max_pixels, cache)
+    preprocessor, tokenizers = open_preprocessor(manifest, cache, max_pixels)
     random = options.weights is Weights.RANDOM
     # with random weights no label is right, and a download is wasted
     manifest = with_labels(manifest, needed=not random, cache=None if random else cache)
@@ -330,7 +330,7 @@ def check_model(
 
 
 def open_preprocessor(
-    manifest: ModelManifest, max_pixels: int, cache: ArtifactCache | None
+    manifest: ModelManifest, cache: ArtifactCache | None, max_pixels: int = MAX_PIXELS
 ) -> tuple[ModelPreprocessor, dict[str, str]]:
     """Returns the preprocessor of a model, and the checksums of its tokenizers, which ``cache`` downloads.
 

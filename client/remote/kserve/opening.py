@@ -26,7 +26,7 @@ from inferometer.agent.open_inference.codec import (
     inputs_of,
     v2_version,
 )
-from inferometer.agent.preprocessing.inputs import MAX_PIXELS, Fetch, blank_batch
+from inferometer.agent.preprocessing.inputs import Fetch, blank_batch
 from inferometer.client.remote.address import KServeAddress
 from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.messages import Fit, ServedInput
@@ -236,7 +236,7 @@ def _session(
         found.output_names,
     )
     predictor = KServePredictor(connection, manifest, form, found, remote.call_timeout_s, memory)
-    preprocessor, _ = open_preprocessor(manifest, MAX_PIXELS, cache)
+    preprocessor, _ = open_preprocessor(manifest, cache)
     postprocessor = Postprocessor(manifest.output, options.feature_limit)
     threads = options.preprocess_threads
     if threads is None:

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.session import open_preprocessor
-from inferometer.agent.preprocessing.inputs import MAX_PIXELS
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.evaluators.conditions.watch import Watch
@@ -272,7 +271,7 @@ Work: TypeAlias = Schedule | ClosedLoop | MlperfWork | MaxQpsOptions
 def _preprocessor(manifest: ModelManifest, resources: JobResources) -> ModelPreprocessor:
     """Returns what prepares the inputs before the load; raises ConfigurationError if only an agent can."""
     try:
-        return open_preprocessor(manifest, MAX_PIXELS, resources.cache)[0]
+        return open_preprocessor(manifest, resources.cache)[0]
     except ArtifactError as error:
         if manifest.source is not None:
             raise
