@@ -18,9 +18,8 @@ MOST_BYTES_OF_WEIGHTS = 4_000_000
 _LOAD_EVERYTHING = """
 from inferometer import manifests
 from pathlib import Path
-from inferometer.agent.artifacts.files import resolve_artifacts
+from inferometer.agent.artifacts.files import resolve_artifacts, with_labels
 from inferometer.agent.artifacts.locations import Availability, availability, labels_file
-from inferometer.agent.inference.results import with_labels
 from inferometer.evaluators.datasets.opening import open_dataset
 from inferometer.manifests.catalog import Catalog
 catalog = Catalog()

@@ -294,10 +294,10 @@ class ProbeSummary:
         )
 
 
-def load_s(run: LoadRun) -> float:
-    """Returns the time from the beginning of a run to its last arrival or answer, in seconds."""
-    queries = run.queries
-    return max(int(queries.scheduled_ns.max(initial=0)), int(queries.done_ns.max(initial=0))) / 1e9
+def load_s(*runs: LoadRun) -> float:
+    """Returns the sum of the times from the beginning of each run to its last arrival or answer, in seconds."""
+    columns = ((run.queries.scheduled_ns, run.queries.done_ns) for run in runs)
+    return sum(max(int(due.max(initial=0)), int(done.max(initial=0))) for due, done in columns) / 1e9
 
 
 NEAR = 1.25

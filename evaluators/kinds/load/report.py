@@ -219,7 +219,7 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
                 "probes": len(search.probes),
                 "stopped_probes": sum(bool(run.stopped) for run in search.probes),
                 "invalid_probes": sum(bool(run.invalid) for run in search.probes),
-                "load_s": sum(map(load_s, search.probes)),
+                "load_s": load_s(*search.probes),
             }
 
 

@@ -400,14 +400,14 @@ class TestArrays:
         content[200] ^= 0xFF
         path.write_bytes(content)
 
-        with pytest.raises(DatasetError, match=r"d\.npz: is no \.npz"):
+        with pytest.raises(DatasetError, match=r"d\.npz: is not an \.npz"):
             open_path(path, "vision")
 
     @pytest.mark.parametrize("content", [b"", b"text", b"\x80\x04N."])
     def test_a_file_that_is_no_npz_is_refused(self, content: bytes, tmp_path: Path) -> None:
         (tmp_path / "d.npz").write_bytes(content)
 
-        with pytest.raises(DatasetError, match=r"d\.npz: is no \.npz"):
+        with pytest.raises(DatasetError, match=r"d\.npz: is not an \.npz"):
             open_path(tmp_path / "d.npz", "vision")
 
     def test_a_single_array_is_refused(self, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_header_that_does_not_parse_is_refused(header: bytes, tmp_path: Path) 
     array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
     path = zip_of(tmp_path / "d.npz", "images.npy", array)
 
-    with pytest.raises(DatasetError, match=r"d\.npz: is no \.npz") as raised:
+    with pytest.raises(DatasetError, match=r"d\.npz: is not an \.npz") as raised:
         open_path(path, "vision")
     assert "\n" not in str(raised.value)
 
@@ -81,7 +81,7 @@ def test_an_array_of_more_bytes_than_its_zip_declares_is_not_read(tmp_path: Path
     path = tmp_path / "d.npz"
     np.savez_compressed(path, x=np.zeros((64, 1024, 1024), np.uint8))
 
-    with pytest.raises(DatasetError, match=r"d\.npz: is no \.npz"), at_most_mib(8):
+    with pytest.raises(DatasetError, match=r"d\.npz: is not an \.npz"), at_most_mib(8):
         open_path(declaring(path, 1000), "vision")
 
 
