@@ -295,7 +295,7 @@ class ProbeSummary:
 
 
 def load_s(*runs: LoadRun) -> float:
-    """Returns the sum of the times from the beginning of each run to its last arrival or answer, in seconds."""
+    """Returns the time from the beginning of each run to its last arrival or answer, summed, in seconds."""
     columns = ((run.queries.scheduled_ns, run.queries.done_ns) for run in runs)
     return sum(max(int(due.max(initial=0)), int(done.max(initial=0))) for due, done in columns) / 1e9
 
