@@ -54,6 +54,19 @@ def connect_sqlite(path: Path, otherwise: str = "") -> SqliteConnection:
             ) from error
 
 
+class _Connection(neosqlite.Connection):
+    """A connection whose file may be unusable.
+
+    neosqlite looks up a missing attribute as a collection, which needs the connection's attributes in turn.
+    When a partly constructed connection is collected, that recursion may overflow the stack of the thread
+    that collects it, and crash the process.
+    """
+
+    db: Any = None
+    _closed = False
+    _is_clone = False
+
+
 class SqliteConnection:
     """One connection to a SQLite file in WAL mode: readers do not wait, writers wait for one another.
 
@@ -68,11 +81,8 @@ class SqliteConnection:
         # does not look into the log, which must be empty
         is_fixed = path.exists() and not os.access(path.parent, os.W_OK) and not _has_log(path)
         name = f"{path.absolute().as_uri()}?immutable=1" if is_fixed else str(path)
-        # An unusable file fails here: a partly constructed connection of neosqlite recurses without end when
-        # it is collected, which may crash the process.
-        sqlite3.connect(name, uri=is_fixed).close()
         # neosqlite's default auto_vacuum writes whenever it opens a file, which waits for other writers.
-        self._connection = neosqlite.Connection(
+        self._connection = _Connection(
             name, uri=is_fixed, timeout=_TIMEOUT_S, auto_vacuum="NONE", write_concern={"j": True}
         )
         self.database: Any = self._connection

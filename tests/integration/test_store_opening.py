@@ -8,6 +8,8 @@ import os
 import re
 import socket
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +77,25 @@ def test_a_file_that_cannot_be_opened_leaves_nothing_that_fails_when_it_is_colle
     refused(None, "taken", tmp_path, StoreError)
     gc.collect()
     assert "RecursionError" not in caplog.text
+
+
+def test_an_unopened_file_crashes_no_thread_with_a_small_stack(tmp_path: Path) -> None:
+    (tmp_path / "taken.db").mkdir()
+    script = f"""if True:
+        import gc, threading
+        from pathlib import Path
+        from inferometer.evaluators.store.sqlite import connect_sqlite
+        gc.disable()
+        try:
+            connect_sqlite(Path({str(tmp_path / "taken.db")!r}))
+        except Exception as error:
+            error.kept = error.__traceback__, error  # a cycle, which only a collection ends
+        threading.stack_size(128 * 1024)
+        thread = threading.Thread(target=gc.collect)
+        thread.start()
+        thread.join()
+    """
+    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
 
 
 def test_a_data_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
