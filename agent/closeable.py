@@ -8,7 +8,7 @@ from typing_extensions import Self
 
 
 class Closeable(ABC):
-    """Something that holds a resource until ``close``."""
+    """An object that holds a resource until ``close`` is called."""
 
     @abstractmethod
     def close(self) -> None:

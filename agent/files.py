@@ -1,4 +1,4 @@
-"""Files that stay whole however a program ends: written in one step, or line by line, or locked."""
+"""Files that stay intact however a program ends: written in one step, line by line, or under a lock."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import IO, Any
 from inferometer.manifests.errors import OutputError
 
 _HELD = (BlockingIOError, PermissionError)
-"""The errors of a lock that somebody holds; some network file systems report EACCES."""
+"""The errors of a lock that is already held; some network file systems report EACCES."""
 
 
 @contextmanager
 def replacing(
     path: Path, *, synced: bool = False, mode: int = 0o666, new: bool = False, alone: bool = False
 ) -> Iterator[IO[bytes]]:
-    """Opens a file beside a path and moves it to the path at the end; after an error it is removed.
+    """Opens a file beside a path and finally moves it to the path, or removes it after an error.
 
     Args:
-        path: The path.
-        synced: Whether the content is flushed to the disk first.
-        mode: The permissions of the file, without those that the umask removes.
+        path: The path of the finished file.
+        synced: Whether the content is flushed to the disk before the move.
+        mode: The permissions of the file, minus those that the umask removes.
         new: Whether to raise FileExistsError instead of replacing another file.
-        alone: Whether nobody else writes the path at the same time. The next call then overwrites what a
-            killed process has left beside it; for files that are large, or written in a loop.
+        alone: Whether no other writer uses the path at the same time. If so, the next call overwrites what a
+            killed process has left beside it; meant for files that are large or written in a loop.
 
     Raises:
         OSError: The file cannot be written.
@@ -52,7 +52,7 @@ def replacing(
 
 
 def _publish(beside: Path, path: Path) -> None:
-    """Gives a file its name, which no other file may have."""
+    """Gives a file its final name, which no other file may already have."""
     try:
         os.link(beside, path)  # unlike a rename, never replaces another file
     except FileExistsError:
@@ -62,7 +62,7 @@ def _publish(beside: Path, path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flushes a file, or the names in a folder, to the disk; raises OSError."""
+    """Flushes a file, or the entries of a folder, to the disk; raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -71,15 +71,15 @@ def sync(path: Path) -> None:
 
 
 def lock(path: Path, on_wait: Callable[[], None] | None = None, *, mode: int = 0o666) -> IO[bytes]:
-    """Locks a file, which it creates if necessary, for this process and the children that inherit the object.
+    """Locks a file, creating it if necessary, for this process and children that inherit the object.
 
-    The lock keeps out other processes, and other calls in this one. The kernel releases it when the object is
-    closed, or all of the processes have ended. A locked file may be renamed or removed.
+    The lock excludes other processes, and other calls in this process. The kernel releases it when the object
+    is closed or all of the processes have ended. A locked file may be renamed or removed.
 
     Args:
-        path: The file.
-        on_wait: Called before it waits for another holder; None to raise BlockingIOError instead.
-        mode: The permissions of a new file, without those that the umask removes.
+        path: The file to lock.
+        on_wait: Called before waiting for another holder; None to raise BlockingIOError instead.
+        mode: The permissions of a new file, minus those that the umask removes.
 
     Raises:
         OSError: The file cannot be opened or locked.
@@ -103,7 +103,7 @@ def lock(path: Path, on_wait: Callable[[], None] | None = None, *, mode: int = 0
 
 
 def is_locked(file: IO[bytes]) -> bool:
-    """Returns whether somebody holds the lock of an open file; raises OSError."""
+    """Returns whether the lock of an open file is held; raises OSError."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except _HELD:
@@ -112,14 +112,14 @@ def is_locked(file: IO[bytes]) -> bool:
 
 
 class LineJournal:
-    """A file of JSON lines that one process at a time appends to.
+    """A file of JSON lines to which one process at a time appends.
 
-    Readers ignore a line that was cut off when a program ended; the next one starts on a new line.
+    Readers ignore a line that was cut off when a program ended; the next entry starts on a new line.
 
     Args:
-        path: The file.
+        path: The path of the file.
         synced: Whether each line is flushed to the disk.
-        anew: Whether to remove the existing lines.
+        anew: Whether to start over by removing the existing lines.
 
     Raises:
         OutputError: The file cannot be written.

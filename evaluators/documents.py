@@ -1,10 +1,10 @@
-"""Parts of a measurement in a database: the interface of a kind's documents, and the form of their values.
+"""Measurements in a database: the interface for a kind's documents, and the form of their values.
 
 The small values of a measurement are a part of the evaluation's own document; its raw values are documents in
 collections.
 
 Values are converted to a form that every database stores unchanged, and back. Arbitrary values, such as a
-manifest's attributes, may hold what a database changes or refuses:
+manifest's attributes, may contain something that a database changes or refuses:
 
 - in a key, ``%``, ``$``, a dot, NUL and a leading ``_`` become ``%XX``, because databases give such keys a
   meaning of their own (neosqlite reads ``{"$date": …}`` as a time);
@@ -44,7 +44,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def storable(value: object) -> Any:
-    """Returns ``value`` as dicts, lists, texts, numbers, booleans and None; a dataclass as its fields."""
+    """Converts ``value`` to dicts, lists, texts, numbers, booleans and None; a dataclass becomes a dict."""
     if isinstance(value, Enum):
         value = value.value
     match value:
@@ -64,7 +64,7 @@ def storable(value: object) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Returns the argument of ``storable`` from its result; sequences become lists."""
+    """Reverses ``storable``: returns the original value, except that sequences become lists."""
     match value:
         case {"%int": str(text)}:
             return int(text)
@@ -82,14 +82,14 @@ def restored(value: Any) -> Any:
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """Returns the storable fields of a dataclass."""
+    """Returns the fields of a dataclass instance by name, in storable form."""
     return {field.name: storable(getattr(record, field.name)) for field in fields(record)}
 
 
 def checked(record: _Record) -> _Record:
     """Returns an instance of a dataclass after checking that its fields match their annotations.
 
-    Members of mappings and sequences are checked too; an array, or another record, only for its type.
+    Members of mappings and sequences are checked too; of an array or another record, only its type is.
 
     Raises:
         TypeError: A field does not match; the message names it.
@@ -114,7 +114,7 @@ def _fields(kind: type[DataclassInstance]) -> tuple[Sequence[str], TypeAdapter[A
 
 
 def storable_text(text: str) -> str:
-    """Returns ``text`` with each lone surrogate as its escape."""
+    """Returns ``text`` with each lone surrogate replaced by its escape."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -124,7 +124,7 @@ def _storable_key(key: str) -> str:
 
 Document: TypeAlias = dict[str, Any]
 Stored: TypeAlias = Mapping[str, Any]
-"""A document as it was read."""
+"""A document as read from a database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +144,11 @@ class MeasurementDocuments(Protocol):
     """Writes one kind of measurement as documents and reads it back."""
 
     def write(self, evaluation: Evaluation[Any], save_id: str) -> tuple[Document, Mapping[str, Part]]:
-        """Returns the measurement in the evaluation's own document, and the parts by collection.
+        """Returns the measurement for the evaluation's own document, and its other parts by collection.
 
         Args:
             evaluation: The evaluation to write.
-            save_id: The attempt to save; the first part of a collection has the id ``save_id/0``.
+            save_id: The id of the attempt to save; the first part of a collection has the id ``save_id/0``.
         """
         ...
 
@@ -157,7 +157,7 @@ class MeasurementDocuments(Protocol):
 
         Args:
             head: The evaluation's document; ``head["measurement"]`` is what ``write`` returned.
-            parts: The documents that were read, by collection and in order; those on demand may be missing.
+            parts: The documents, by collection and in order; those that are read on demand may be missing.
 
         Raises:
             KeyError, TypeError, ValueError: The documents are damaged.
@@ -166,11 +166,11 @@ class MeasurementDocuments(Protocol):
 
 
 SPANS = "span"
-"""The collection of the traces, which evaluations of every kind have."""
+"""The collection of trace spans, for evaluations of every kind."""
 SAMPLE_IDS = "dataset_sample"
-"""The collection of the ids of samples, of evaluations of any kind over some samples of a dataset."""
+"""The collection of sample ids, for evaluations of any kind over some of a dataset's samples."""
 
 
 def joined(parts: Iterable[Sequence[int]]) -> NDArray[np.int64]:
-    """Returns a column that was split into pieces."""
+    """Returns a column, int64, joined from the pieces into which it was split."""
     return np.concatenate([np.empty(0, np.int64), *(np.array(part, np.int64) for part in parts)])

@@ -1,6 +1,6 @@
-"""The evaluation: the envelope of what ran, on what and when, around one measurement of any kind.
+"""The evaluation: what ran, on what and when, as an envelope around one measurement of any kind.
 
-The system under test answers predictions in this process or behind a socket.
+The system under test makes predictions in this process or behind a socket.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from inferometer.evaluators.datasets.base import DatasetIdentity
 class Measurement(Protocol):
     """The measured part of an evaluation: its options and its raw values.
 
-    Each kind is a package of ``kinds``, with its documents in the store and its reports.
+    Each kind is a package in ``kinds``, which also defines its documents in the store and its reports.
     """
 
     kind: ClassVar[str]
@@ -44,7 +44,7 @@ class Measurement(Protocol):
 
 
 class TimedMeasurement(Measurement, Protocol):
-    """A measurement of batches or steps, one after the other."""
+    """A measurement of batches or steps that run one after the other."""
 
     @property
     def full_ns(self) -> NDArray[np.int64]:
@@ -57,12 +57,12 @@ M_co = TypeVar("M_co", bound=Measurement, covariant=True, default=Measurement)
 
 
 def utc_now() -> datetime:
-    """Returns the time in UTC, to the millisecond as databases keep it."""
+    """Returns the current time in UTC, to the millisecond, as precisely as databases store it."""
     return to_the_millisecond(datetime.now(timezone.utc))
 
 
 def to_the_millisecond(moment: datetime) -> datetime:
-    """Returns a time in UTC, without its microseconds."""
+    """Returns a time in UTC, truncated to milliseconds."""
     return moment.astimezone(timezone.utc).replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
@@ -76,7 +76,7 @@ class Status(str, Enum):
 
     @classmethod
     def of(cls, *, whole: bool, usable: bool) -> Status:
-        """Returns the status of a run that was ``whole`` or stopped, and gave something ``usable`` or not."""
+        """Returns the status of a run that was ``whole`` or stopped, with ``usable`` results or without."""
         return cls.INTERRUPTED if not whole else cls.COMPLETE if usable else cls.FAILED
 
 
@@ -109,7 +109,7 @@ class SystemUnderTest(Protocol):
         Closing the iterator stops the work.
 
         Args:
-            batches: The batches; a trace counts them from 0.
+            batches: The batches; a trace numbers them from 0.
             trace: The scope of the spans; None records none.
         """
         ...
@@ -120,10 +120,10 @@ class SystemUnderTest(Protocol):
 
 
 class TensorSystem(SystemUnderTest, Protocol):
-    """A system that also predicts preprocessed inputs, which load needs."""
+    """A system that also accepts preprocessed inputs, which load tests need."""
 
     def predict_tensor(self, batch: Tensors | NDArray[Any]) -> BatchResult:
-        """Predicts one batch of preprocessed tensors by name, or of the model's only one."""
+        """Predicts one batch of preprocessed inputs: tensors by name, or the model's only tensor."""
         ...
 
 
@@ -160,10 +160,10 @@ class Evaluation(Generic[M_co]):
         trace_level: How deeply it was traced.
         trace: The trace; None for a run at NO_TRACE.
         spans: The trace's spans; empty in an evaluation that the store returns.
-        group_id: The same for evaluations that belong together, such as a run at each trace level.
-        conditions: The disturbances and the verdict; None in evaluations of earlier versions.
-        process: The number of the fresh process of the group that it ran in, from 1; None for an evaluation
-            that ran in the process it was requested in.
+        group_id: An id that evaluations share if they belong together, such as runs at each trace level.
+        conditions: The disturbances and the verdict; None in evaluations by earlier versions.
+        process: The number, from 1, of the group's fresh process in which it ran; None for an evaluation that
+            ran in the process in which it was requested.
     """
 
     id: str
@@ -192,5 +192,5 @@ def measures(evaluation: Evaluation, kind: type[M]) -> TypeGuard[Evaluation[M]]:
 
 
 def of_kind(evaluations: Iterable[Evaluation], kind: type[M]) -> list[Evaluation[M]]:
-    """Returns the evaluations that measured this kind, in their order."""
+    """Returns the evaluations whose measurement is of this kind, in their order."""
     return [evaluation for evaluation in evaluations if measures(evaluation, kind)]

@@ -1,7 +1,7 @@
-"""95 % intervals: of means and percentiles of times, of shares, and of any figure over samples.
+"""95 % intervals for means and percentiles of times, for shares, and for any figure over samples.
 
-Latencies of queries have intervals that account for bursts of late queries. Times in a row, such as those
-of batches and steps, may be correlated. Samples of a dataset are independent, and are resampled.
+The intervals for latencies of queries account for bursts of late queries. Successive times, such as those of
+batches and steps, may be correlated. Samples of a dataset are independent, and are resampled.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _T_95 = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 Z_95 = 1.959964
-"""The same for the normal distribution, rounded in the same way."""
+"""The two-sided 95 % quantile of the normal distribution, rounded to six decimals."""
 
 
 def t_quantile_95(degrees: int) -> float:
-    """Returns half the width of a 95 % interval in standard errors, by Student's t distribution.
+    """Returns half the width of a 95 % interval, in standard errors, from Student's t distribution.
 
     Args:
         degrees: The degrees of freedom, at least 1.
@@ -52,10 +52,10 @@ def t_quantile_95(degrees: int) -> float:
 
 
 def mean_reach(values: Sequence[float] | NDArray[np.float64]) -> float:
-    """Returns half the width of the 95 % interval of the mean of independent values, by Student's t.
+    """Returns half the width of the 95 % interval for the mean of independent values, from Student's t.
 
     Args:
-        values: At least two.
+        values: The values, at least two.
     """
     return t_quantile_95(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
@@ -66,9 +66,9 @@ class PercentileInterval:
 
     Attributes:
         percent: 0…100.
-        value_ns: The percentile; infinite if it falls on queries without a right answer.
+        value_ns: The percentile; infinite if it falls on queries without a correct answer.
         low_ns: The lower end; None if there are too few queries for an interval.
-        high_ns: The upper end; infinite if it falls on queries without a right answer; None if no query was
+        high_ns: The upper end; infinite if it falls on queries without a correct answer; None if no query was
             late enough to determine it, or there is no lower end.
     """
 
@@ -82,20 +82,20 @@ def percentile_interval(latency_ns: NDArray[np.int64], percent: float) -> Percen
     """Returns a percentile with its 95 % interval.
 
     The percentile is type 7 of Hyndman and Fan (1996). The interval is Woodruff's ("Confidence intervals for
-    medians and other position measures", JASA 47, 1952): the error of the share of queries that are later
-    than the percentile is found, and the percentiles that lie by that share above and below are the ends.
-    The error of the share is that of batch means: the queries, in the order in which they were due, are cut
-    into 10 equal batches, which are long compared to bursts of late queries, and the spread of the batches'
-    shares gives the error, by Student's t distribution (Schmeiser, "Batch size effects in the analysis of
-    simulation output", Operations Research 30, 1982, for the number).
+    medians and other position measures", JASA 47, 1952): the share of queries that are later than the
+    percentile has an error, and the ends are the percentiles that lie above and below by this error. It is
+    computed from batch means: the queries, in the order in which they were due, are divided into 10 equal
+    batches, which are long compared to bursts of late queries, and the spread of the batches' shares gives
+    the error, by Student's t distribution (for the number of batches, see Schmeiser, "Batch size effects in
+    the analysis of simulation output", Operations Research 30, 1982).
 
-    The percentiles of the batches themselves (sectioning) would be too alike, as a batch has few late
-    queries: on simulated M/D/1 queues at 70 % load and 6,000 queries such intervals of p99 held the truth in
-    75 of 100 runs with 20 batches, and these do in 93.
+    The percentiles of the batches themselves (sectioning) would be too similar, because a batch has few late
+    queries: on simulated M/D/1 queues at 70 % load with 6,000 queries, such intervals for p99 contained the
+    true value in 75 of 100 runs with 20 batches; the intervals returned here contain it in 93.
 
     Args:
-        latency_ns: int64, at least one, in the order in which they were due; ``NEVER_NS`` without a right
-            answer.
+        latency_ns: int64, at least one value, in the order in which the queries were due; ``NEVER_NS`` for a
+            query without a correct answer.
         percent: Above 0 and below 100.
 
     Raises:
@@ -112,7 +112,7 @@ def percentile_interval(latency_ns: NDArray[np.int64], percent: float) -> Percen
 def percentile_intervals(
     latency_ns: NDArray[np.int64], percents: Sequence[float] = PERCENTS
 ) -> tuple[PercentileInterval, ...]:
-    """Returns several percentiles with their intervals; none if there is no latency.
+    """Returns several percentiles with their intervals; empty if there are no latencies.
 
     Args:
         latency_ns: See ``percentile_interval``.
@@ -142,7 +142,7 @@ def _interval(
 
 
 def _error(chosen: NDArray[np.bool_]) -> float:
-    """Returns the half-width of the 95 % interval of the chosen share."""
+    """Returns the half-width of the 95 % interval for the share of values that are chosen."""
     return mean_reach([float(batch.mean()) for batch in np.array_split(chosen, _BATCHES)])
 
 
@@ -160,7 +160,7 @@ def _quantile(ordered: NDArray[np.float64], share: float) -> float:
 
 
 AUTOCORRELATION_TIMES = 50
-"""The number of autocorrelation times that a run needs for an interval."""
+"""The minimum length of a run, in autocorrelation times, for an interval."""
 _STRETCHES = 10
 _WINDOW = 5
 _NO_SKEWNESS = 1e-6
@@ -174,16 +174,16 @@ class Interval(NamedTuple):
     high: float
 
     def covers(self, value: float) -> bool:
-        """Returns whether a value is within it."""
+        """Returns whether a value lies in the interval."""
         return self.low <= value <= self.high
 
 
 def autocorrelation_time(times: NDArray[np.int64]) -> float:
     """Returns how many consecutive times carry the information of one independent time; at least 1.
 
-    It is the integrated autocorrelation time, 1 plus twice the sum of autocorrelations, up to the first
+    This is the integrated autocorrelation time: 1 plus twice the sum of the autocorrelations, up to the first
     window of 5 such times (Sokal, "Monte Carlo Methods in Statistical Mechanics", 1997, section 3). A
-    straight line through the times is subtracted: drift would look like a correlation as long as the run.
+    straight line through the times is subtracted, as drift would look like a correlation as long as the run.
 
     Args:
         times: int64, in the order in which they were taken.
@@ -207,17 +207,17 @@ def batches_for_interval(full_ns: NDArray[np.int64]) -> int:
     """Returns how many full batches an interval needs, given the correlation of those measured.
 
     With fewer than 50 autocorrelation times, the autocorrelation time itself is not known (Foreman-Mackey et
-    al., "emcee: The MCMC Hammer", 2013, after Sokal), and an interval would be too narrow. With as many, each
-    of the 10 stretches of batch means is 5 autocorrelation times long, so that their means are independent.
+    al., "emcee: The MCMC Hammer", 2013, after Sokal), and an interval would be too narrow. With 50, each of
+    the 10 stretches that are averaged has 5 autocorrelation times, so their means are nearly independent.
     """
     return math.ceil(AUTOCORRELATION_TIMES * autocorrelation_time(full_ns) - 1e-9)
 
 
 def _widened(count: int, correlated_over: float) -> float:
-    """Returns by how much an interval from stretches is too narrow, as neighbouring stretches are correlated.
+    """Returns the factor by which to widen an interval, because neighbouring stretches are correlated.
 
-    The variance of the stretches' means falls short of that of independent ones by the part
-    (stretches + 1) / 2 × autocorrelation time / count, where the correlation falls off exponentially. It
+    The variance of the stretches' means falls short of that of independent means by the fraction
+    (stretches + 1) / 2 × autocorrelation time / count, if the correlation decays exponentially. This
     follows from the variance of a mean of correlated values (Priestley, "Spectral Analysis and Time Series",
     1981, section 5.3).
     """
@@ -225,11 +225,11 @@ def _widened(count: int, correlated_over: float) -> float:
 
 
 def mean_interval(full_ns: NDArray[np.int64]) -> Interval:
-    """Returns the 95 % interval of the mean, by batch means, adjusted for skewed times.
+    """Returns the 95 % interval for the mean by the method of batch means, adjusted for skewed times.
 
     The spread of the means of 10 equal stretches gives the error of the mean; Student's t distribution has 9
     degrees of freedom (Schmeiser, "Batch size effects in the analysis of simulation output", Operations
-    Research 30, 1982). Rare long times make the error itself skewed: the interval reaches further up, by
+    Research 30, 1982). Rare long times make the error itself skewed: the interval extends further up, as in
     Willink, "A Confidence Interval and Test for the Mean of an Asymmetric Distribution", Communications in
     Statistics 34, 2005. ``batches_for_interval`` says whether there are enough batches.
     """
@@ -250,16 +250,16 @@ def _less_skewed(quantile: float, sixth: float) -> float:
 
 
 def _skewness(full_ns: NDArray[np.int64]) -> float:
-    """Returns the third moment of the times over the 1.5th power of their second; 0 for equal times."""
+    """Returns the skewness: third central moment over the 1.5th power of the second; 0 for equal times."""
     from_mean = full_ns - full_ns.mean()
     variance = float((from_mean**2).mean())
     return float((from_mean**3).mean()) / variance**1.5 if variance > 0 else 0.0
 
 
 def serial_percentile_interval(full_ns: NDArray[np.int64], percent: float) -> Interval | None:
-    """Returns the 95 % interval of a percentile over the same stretches; None if too few times are beyond it.
+    """Returns the 95 % interval for a percentile of successive times; None if too few times are beyond it.
 
-    See ``percentile_interval``, which has the source.
+    The method is that of ``percentile_interval``, widened for the correlation of stretches.
     """
     found = percentile_interval(full_ns, percent)
     if found.low_ns is None or found.high_ns is None:
@@ -273,7 +273,7 @@ def serial_percentile_interval(full_ns: NDArray[np.int64], percent: float) -> In
 
 
 def figures_of(full_ns: NDArray[np.int64]) -> dict[str, Any]:
-    """Returns the mean, the percentiles and the intervals of full batches, by their names in summaries.
+    """Returns the mean, percentiles and intervals of the times of full batches, by their names in summaries.
 
     Figures that need more times are None; see ``batches_for_interval``.
     """
@@ -287,7 +287,7 @@ def figures_of(full_ns: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def rate_interval(rate: float | None, mean_ns: float | None, interval_ns: Interval | None) -> Interval | None:
-    """Returns the 95 % interval of a rate, as wide relative to it as that of the mean time of a batch."""
+    """Returns the 95 % interval for a rate, derived from the interval for the mean time of a batch."""
     if rate is None or mean_ns is None or interval_ns is None or interval_ns.low <= 0:
         return None
     return Interval(rate * mean_ns / interval_ns.high, rate * mean_ns / interval_ns.low)
@@ -301,7 +301,7 @@ class ScoreInterval(NamedTuple):
 
 
 def wilson_interval(hits: int, count: int) -> ScoreInterval | None:
-    """Returns the 95 % interval of a share of ``count`` independent samples; None without any.
+    """Returns the 95 % interval for a share of ``count`` independent samples; None if there are no samples.
 
     Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22, 1927.
     """
@@ -315,12 +315,12 @@ def wilson_interval(hits: int, count: int) -> ScoreInterval | None:
 
 RESAMPLES = 1000
 LEAST_SAMPLES = 200
-"""With fewer, 95 % intervals cover less than 92 % if errors have a long tail, as simulations show."""
+"""With fewer samples, 95 % intervals cover less than 92 % in simulations of long-tailed errors."""
 _SEED = 0
 _PERCENTILES = (2.5, 97.5)
 _PERCENTILES_OF_BIASED = (1.5, 98.5)
 _LEAST_SHARE = 0.99
-"""The share of the draws in which the figure must vary."""
+"""The minimum share of the draws in which the figure must vary."""
 _BLOCK_ELEMENTS = 2**15
 """The maximum number of values in memory at once: 256 KiB of float64, which stay in the cache."""
 _EXACT_Z_95 = 1.959963984540054  # stored scores were computed with more digits than ``Z_95``
@@ -332,19 +332,19 @@ def bootstrap_interval(
 ) -> ScoreInterval | None:
     """Returns the 95 % percentile interval of a statistic over samples drawn with replacement.
 
-    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13. The seed is fixed: the
-    same predictions have the same interval. It accepts any statistic; for means and their ratios,
-    ``ratio_interval`` covers more.
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13. The seed is fixed, so
+    the same predictions always have the same interval. It accepts any statistic; for means and their ratios,
+    ``ratio_interval`` has better coverage.
 
     Args:
-        statistic: Returns the figure over the samples with these indices, int64, of which some occur several
-            times; a figure that is not finite is left out.
+        statistic: Returns the figure for the samples with the given indices, int64, some of which occur
+            several times; draws whose figure is not finite are left out.
         samples: The number of samples.
-        resamples: How often to draw.
+        resamples: The number of draws.
 
     Returns:
-        The interval; None for fewer than ``LEAST_SAMPLES``, or if the statistic is rarely defined, or is the
-        same in all draws.
+        The interval; None for fewer than ``LEAST_SAMPLES``, if the statistic is rarely defined, or if it is
+        the same in all draws.
     """
     drawn = bootstrap_intervals(lambda indices: (statistic(indices),), samples, 1, resamples)
     return drawn[0]
@@ -357,16 +357,16 @@ def bootstrap_intervals(
     resamples: int = RESAMPLES,
     around: Sequence[float] | None = None,
 ) -> list[ScoreInterval | None]:
-    """Returns the intervals of several figures over the same draws; see ``bootstrap_interval``.
+    """Returns the intervals for several figures from the same draws; see ``bootstrap_interval``.
 
     Args:
         statistics: Returns the figures, in a fixed order.
         samples: The number of samples.
         figures: The number of figures.
-        resamples: How often to draw.
-        around: The figures over all samples, for figures that few samples bias: the means of the draws are
-            off by that bias twice, and the ends are moved by as much. They then hold 97 % of the draws, which
-            covers 92 to 97 % of average precisions in simulations.
+        resamples: The number of draws.
+        around: The figures over all samples, for figures that are biased if samples are few: the means of
+            the draws have twice that bias, and the ends are moved back by it. They then enclose 97 % of the
+            draws, which in simulations covers 92 to 97 % of average precisions.
     """
     if samples < LEAST_SAMPLES or not resamples:
         return [None] * figures
@@ -390,16 +390,16 @@ def _percentiles(drawn: _Numbers, percentiles: tuple[float, float]) -> ScoreInte
 
 @np.errstate(over="ignore", invalid="ignore")
 def ratio_interval(parts: _Numbers, wholes: _Numbers, power: float = 1.0) -> ScoreInterval | None:
-    """Returns the 95 % interval of the mean over columns of ``(Σ parts / Σ wholes) ** power`` over samples.
+    """Returns the 95 % interval of the mean over columns of ``(Σ parts / Σ wholes) ** power``.
 
-    It is the studentised bootstrap: it draws the distance from the figure in units of its standard error,
-    which follows from the influence of each sample. Source: Efron and Tibshirani, 1993, chapter 12.5; Davison
-    and Hinkley, "Bootstrap Methods and their Application", 1997, section 2.4.
+    Σ is over samples. It is the studentised bootstrap: it resamples the distance from the figure in units of
+    its standard error, which follows from each sample's influence. Source: Efron and Tibshirani, 1993,
+    chapter 12.5; Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 2.4.
 
     Args:
         parts: float64, samples × columns.
         wholes: float64, of the same shape; a column whose sum is 0 is left out of the mean.
-        power: 0.5 for roots of mean squares.
+        power: The exponent; 0.5 for roots of mean squares.
 
     Returns:
         The interval; None for fewer than ``LEAST_SAMPLES``, or if too many draws have no spread.
@@ -430,7 +430,7 @@ def ratio_interval(parts: _Numbers, wholes: _Numbers, power: float = 1.0) -> Sco
 
 
 def _studied(weights: _Numbers, parts: _Numbers, wholes: _Numbers, power: float) -> tuple[_Numbers, _Numbers]:
-    """Returns the figure of each draw and its standard error; ``weights`` are draws × samples."""
+    """Returns the figure and the standard error for each draw; ``weights`` has the shape draws × samples."""
     part, whole = weights @ parts, weights @ wholes  # draws × columns
     there = whole > 0
     ratios = np.divide(part, whole, out=np.zeros_like(part), where=there)

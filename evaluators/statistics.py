@@ -1,6 +1,6 @@
-"""Statistics of raw times, the trimmed mean and percentiles, and the random numbers of load.
+"""Statistics of raw times, such as the trimmed mean and percentiles, and random numbers for load.
 
-The tail of Student's t distribution is for tests at any level.
+The tail probability of Student's t distribution is used for tests at any level.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Values: TypeAlias = Sequence[float] | NDArray[np.int64] | NDArray[np.float64]
 
 
 def trimmed_mean(values: Values, share: float = 0.2) -> float:
-    """Returns the mean without the lowest and the highest values, by MLModelScope's rule.
+    """Returns the mean without the lowest and the highest values, according to MLModelScope's rule.
 
     Of n values, sorted and counted from 0, those from floor(share · n) up to but not including
-    min(n - 1, n - floor(share · n)) are averaged: so if floor(share · n) is 0, the highest is still dropped.
-    Fewer than three values give their mean, three their median. (``trimmedMean`` in ``num.go`` of
+    min(n - 1, n - floor(share · n)) are averaged; if floor(share · n) is 0, the highest is still dropped. For
+    fewer than three values it is their mean, for three their median. (``trimmedMean`` in ``num.go`` of
     rai-project/evaluation.)
 
     Args:
@@ -84,7 +84,7 @@ def carried_percentile(values: Values, percent: float) -> float | None:
 
 
 def random_state(seed: int | Sequence[int]) -> np.random.RandomState:
-    """Returns a generator whose stream NumPy has frozen: another version of it draws the same."""
+    """Returns a generator whose stream NumPy has frozen, so that other versions draw the same numbers."""
     return np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed)))
 
 
@@ -102,11 +102,11 @@ def student_tail(t: float, degrees: float) -> float:
     """Returns the probability that Student's t exceeds a value.
 
     With t = √degrees · tan θ, the density is proportional to cos(θ)^(degrees - 1), which is integrated by
-    Gauss and Legendre with 64 nodes.
+    Gauss-Legendre quadrature with 64 nodes.
 
     Args:
         t: The value.
-        degrees: The degrees of freedom, at least 1; not only whole numbers.
+        degrees: The degrees of freedom, at least 1; not necessarily a whole number.
     """
     theta = math.atan(t / math.sqrt(degrees))
     half = (math.pi / 2 - theta) / 2

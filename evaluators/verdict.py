@@ -1,6 +1,6 @@
-"""Ratios of percentiles of latency and of throughput, and the verdict on a ratio for a threshold.
+"""Ratios of latency percentiles and of throughput, and the verdict on a ratio for a given threshold.
 
-The ratios are computed from the raw times of runs. The figures that are compared have their names here.
+The ratios are computed from the raw times of runs. This module also names the figures that are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ THROUGHPUT = "throughput"
 MAX_QPS = "max_qps"
 TOP1 = "top1"
 FIGURES = ("p50", "p90", "p99", THROUGHPUT)
-"""The default figures of times, in order."""
+"""The figures of times that are compared by default, in order."""
 
 
 def percent_of(figure: str) -> float | None:
@@ -69,12 +69,12 @@ class Verdict(str, Enum):
     WORSE = "worse"
     """The whole interval is on the bad side of the threshold."""
     UNDECIDED = "undecided"
-    """The interval crosses the threshold, or there is none."""
+    """The interval crosses the threshold, or there is no interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One figure of B over that of A.
+    """The ratio of one figure of B to that of A.
 
     Attributes:
         figure: The name of the figure.
@@ -130,11 +130,11 @@ class RunTimes:
     """The raw times of one run: of batches one after the other, or of queries under load.
 
     Attributes:
-        latency_ns: int64, n values in the order in which they began; ``NEVER_NS`` without a right answer.
+        latency_ns: int64, n values in the order in which they began; ``NEVER_NS`` for no correct answer.
         elapsed_ns: int64, n values: the time from each to the next; their sum is the run's duration. For
             batches it is their latency, for queries under load the time between arrivals, and for queries
             that were all due at once the time between answers.
-        inputs: int64, n values: the right answers in each.
+        inputs: int64, n values: for each, the number of inputs, or of correct answers under load.
 
     Raises:
         ValueError: There is no value, or the columns differ in length.
@@ -150,15 +150,15 @@ class RunTimes:
 
     @classmethod
     def of_batches(cls, latency_ns: NDArray[np.int64], sizes: NDArray[np.int64]) -> RunTimes:
-        """Returns the times of at least one batch; ``sizes`` is int64, the inputs in each."""
+        """Returns the times of at least one batch; ``sizes``, int64, has the number of inputs in each."""
         return cls(latency_ns, latency_ns, sizes)
 
     @classmethod
     def of_queries(cls, queries: Queries) -> RunTimes:
         """Returns the times of queries under load, from the first arrival to the last answer.
 
-        Queries that were all due at once (``Queries.due_at_once``) have a value for each time of an answer,
-        in order, because the time at which they were due carries no information.
+        Queries that were all due at once (``Queries.due_at_once``) have a value for each time at which
+        answers arrived, in order, because the time at which they were due carries no information.
         """
         sent = queries.chosen(queries.outcome != Outcome.UNSENT)
         if sent.due_at_once:
@@ -175,22 +175,22 @@ class RunTimes:
 
 
 BLOCKS = 20
-"""The number of blocks of a run that are resampled."""
+"""The number of blocks into which a run is split for resampling."""
 _SLICES = 4096
 _ROUNDING = 1e-6
 _NS_PER_S = 1_000_000_000
 
 
 class PooledRuns:
-    """The runs of one side: the number of values of each block in each slice of all values, sorted.
+    """The runs of one side, as the number of values that each block has in each slice of all sorted values.
 
     Args:
-        runs: At least one.
+        runs: The runs, at least one.
         figures: Percentiles, or ``throughput``, in the order of the results.
 
     Attributes:
         runs: The number of runs.
-        values: The number of their values.
+        values: The number of values in all of them.
     """
 
     def __init__(self, runs: Sequence[RunTimes], figures: Sequence[str]) -> None:
@@ -222,14 +222,14 @@ class PooledRuns:
         self._slices_ns = np.where(ordered_ns == NEVER_NS, np.inf, ordered_ns.astype(np.float64))
 
     def figures(self) -> NDArray[np.float64]:
-        """Returns float64, one value per figure: percentiles in nanoseconds, throughput in inputs/s."""
+        """Returns one float64 value per figure: percentiles in nanoseconds, throughput in inputs/s."""
         with np.errstate(divide="ignore", invalid="ignore"):
             throughput = float(self._inputs.sum() / self._elapsed_s.sum())
         known = (None if p is None else percentile_interval(self._latency_ns, p) for p in self._percents)
         return np.asarray([throughput if each is None else each.value_ns for each in known])
 
     def resampled(self, random: np.random.RandomState) -> NDArray[np.float64]:
-        """Returns float64, resamples × figures."""
+        """Returns the figures of all resamples: float64, resamples × figures."""
         weights = self._weights(random)
         up_to = np.cumsum(weights @ self._counts, axis=1)
         columns = []
@@ -271,21 +271,21 @@ def compare(
 ) -> tuple[Ratio, ...]:
     """Compares runs of B with runs of A.
 
-    Each side's figure covers all of its runs together. Its error is found by resampling, 1,000 times: first
-    runs, with replacement, then blocks within each, where a block is a twentieth of a run, so that bursts
-    stay together (Künsch, "The jackknife and the bootstrap for general stationary
-    observations", Annals of Statistics 17, 1989; in two levels by Davison and Hinkley, "Bootstrap Methods and
-    their Application", 1997, 3.8). The interval is that of Student's t distribution around the logarithm of
-    the ratio, with the number of runs for its degrees of freedom. The error is multiplied by
-    √(runs / (runs - 1)) (Hesterberg, "What Teachers Should Know About the Bootstrap", 2015): without that,
-    two or three runs vary too little, and every sixth comparison of equal systems is a regression.
+    Each side's figure covers all of its runs together. Its error is estimated from 1,000 resamples: runs
+    are drawn with replacement, and then blocks within each run; a block is a twentieth of a run, so that
+    bursts stay together (Künsch, "The jackknife and the bootstrap for general stationary observations",
+    Annals of Statistics 17, 1989; for two levels, Davison and Hinkley, "Bootstrap Methods and their
+    Application", 1997, 3.8). The interval is that of Student's t distribution around the logarithm of the
+    ratio, with degrees of freedom that follow from the number of runs. The error is multiplied by
+    √(runs / (runs - 1)) (Hesterberg, "What Teachers Should Know About the Bootstrap", 2015): otherwise, two
+    or three runs vary too little, and about one in six comparisons of equal systems reports a regression.
 
-    One run per side does not show how runs differ: its interval is that of the run. Give several runs, or a
-    threshold from ``noise``.
+    With one run per side, the interval covers only the variation within that run, not that between runs. Give
+    several runs, or a threshold from ``noise``.
 
     Args:
-        a: At least one.
-        b: At least one.
+        a: The runs of A, at least one.
+        b: The runs of B, at least one.
         thresholds: The fraction by which each figure may differ, by its name; 0.05 is 5 %.
         seed: The seed of the resampling.
         figures: Percentiles, and ``throughput``.
@@ -294,7 +294,7 @@ def compare(
         One ratio per figure, in the order of ``figures``.
 
     Raises:
-        ValueError: A side has no run, or a figure no threshold.
+        ValueError: A side has no run, or a figure has no threshold.
     """
     if not a or not b:
         raise ValueError("each side needs at least one run")
@@ -326,10 +326,10 @@ def noise(runs: Sequence[RunTimes], figures: Sequence[str] = FIGURES) -> dict[st
         figures: Percentiles, and ``throughput``.
 
     Returns:
-        A threshold for each figure: 0.05 if the highest is 1.05 times the lowest; infinite if one is.
+        Thresholds by figure: 0.05 if the highest is 1.05 times the lowest; infinite if a ratio is not finite.
 
     Raises:
-        ValueError: There are fewer than two.
+        ValueError: There are fewer than two runs.
     """
     if len(runs) < 2:
         raise ValueError(f"noise needs at least two runs, and has {len(runs)}")
@@ -341,9 +341,9 @@ def noise(runs: Sequence[RunTimes], figures: Sequence[str] = FIGURES) -> dict[st
 
 
 def least_values(figure: str, runs: int) -> int:
-    """Returns how many values a side requires for an interval; ``runs`` are those of the side with fewer.
+    """Returns how many values a side requires for an interval; ``runs`` is the number on the side with fewer.
 
-    Blocks of one run with few late queries differ too little.
+    A single run needs more values, because its blocks differ too little if few of its queries are late.
     """
     percent = percent_of(figure)
     if percent is None:

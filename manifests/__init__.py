@@ -1,5 +1,5 @@
 """Manifests: descriptions of models, frameworks and datasets, and the catalogue that finds them.
 
-Owns the schema, loading, name and version resolution, the manifests that ship with the program and the
-tree of exceptions. Imports no framework, no gRPC and no database.
+Contains the schema, loading, name and version resolution, the manifests that ship with the program, and the
+tree of exceptions. It imports no framework, gRPC or database.
 """

@@ -28,10 +28,10 @@ _Versioned = TypeVar("_Versioned", ModelManifest, DatasetManifest)
 
 
 class Catalog:
-    """The manifests of the program and of the user's ``directories``, read on first use.
+    """The program's manifests and those in the user's ``directories``, read on first use.
 
-    Of two manifests with the same name, version and framework, the one in the earlier directory is used; the
-    program's own come last. An invalid file does not affect the others: its error is in ``problems``.
+    Of manifests with the same name, version and framework, the one in the earliest directory is used; the
+    program's own come last. An invalid file does not affect the others: its error is added to ``problems``.
 
     Args:
         directories: The user's directories.
@@ -55,12 +55,12 @@ class Catalog:
 
     @property
     def models(self) -> tuple[ModelManifest, ...]:
-        """Every model that is not hidden, in alphabetical order, the highest version first."""
+        """Every model that is not hidden, in alphabetical order, with the highest version first."""
         return tuple(m for m in self._models if not m.hidden)
 
     @property
     def datasets(self) -> tuple[DatasetManifest, ...]:
-        """Every dataset, in alphabetical order, the highest version first."""
+        """Every dataset, in alphabetical order, with the highest version first."""
         return tuple(m for m in self._content[0] if isinstance(m, DatasetManifest))
 
     @property
@@ -75,14 +75,14 @@ class Catalog:
         frameworks: Mapping[str, str | None],
         preference: Callable[[ModelManifest], int] = lambda _: 0,
     ) -> ModelManifest:
-        """Returns the highest version of a model that one of the installed ``frameworks`` can run.
+        """Returns the highest version of a model that any of the installed ``frameworks`` can run.
 
-        Hidden models are found too. The case of ``name`` does not matter; ``version`` may be a constraint.
-        The frameworks are given best first, each with its installed version or None. A higher ``preference``
-        takes precedence over a higher version.
+        Hidden models are included. The case of ``name`` does not matter; ``version`` may be a constraint. The
+        frameworks are given in order of preference, each with its installed version or None. A higher
+        ``preference`` takes precedence over a higher version.
 
         Raises:
-            UnknownModelError: No manifest has this name, version or framework.
+            UnknownModelError: No manifest matches this name, version and framework.
             FrameworkUnavailableError: No installed framework meets the manifest's constraint.
         """
         named = _named(name, self._models, UnknownModelError, self.problems)
@@ -111,9 +111,9 @@ class Catalog:
         )
 
     def find_models(self, name: str, version: str | None = None) -> tuple[ModelManifest, ...]:
-        """Returns every manifest of a model, hidden ones too, for any framework; the highest version first.
+        """Returns all manifests of a model, even hidden ones, for any framework; the highest version first.
 
-        Raises UnknownModelError if no manifest has this name or version.
+        Raises UnknownModelError if no manifest matches this name and version.
         """
         named = _named(name, self._models, UnknownModelError, self.problems)
         return tuple(_of_version(named, version, UnknownModelError))
@@ -123,9 +123,9 @@ class Catalog:
     ) -> DatasetManifest:
         """Returns the highest version of a dataset that meets ``version``, a version or constraint.
 
-        One that users obtain themselves has the path that the catalogue was given for it, if any.
+        For a dataset that users obtain themselves, its path is the one given to the catalogue, if any.
 
-        Raises UnknownDatasetError if no manifest has this name, version or category.
+        Raises UnknownDatasetError if no manifest matches this name, version and category.
         """
         datasets = [
             d for d in self.datasets if category is None or d.category.casefold() == category.casefold()
@@ -178,7 +178,7 @@ def _key(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _in_order(found: Mapping[tuple[str, ...], Manifest]) -> tuple[Manifest, ...]:
-    """Sorts manifests by kind and name, highest version first, and by framework within a version."""
+    """Sorts manifests by kind and name, then by version, highest first, and then by framework."""
     ordered = sorted(found.items(), key=lambda item: item[0][3:4])
     # a framework's key has no version
     ordered.sort(key=lambda item: Version((*item[0], "0")[2]), reverse=True)
@@ -202,7 +202,7 @@ def _named(
 def _of_version(
     manifests: list[_Versioned], version: str | None, error: type[NotFoundError]
 ) -> list[_Versioned]:
-    """Returns the manifests that meet ``version``, the highest first."""
+    """Returns the manifests that meet ``version``, the highest version first."""
     try:
         constraint = Constraint(version or "*")
     except InvalidConstraintError as invalid:

@@ -2,7 +2,7 @@
 
 InferometerError
 ├── ManifestError              a manifest file that cannot be read or does not fit the schema
-├── NotFoundError              a name, version or id that no catalogue and no database holds
+├── NotFoundError              a name, version or id that no catalogue or database contains
 │   ├── UnknownModelError
 │   ├── UnknownFrameworkError
 │   ├── UnknownDatasetError
@@ -15,13 +15,13 @@ InferometerError
 │   └── DeviceLostError        a device that has failed
 ├── DatasetError               a dataset that is missing, empty or does not fit the model
 ├── InputError                 one input that cannot be read, decoded or preprocessed
-│   └── RegionExistsError      a region of shared memory under a name that is taken
+│   └── RegionExistsError      a region of shared memory whose name is already taken
 ├── PredictionError            a framework that failed on a batch, or returned invalid outputs
 │   └── OutOfMemoryError       a framework that ran out of memory for a batch
-├── TrainingError              a framework that failed in a step of training, or a rank that was lost
+├── TrainingError              a framework that failed in a training step, or a lost connection to a rank
 │   └── RankLostError          another rank that cannot be reached any more; that rank knows the cause
 ├── HungError                  a request for a model whose prediction in progress hangs
-├── StoreError                 a database that cannot be reached, or holds what cannot be read
+├── StoreError                 a database that cannot be reached, or contains data that cannot be read
 ├── OutputError                a report that cannot be written to the requested path
 ├── AgentError                 a remote agent that cannot be reached, or broke the protocol
 │   └── DeadlineError          an agent that did not answer before the caller's deadline
@@ -34,8 +34,8 @@ InferometerError
 └── EvaluationFailed           an evaluation that was stopped at an input that failed
     └── EvaluationInterrupted  an evaluation that was stopped by the user before it measured anything
 
-A message says what failed, on which input, and what to do or the nearest valid name: one line that stands
-alone. Exceptions of libraries are wrapped once, at the boundary, with ``from``.
+A message is one self-contained line that says what failed, for which input, and what to do or the nearest
+valid name. Library exceptions are wrapped once, at the boundary, with ``from``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ IMPORT_FAILURES = (
     TypeError,
     ValueError,
 )
-"""The exceptions of an import; a module that does not fit the framework may raise the framework's."""
+"""The exceptions of an import; a module incompatible with the framework may raise the framework's own."""
 _SHOWN_NAMES = 12
 _MOST, _HALF, _FEW = 0.6, 0.5, 0.4
 _MOST_CHARACTERS = 2000
@@ -63,8 +63,8 @@ _MOST_CHARACTERS = 2000
 class InferometerError(Exception):
     """The base class of the program's errors.
 
-    The message is one printable line, whatever names, responses and messages it quotes: line breaks become
-    spaces, and a long message is cut in the middle.
+    The message is always one printable line, whatever it quotes: line breaks become spaces, and a long
+    message is cut in the middle.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -79,7 +79,7 @@ class ManifestError(InferometerError):
 
 
 class NotFoundError(InferometerError):
-    """A name or a version is in no catalogue."""
+    """A name or a version is not in any catalogue."""
 
     kind = "name"
 
@@ -109,7 +109,7 @@ class UnknownDatasetError(NotFoundError):
 
 
 class UnknownEvaluationError(NotFoundError):
-    """No single evaluation has this id, or begins with it."""
+    """No evaluation, or more than one, has an id that equals or begins with the given one."""
 
     kind = "evaluation"
 
@@ -135,7 +135,7 @@ class DeviceError(InferometerError):
 
 
 class DeviceLostError(DeviceError):
-    """A device failed while it ran a model; this process cannot use it any more."""
+    """A device failed while running a model, and this process can no longer use it."""
 
 
 class DatasetError(InferometerError):
@@ -143,11 +143,11 @@ class DatasetError(InferometerError):
 
 
 class InputError(InferometerError):
-    """One input cannot be read, decoded or preprocessed; other inputs are not affected."""
+    """A single input cannot be read, decoded or preprocessed; other inputs are not affected."""
 
 
 class RegionExistsError(InputError):
-    """A region of shared memory is registered under a name that is taken."""
+    """A region of shared memory is to be registered under a name that is already taken."""
 
 
 class PredictionError(InferometerError):
@@ -159,11 +159,11 @@ class OutOfMemoryError(PredictionError):
 
 
 class TrainingError(InferometerError):
-    """The framework failed in a step of training, or another rank was lost."""
+    """The framework failed in a training step, or the connection to another rank was lost."""
 
 
 class RankLostError(TrainingError):
-    """Another rank cannot be reached; the cause is on that rank, whose own error is worth more than this."""
+    """Another rank cannot be reached; the cause is on that rank, whose own error says more than this one."""
 
 
 class HungError(InferometerError):
@@ -171,7 +171,7 @@ class HungError(InferometerError):
 
 
 class StoreError(InferometerError):
-    """The database cannot be reached, or holds something that cannot be read."""
+    """The database cannot be reached, or contains data that cannot be read."""
 
 
 class OutputError(InferometerError):
@@ -179,7 +179,7 @@ class OutputError(InferometerError):
 
 
 class AgentError(InferometerError):
-    """A remote agent cannot be reached, or answered outside the protocol."""
+    """A remote agent cannot be reached, or its response does not follow the protocol."""
 
 
 class DeadlineError(AgentError):
@@ -219,7 +219,7 @@ class EvaluationInterrupted(EvaluationFailed):
 
 
 def printable(text: str) -> str:
-    """Returns a text on one line, with unprintable characters such as line ends and escapes spelled out."""
+    """Returns a text on one line, with unprintable characters such as line breaks and escapes spelled out."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -228,7 +228,7 @@ def printable(text: str) -> str:
 def one_line(text: object, most: int = 300) -> str:
     """Returns a text, or the message of an exception, as one line of at most ``most`` characters.
 
-    An exception without a message gives the name of its class.
+    For an exception without a message, the name of its class is used.
     """
     line = " ".join(str(text).split())
     if isinstance(text, BaseException):
@@ -237,16 +237,16 @@ def one_line(text: object, most: int = 300) -> str:
 
 
 def shown_value(value: object, most: int = 60) -> str:
-    """Returns the representation of a value, of at most ``most`` characters."""
+    """Returns the representation of a value, cut to at most ``most`` characters."""
     text = repr(value)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns "did you mean …?" with the nearest of ``known``, or the list of all if none is near.
+    """Returns "did you mean …?" with the nearest ``known`` name, or a list of all if none is near.
 
-    Names are near if they share most letters in order. If none do, names with a whole word of ``name``
-    precede those that share only half.
+    Names are near if they share most letters in order. If none do, names that contain a whole word of
+    ``name`` precede names that share only half.
     """
     known = list(known)
     if not known:

@@ -1,7 +1,7 @@
-"""The types of a manifest's fields, with their validation and notation, MLModelScope's included.
+"""The types of a manifest's fields, with their validation and notations, including MLModelScope's.
 
-MLModelScope reads YAML into Go's zero values: a field without a value counts as left out. ``dimensions`` may
-be one number, a checksum may be empty. Output types have other names.
+MLModelScope reads YAML into Go's zero values, so a field without a value is treated as omitted.
+``dimensions`` may be one number, and a checksum may be empty. Output types have other names.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ OUTPUT_TYPES = {
     "semanticsegment": "semantic_segmentation",
     "image": "image_enhancement",
 }
-"""The original names of output types, and those of this program."""
+"""MLModelScope's names of output types, and the names that this program uses."""
 MISSPELT = {"probailities_layer": "probabilities_layer"}
-"""Output fields that some of its manifests misspell, and the intended names."""
+"""Output fields that some MLModelScope manifests misspell, and the intended names."""
 _OF_ANY_SIZE = tuple(task for task in OUTPUT_TYPES.values() if task != "classification")
 
 
 def with_fields_spelt(content: object) -> object:
-    """Corrects the names of the fields in ``MISSPELT``, unless the correct ones are present too."""
+    """Corrects the names of the fields in ``MISSPELT``, unless the correct names are also present."""
     if not isinstance(content, Mapping):
         return content
     return {new if (new := MISSPELT.get(key, key)) not in content else key: content[key] for key in content}
@@ -39,7 +39,7 @@ def full_dimensions(content: object) -> object:
     """Returns an image's parameters with three ``dimensions`` in the order of its layout.
 
     A single number n, with or without brackets, means three channels of n × n. MLModelScope reads dimensions
-    as CHW regardless of the layout, so those that begin with the channels are CHW even with ``layout: HWC``.
+    as CHW regardless of the layout: if they begin with the channels, they are CHW even with ``layout: HWC``.
     """
     if not isinstance(content, Mapping):
         return content
@@ -56,15 +56,15 @@ def full_dimensions(content: object) -> object:
 
 
 def _begin_with(dimensions: object, channels: int) -> bool:
-    """Returns whether three dimensions begin, and do not end, with the channels."""
+    """Returns whether three dimensions begin with the number of channels and do not end with it."""
     three = isinstance(dimensions, list | tuple) and len(dimensions) == 3
     return three and dimensions[0] == channels != dimensions[2]  # type: ignore[index]
 
 
 def any_size_where_none_is_given(content: object) -> object:
-    """Adds empty dimensions, which mean any size, to images of models that do not classify.
+    """Adds empty dimensions, which mean any size, to the image inputs of models that do not classify.
 
-    Otherwise manifests of models for images of any size could not be listed.
+    Otherwise, the manifests of models that accept images of any size could not be listed.
     """
     if not isinstance(content, Mapping) or not isinstance(inputs := content.get("inputs"), list | tuple):
         return content
@@ -76,7 +76,7 @@ def any_size_where_none_is_given(content: object) -> object:
 
 
 def task_name(value: object) -> object:
-    """Returns this program's name of an output type."""
+    """Returns the name that this program uses for an output type."""
     return OUTPUT_TYPES.get(value.strip(), value.strip()) if isinstance(value, str) else value
 
 
@@ -90,12 +90,12 @@ def _of_any_size(entry: object) -> object:
 
 
 def _version_text(value: object) -> object:
-    """YAML reads ``1.0`` as a number; a version is text."""
+    """Turns a number into text: YAML reads ``1.0`` as a number, but a version is text."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def check_version(value: str) -> str:
-    """Returns the version; raises ValueError if it is not one."""
+    """Returns the version; raises ValueError if the text is not a version."""
     try:
         Version(value)
     except ValueError:  # InvalidVersion, or a number too long for int
@@ -104,7 +104,7 @@ def check_version(value: str) -> str:
 
 
 def check_constraint(value: str) -> str:
-    """Returns the version constraint; raises ValueError if it is not one."""
+    """Returns the version constraint; raises ValueError if the text is not a constraint."""
     try:
         Constraint(value)
     except InvalidConstraintError as error:
@@ -113,7 +113,7 @@ def check_constraint(value: str) -> str:
 
 
 def _two_ends(value: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Requires that the first number is below the second."""
+    """Requires the first number to be less than the second."""
     if value is not None and not value[0] < value[1]:
         raise ValueError("allowed: the value of black and the larger one of white, such as [-1, 1]")
     return value
@@ -156,14 +156,14 @@ Checksum = Annotated[
 
 
 class Part(BaseModel):
-    """The base class of a manifest's parts: frozen, and without unknown fields."""
+    """The base class of a manifest's parts, which are frozen and reject unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
 
     @model_validator(mode="before")
     @classmethod
     def _leave_out_empty(cls, content: object) -> object:
-        """Removes fields without a value; unknown ones stay, and validation rejects them."""
+        """Removes fields without a value, but keeps unknown fields, which validation rejects."""
         if not isinstance(content, Mapping):
             return content
         known = cls.model_fields

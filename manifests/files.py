@@ -1,4 +1,4 @@
-"""The files of manifests: those of the program, and those in the user's directories."""
+"""Finds the files of manifests, both the program's and those in the user's directories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SUFFIXES = frozenset({".yml", ".yaml"})
 
 
 def check_directories(directories: Sequence[Path], content: str = "manifest") -> None:
-    """Raises ConfigurationError unless each of the user's ``directories`` exists, and is a directory."""
+    """Raises ConfigurationError unless each of the user's ``directories`` exists and is a directory."""
     for directory in directories:
         if not directory.is_dir():
             wrong = "is no directory" if directory.exists() else "does not exist"
@@ -20,14 +20,14 @@ def check_directories(directories: Sequence[Path], content: str = "manifest") ->
 
 
 def manifest_files(directories: Sequence[Path]) -> Iterator[Path]:
-    """Yields the files of the user's ``directories``, in their order, and last those of the program.
+    """Yields the files in the user's ``directories``, in order, and finally the program's files.
 
-    Of two files with the same manifest, the first is used.
+    Of two files that define the same manifest, the first is used.
     """
     for directory in (*directories, BUILTIN):
         yield from files_in(directory)
 
 
 def files_in(directory: Path) -> list[Path]:
-    """Returns the files with a manifest's suffix in a directory and its subdirectories, in order."""
+    """Returns the files in a directory and its subdirectories that have a manifest's suffix, in order."""
     return sorted(path for path in directory.rglob("*") if path.suffix in _SUFFIXES)

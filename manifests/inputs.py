@@ -1,8 +1,8 @@
-"""The inputs of a model: images and texts, which are preprocessed, or tensors; and the tensors they become.
+"""The inputs of a model (images and texts, which are preprocessed, or tensors) and the resulting tensors.
 
-``InputParameters`` is any of them. All have ``dimensions`` without the batch, ``element_type`` and
-``input_layer``, which are all that the prediction requires. An input layer is a name or, as in MLModelScope,
-a number; ``dimensions`` may be one number there.
+``InputParameters`` is the type of any of them. All have ``dimensions`` without the batch, ``element_type``
+and ``input_layer``; prediction requires nothing else. An input layer is a name or, as in MLModelScope, a
+number; MLModelScope's ``dimensions`` may be one number.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ FIRST_INPUT = "data"
 
 
 def layer_name(value: object) -> object:
-    """Returns the name of an input given by its number: ``data`` for the first, ``#1`` for the next."""
+    """Returns the name for an input given by its number: ``data`` for the first, ``#1`` for the second."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1000:
         return value
     return f"#{value}" if value else FIRST_INPUT
 
 
 def is_numbered_layer(name: str) -> bool:
-    """Returns whether a layer is given by its number, and is not the first."""
+    """Returns whether a layer is given by its number and is not the first one."""
     return name[:1] == "#" and name[1:].isdecimal()
 
 
 MAX_TENSOR_ELEMENTS = 2**28
-"""The maximum number of elements of an input: 1 GiB of float32, far more than any model requires."""
+"""The maximum number of elements in an input: 1 GiB of float32, far more than any model requires."""
 
 DYNAMIC_AXIS = -1
 """The number that stands for a dynamic axis in the dimensions of a tensor."""
@@ -47,7 +47,7 @@ def _size_of_axis(value: int) -> int:
 
 
 def _list_only(value: object) -> object:
-    """Requires a list, because for an image one number means its height and width."""
+    """Requires a list, because a single number would mean an image's height and width."""
     if not isinstance(value, list | tuple):
         raise ValueError("allowed: a list of whole numbers, without the batch")
     return value
@@ -81,17 +81,17 @@ class TensorElementType(str, Enum):
 
 
 DYNAMIC_SIZE = 128
-"""The size of a dynamic axis if nothing else determines it, as in synthetic inputs."""
+"""The size of a dynamic axis if nothing else determines it, for example in synthetic inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class AxisSizes:
-    """The sizes that a dynamic axis may have, as far as the model's file declares them.
+    """The sizes allowed for a dynamic axis, as far as the model's file declares them.
 
     Attributes:
-        least: The smallest.
-        most: The largest; None sets no limit.
-        example: A size that the axis may have, if the others are unknown, as for multiples of 8.
+        least: The smallest size.
+        most: The largest size; None means no limit.
+        example: An allowed size, if the others are not known, as when only multiples of 8 are allowed.
     """
 
     least: int = 1
@@ -108,7 +108,7 @@ class AxisSizes:
         return max(self.least, size if self.most is None else min(size, self.most))
 
     def other(self, size: int) -> int:
-        """Returns a size other than one that the axis may have: half of it, or else twice."""
+        """Returns another size than the allowed ``size``: its half if that is allowed, else its double."""
         half = size // 2
         return half if half and half in self and self.example is None else 2 * size
 
@@ -118,16 +118,16 @@ class AxisSizes:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One of the tensors that a model takes.
+    """One of a model's input tensors.
 
     Attributes:
-        name: Its name in the framework: the ``input_layer``.
-        element_type: Its dtype.
-        dimensions: Its shape without the batch; None is a dynamic axis, whose size may differ by batch.
-        padding: The value that shorter inputs of a batch are padded with.
-        same_size: Whether nothing is padded: all inputs of a batch have one size, as images do.
-        dynamic_size: The size of dynamic axes in synthetic inputs, or the nearest that they may have.
-        sizes: The sizes that each axis may have, as far as known; empty if unknown.
+        name: The tensor's name in the framework: the ``input_layer``.
+        element_type: The tensor's dtype.
+        dimensions: The shape without the batch; None is a dynamic axis, whose size may vary by batch.
+        padding: The value used to pad the shorter inputs of a batch.
+        same_size: Whether the inputs of a batch must have one size, as images must; nothing is padded then.
+        dynamic_size: The size of dynamic axes in synthetic inputs, or the allowed size nearest to it.
+        sizes: The sizes allowed for each axis, as far as known; empty if unknown.
     """
 
     name: str
@@ -140,11 +140,11 @@ class TensorSpec:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether an axis is dynamic."""
+        """Whether any axis is dynamic."""
         return None in self.dimensions
 
     def takes(self, dimensions: tuple[int, ...]) -> bool:
-        """Returns whether a shape without the batch fits; no axis may be empty."""
+        """Returns whether a shape without the batch is accepted; no dynamic axis may be empty."""
         return dimensions == self.dimensions or (
             len(dimensions) == len(self.dimensions)
             and all(
@@ -154,7 +154,7 @@ class TensorSpec:
         )
 
     def sized(self, size: int | None = None) -> tuple[int, ...]:
-        """Returns the shape without the batch, in which dynamic axes have ``size``, or their own."""
+        """Returns the shape without the batch, with dynamic axes set to ``size`` or their default size."""
         if size is not None:
             return tuple(size if each is None else each for each in self.dimensions)
         return tuple(
@@ -163,7 +163,7 @@ class TensorSpec:
         )
 
     def sized_otherwise(self) -> tuple[int, ...]:
-        """Returns a copy with another size for each dynamic axis."""
+        """Returns a copy in which each dynamic axis has another size."""
         return tuple(
             axis.other(axis.nearest(self.dynamic_size)) if each is None else each
             for each, axis in zip(self.dimensions, self.axes, strict=True)
@@ -171,13 +171,13 @@ class TensorSpec:
 
     @property
     def axes(self) -> tuple[AxisSizes, ...]:
-        """The sizes that each axis may have."""
+        """The sizes allowed for each axis."""
         known = self.sizes if len(self.sizes) == len(self.dimensions) else (None,) * len(self.dimensions)
         return tuple(each or AxisSizes() for each in known)
 
     @property
     def written(self) -> tuple[int, ...]:
-        """The dimensions as in manifests and messages, with -1 for a dynamic axis."""
+        """The dimensions as written in manifests and messages, with -1 for a dynamic axis."""
         return self.sized(DYNAMIC_AXIS)
 
 
@@ -193,28 +193,28 @@ class TextElementType(str, Enum):
 
 
 class Truncation(str, Enum):
-    """The text of a pair that loses tokens if both have too many; a single text loses its last ones."""
+    """Which text of a pair loses tokens if the pair is too long; a single text loses its last tokens."""
 
     LONGEST_FIRST = "longest_first"
     ONLY_SECOND = "only_second"
     NONE = "none"
-    """None: a text that is too long fails."""
+    """None is truncated: an input that is too long fails."""
 
 
 class Padding(str, Enum):
-    """The length that the texts of a batch are padded to."""
+    """The length to which the texts of a batch are padded."""
 
     LONGEST = "longest"
     MAX_LENGTH = "max_length"
 
 
 class TextLayers(Part):
-    """The names of the model's inputs that a text becomes.
+    """The names of the model's inputs that are made from a text.
 
     Attributes:
-        ids: The numbers of the tokens.
-        mask: 1 for each token, and 0 for padding; None if the model takes none.
-        types: 0 for the tokens of the first text, 1 for those of the second; None if the model takes none.
+        ids: The input for the numbers of the tokens.
+        mask: The input with 1 for each token and 0 for padding; None if the model has none.
+        types: The input with 0 for tokens of the first text and 1 for the second; None if the model has none.
     """
 
     ids: Name
@@ -230,18 +230,18 @@ class TextLayers(Part):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that are given, in the order ids, mask, types."""
+        """The names that are set, in the order ids, mask, types."""
         return tuple(name for name in (self.ids, self.mask, self.types) if name is not None)
 
 
 class TextParameters(Part):
     """How a text, or a pair of texts, becomes the tensors of a model.
 
-    ``tokenizer`` is a path or a URL, like ``features_url``: a file of the library tokenizers (JSON), or
-    the vocabulary of BERT's word pieces, one token per line (``vocab.txt``). For the latter, ``lower_case``
-    says whether texts are converted to lower case and lose their accents; true is the default. A JSON file
-    says that itself. ``padding_id`` is the number of the token that texts are padded with; if omitted, it is
-    that of the file's padding, or of a token ``[PAD]`` or ``<pad>``, or 0.
+    ``tokenizer`` is a path or a URL, like ``features_url``: a file of the library tokenizers (JSON), or the
+    vocabulary of BERT's word pieces, one token per line (``vocab.txt``). For a vocabulary, ``lower_case``
+    specifies whether texts are converted to lower case and lose their accents (by default, true). A JSON file
+    specifies that itself. ``padding_id`` is the number of the padding token; if omitted, it is the file's own
+    padding token, a token ``[PAD]`` or ``<pad>``, or 0.
     """
 
     tokenizer: Annotated[str, Field(min_length=1)]
@@ -256,19 +256,19 @@ class TextParameters(Part):
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """The tensors that a text becomes: ids, mask and types, as far as the model takes them."""
+        """The tensors made from a text: ids, mask and types, as far as the model has them."""
         size = None if self.padding is Padding.LONGEST else self.max_length
         element_type = TensorElementType(self.element_type.value)
         return tuple(TensorSpec(name, element_type, (size,)) for name in self.layers.names)
 
     @property
     def dimensions(self) -> tuple[int, ...]:
-        """The shape of each without the batch; -1 for the length of the longest text of a batch."""
+        """The shape of each tensor without the batch; -1 means the length of the longest text of a batch."""
         return (DYNAMIC_AXIS if self.padding is Padding.LONGEST else self.max_length,)
 
     @property
     def input_layer(self) -> str:
-        """The input for the ids."""
+        """The name of the input for the ids."""
         return self.layers.ids
 
     @field_validator("layers", mode="before")
@@ -280,7 +280,7 @@ class TextParameters(Part):
 
 
 class Layout(str, Enum):
-    """The order of an image's axes: channel, height, width."""
+    """The order of an image's axes (channel, height and width)."""
 
     CHW = "CHW"
     HWC = "HWC"
@@ -303,7 +303,7 @@ class ElementType(str, Enum):
 
 
 class CropMethod(str, Enum):
-    """The part of an image that is cropped."""
+    """The part of an image to which it is cropped."""
 
     CENTER = "center"
     TOPLEFT = "topleft"
@@ -311,7 +311,7 @@ class CropMethod(str, Enum):
 
 
 class Interpolation(str, Enum):
-    """The resampling filter of an image."""
+    """The resampling filter used to resize an image."""
 
     NEAREST = "nearest"
     BILINEAR = "bilinear"
@@ -320,7 +320,7 @@ class Interpolation(str, Enum):
 
 
 class Decoder(str, Enum):
-    """The library that decodes and resizes images, which influences the pixels."""
+    """The library that decodes and resizes images, which affects the pixels."""
 
     PILLOW = "pillow"
     OPENCV = "opencv"
@@ -334,16 +334,16 @@ class ImageParameters(Part):
     """How an encoded image becomes a model's input tensor.
 
     ``dimensions`` leaves out the batch and follows ``layout``. The image is decoded, brought to
-    ``color_mode``, resized and cropped, and becomes ``(pixel - mean) / scale`` with pixels in 0…255;
-    ``mean`` and ``scale`` are one number, or one for red, green and blue each, in this order for every
-    ``color_mode``, as in MLModelScope. With ``element_type`` uint8 the pixels stay unchanged, and there is
-    neither. ``decoder`` is the library for all steps up to the crop.
+    ``color_mode``, resized and cropped, and becomes ``(pixel - mean) / scale`` with pixels in 0…255; ``mean``
+    and ``scale`` are a single number or one each for red, green and blue, in this order for every
+    ``color_mode``, as in MLModelScope. With ``element_type`` uint8, pixels stay unchanged and neither is
+    used. ``decoder`` is the library for all steps up to the crop.
 
-    ``dimensions`` may be one number n, for three channels of n × n, and empty for images of any size, which
-    keep theirs. With ``max_dimension``, which replaces ``dimensions``, an image is resized so that its longer
-    side has that length, and keeps its aspect ratio. Under ``layout: HWC``, dimensions that begin with the
-    channels are read as MLModelScope reads them: as CHW.
-    ``input_layer`` is a name or a number; 0, the first input, is called ``data``.
+    ``dimensions`` may be a single number n, for three channels of n × n, or empty for images of any size,
+    which are not resized. With ``max_dimension``, which replaces ``dimensions``, an image is resized so that
+    its longer side has that length; the aspect ratio is kept. Under ``layout: HWC``, dimensions that begin
+    with the channels are read as MLModelScope reads them: as CHW. ``input_layer`` is a name or a number; 0,
+    the first input, is called ``data``.
     """
 
     dimensions: Dimensions
@@ -364,7 +364,7 @@ class ImageParameters(Part):
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """The one tensor that an image becomes."""
+        """The single tensor that an image becomes."""
         name, element_type = self.input_layer, TensorElementType(self.element_type.value)
         if not self.any_size:
             return (TensorSpec(name, element_type, self.dimensions),)
@@ -374,7 +374,7 @@ class ImageParameters(Part):
 
     @property
     def any_size(self) -> bool:
-        """Whether the height and width are each image's own, or follow from ``max_dimension``."""
+        """Whether height and width are those of each image, or follow from ``max_dimension``."""
         return not self.dimensions or self.max_dimension is not None
 
     @property
@@ -384,12 +384,12 @@ class ImageParameters(Part):
 
     @property
     def height(self) -> int:
-        """The height in pixels; for images of any size, that of synthetic ones."""
+        """The height in pixels; for images of any size, the height of synthetic images."""
         return self._side(1 if self.layout is Layout.CHW else 0)
 
     @property
     def width(self) -> int:
-        """The width in pixels; for images of any size, that of synthetic ones."""
+        """The width in pixels; for images of any size, the width of synthetic images."""
         return self._side(2 if self.layout is Layout.CHW else 1)
 
     def _side(self, axis: int) -> int:
@@ -426,8 +426,8 @@ class ImageParameters(Part):
 class TensorParameters(Part):
     """A tensor that the model receives unchanged: features, a spectrogram, token numbers.
 
-    ``dimensions`` leaves out the batch; -1 is a dynamic axis, whose size may differ by batch. There is no
-    preprocessing, and therefore no further fields.
+    ``dimensions`` leaves out the batch; -1 is a dynamic axis, whose size may vary between batches. There is
+    no preprocessing, so there are no further fields.
     """
 
     dimensions: TensorDimensions
@@ -437,12 +437,12 @@ class TensorParameters(Part):
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """The one tensor."""
+        """The single tensor."""
         dimensions = tuple(None if size == DYNAMIC_AXIS else size for size in self.dimensions)
         return (TensorSpec(self.input_layer, self.element_type, dimensions, sizes=self._sizes),)
 
     def with_sizes(self, sizes: tuple[AxisSizes | None, ...]) -> TensorParameters:
-        """Returns a copy with the sizes that each axis may have, which the model's file declares."""
+        """Returns a copy with the sizes allowed for each axis, which the model's file declares."""
         changed = self.model_copy()
         changed._sizes = sizes
         return changed
@@ -483,4 +483,4 @@ class TextInput(Part):
 
 
 ModelInput = Annotated[ImageInput | TensorInput | TextInput, Field(discriminator="type")]
-"""One input of a model; its ``type`` determines its parameters."""
+"""One input of a model, whose ``type`` determines its parameters."""

@@ -1,9 +1,9 @@
-"""The text of manifests: read as safe YAML, validated against the schema with located errors; and written.
+"""Reads manifests as safe YAML, validates them against the schema with located errors, and writes them.
 
-The YAML has no ambiguous constructs. PyYAML parses in Python or, five times as fast, in C with libyaml.
-The two differ for some texts, and in their messages: libyaml is used where they agree, and PyYAML parses
-what libyaml rejects. The text of a new manifest, for a model's file, has comments that say what a person
-fills in.
+Ambiguous YAML constructs are rejected. PyYAML parses in Python or, five times as fast, in C with libyaml. The
+two differ for some texts, and in their messages: libyaml is used where they agree, and PyYAML's own parser
+for whatever libyaml rejects. A new manifest, written for a model's file, contains comments that say what the
+user has to fill in.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _READ_DIFFERENTLY = re.compile(r"[!?\t\ufeff]|(?<!\S)[^\s|>]*[|>]\S*#")
 
 
 class InvalidYamlError(ValueError):
-    """A text that is not valid YAML, or uses constructs that manifests do not allow."""
+    """A text is not valid YAML, or uses constructs that manifests do not allow."""
 
 
 def parse_yaml(text: str, *, libyaml: bool = yaml.__with_libyaml__) -> Any:
@@ -51,9 +51,9 @@ def parse_yaml(text: str, *, libyaml: bool = yaml.__with_libyaml__) -> Any:
     - ``version: 1.10`` stays text; YAML reads it as the number 1.1.
     - A repeated field is an error; YAML uses the last one.
     - An alias is an error: a few lines of aliases can expand beyond the memory.
-    - A whole number of more than 63 bits is an error: no database accepts it.
+    - An integer of more than 63 bits is an error: no database accepts it.
 
-    The use of libyaml only affects the speed.
+    Whether libyaml is used affects only the speed.
 
     Raises:
         InvalidYamlError: The text is not valid; the message is one line.
@@ -72,7 +72,7 @@ def parse_yaml(text: str, *, libyaml: bool = yaml.__with_libyaml__) -> Any:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """The loader in Python; see ``parse_yaml``."""
+    """The loader written in Python; see ``parse_yaml``."""
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         number = super().construct_yaml_int(node)
@@ -110,9 +110,9 @@ _StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_y
 
 
 class _LibyamlLoader(_StrictLoader):
-    """The same loader with libyaml's parser.
+    """The loader of ``parse_yaml`` with libyaml's parser.
 
-    libyaml's composer is not used: it is recursive in C, and deep nesting crashes the process.
+    libyaml's composer is not used: it recurses in C, so deep nesting would crash the process.
     """
 
     def __init__(self, text: str) -> None:
@@ -145,7 +145,7 @@ _MAX_BYTES = 4 * 1024 * 1024
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Reads the manifest in the file ``path``; one without ``kind`` is a model's.
+    """Reads the manifest in the file ``path``; a manifest without ``kind`` describes a model.
 
     Raises:
         ManifestError: The file cannot be read, is not YAML or does not fit the schema. The message names the
@@ -168,7 +168,7 @@ def load_manifest(path: Path) -> Manifest:
 def manifest_schema() -> dict[str, Any]:
     """Returns the JSON Schema (draft 2020-12) of all manifests, for editors and other programs.
 
-    The loader checks more: the schema has no relations between fields.
+    The loader checks more: the schema does not express relations between fields.
     """
     kinds = Annotated[ModelManifest | FrameworkManifest | DatasetManifest, Field(union_mode="left_to_right")]
     schema = TypeAdapter[Any](kinds).json_schema()
@@ -182,7 +182,7 @@ def manifest_schema() -> dict[str, Any]:
 def parse_manifest(content: object, source: Path) -> Manifest:
     """Validates ``content``, as parsed from YAML, against the schema.
 
-    Raises ManifestError, which names ``source``, if the content does not fit the schema.
+    Raises a ManifestError that names ``source`` if the content does not fit the schema.
     """
     if not isinstance(content, dict):
         raise ManifestError(
@@ -201,7 +201,7 @@ def parse_manifest(content: object, source: Path) -> Manifest:
 
 
 def _explain(error: ValidationError, schema: type[Manifest]) -> str:
-    """Describes one error, and the number of further ones."""
+    """Describes one of the errors, and states how many more there are."""
     problems = _distinct(error.errors(include_url=False))
     # a misspelt field takes precedence over the missing one that it stands for
     first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
@@ -225,15 +225,15 @@ def _explain(error: ValidationError, schema: type[Manifest]) -> str:
 
 
 def _distinct(problems: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Removes the error that a list is too short if its items are invalid."""
+    """Removes errors about lists that are too short, if the lists' own items are invalid."""
     inner = {other["loc"][:length] for other in problems for length in range(len(other["loc"]))}
     return [problem for problem in problems if problem["type"] != "too_short" or problem["loc"] not in inner]
 
 
 def _locate(schema: type[Manifest], place: tuple[int | str, ...]) -> tuple[list[int | str], list[str]]:
-    """Returns the path of a problem in the manifest, and the known fields beside it.
+    """Returns the path of a problem in the manifest, and the known fields at the same level.
 
-    Inside a union, pydantic's ``place`` also contains the tag that selected a part.
+    Inside a union, pydantic's ``place`` also contains the tag that selected one of its types.
     """
     node: Any = _json_schema(schema)
     definitions = node.get("$defs", {})
@@ -255,7 +255,7 @@ def _locate(schema: type[Manifest], place: tuple[int | str, ...]) -> tuple[list[
 
 @cache
 def _json_schema(schema: type[Manifest]) -> dict[str, Any]:
-    """Returns the JSON Schema of a kind of manifest, which takes 20 ms to make."""
+    """Returns the JSON Schema for a kind of manifest, which takes 20 ms to create."""
     return schema.model_json_schema()
 
 
@@ -284,11 +284,11 @@ def manifest_text(
     """Returns the YAML of a manifest whose inputs were inferred from a file.
 
     Args:
-        manifest: The manifest; its files are names in ``folder``.
+        manifest: The manifest, which gives its files as names in ``folder``.
         folder: The folder of the files.
-        target: The folder of the manifest, which paths are relative to.
-        checksums: The checksum of each file by its name.
-        fixed_batch: The only batch size that the model takes; None for any.
+        target: The folder of the manifest, to which paths are relative.
+        checksums: The checksum of each file, by the file's name.
+        fixed_batch: The only batch size that the model accepts; None if it accepts any.
     """
 
     def lines() -> Iterator[str]:
@@ -325,7 +325,7 @@ def manifest_text(
 
 
 def _preprocessing(parameters: InputParameters) -> Iterator[str]:
-    """Yields the preprocessing of images, which is assumed, since a model's file does not declare it."""
+    """Yields the preprocessing of images, which is assumed because a model's file does not declare it."""
     if not isinstance(parameters, ImageParameters):
         yield "# type image, with its parameters, takes pictures: see docs/manifests.md"
         return

@@ -1,6 +1,6 @@
 """The schema of model, framework and dataset manifests, and of a model's outputs.
 
-All are frozen pydantic models that reject unknown fields: a misspelt field is an error, not a setting
+All are frozen pydantic models that reject unknown fields: a misspelt field is an error instead of a setting
 without effect.
 """
 
@@ -57,7 +57,7 @@ class BoxFormat(str, Enum):
     XYWH = "xywh"
     """Left, top, width, height, as in COCO."""
     CXCYWH = "cxcywh"
-    """The centre, width, height, as in YOLO."""
+    """The coordinates of the centre, then width and height, as in YOLO."""
 
 
 class BoxUnits(str, Enum):
@@ -66,7 +66,7 @@ class BoxUnits(str, Enum):
     PIXELS = "pixels"
     """Pixels of the model's input."""
     RELATIVE = "relative"
-    """Fractions of the input's width and height, 0…1."""
+    """Fractions of the input's width and height, from 0 to 1."""
 
 
 class MaskFrame(str, Enum):
@@ -79,10 +79,10 @@ class MaskFrame(str, Enum):
 
 
 class Loss(str, Enum):
-    """The loss that a model is trained with."""
+    """The loss with which a model is trained."""
 
     CROSS_ENTROPY = "cross_entropy"
-    """The cross-entropy of softmax over the classes and the index of the right one."""
+    """The cross-entropy between the softmax over the classes and the index of the correct class."""
     CTC = "ctc"
     """Connectionist temporal classification over time steps; class 0 is the blank."""
 
@@ -109,7 +109,7 @@ Backend = Literal[
     "csv",
     "squad",
 ]
-"""The format of a dataset; empty if its files show it."""
+"""The format of a dataset; empty if the dataset's files show it."""
 
 
 class Manifest(Part):
@@ -135,14 +135,14 @@ class FrameworkRequirement(Part):
 class OutputParameters(Part):
     """The interpretation of a model's output.
 
-    ``probabilities_layer`` is the output's name or its index; ``labels`` are the classes' names in the order
-    of the model's scores. The file at ``features_url``, a path or a URL, with one label per line, takes
-    precedence. The fields after ``element_type`` belong to other tasks than classification.
+    ``probabilities_layer`` is the output's name or its index; ``labels`` are the class names in the order of
+    the model's scores. If ``features_url``, a path or a URL, names a file with one label per line, it takes
+    precedence. The fields after ``element_type`` are for tasks other than classification.
 
-    ``positive_label`` is the one of two classes whose F1 a text classification reports. ``start_layer`` and
+    ``positive_label`` is the class, out of two, for which text classification reports F1. ``start_layer`` and
     ``end_layer`` are the outputs with the scores of each token as the first and the last of an answer, which
-    has at most ``max_answer_length`` tokens; see ``agent.tasks.vectors`` for
-    ``no_answer_threshold``. ``embedding_layer`` is the output with the embedding.
+    has at most ``max_answer_length`` tokens; see ``agent.tasks.vectors`` for ``no_answer_threshold``.
+    ``embedding_layer`` is the output with the embedding.
     """
 
     probabilities_layer: Layer = 0
@@ -200,7 +200,7 @@ class OutputParameters(Part):
 
     @property
     def scores_per_class(self) -> bool:
-        """Whether a model returns a score for each class instead of the class of each box."""
+        """Whether a model returns a score for each class instead of the class for each box."""
         return self.classes_layer is None or self.classes_layer == self.probabilities_layer
 
 
@@ -209,14 +209,14 @@ _CORNERS = {BoxFormat.XYXY: (0, 1, 2, 3), BoxFormat.YXYX: (1, 0, 3, 2)}
 
 @dataclass(frozen=True, slots=True)
 class BoxNotation:
-    """The notation of a model's boxes.
+    """The notation in which a model returns boxes.
 
     Attributes:
         format: The order of the four numbers.
-        corners: For boxes of two corners, the places of left, top, right and bottom.
+        corners: For boxes given by two corners, the positions of left, top, right and bottom.
         units: The units of the coordinates.
         stated: Whether the manifest states the units; if not, boxes that contradict them are rejected.
-        frame: The width and height that pixels refer to; None means those of the model's input.
+        frame: The width and height to which pixels refer; None means those of the model's input.
     """
 
     format: BoxFormat
@@ -229,11 +229,11 @@ class BoxNotation:
     def of(cls, parameters: OutputParameters) -> BoxNotation:
         """Returns the notation that a manifest describes.
 
-        Omitted fields follow MLModelScope's notation. Its ``xmin_index`` to ``ymax_index`` give
-        the order, and ``scale_width`` and ``scale_height`` the size that pixels refer to; with an order but
-        no size, boxes are relative. TensorFlow's ``detection_boxes`` are relative and begin with y. Otherwise
-        boxes are xyxy: in pixels beside a separate ``classes_layer``, as in GluonCV's models, and else
-        relative, as in its SSD models for PyTorch and ONNX Runtime.
+        Omitted fields follow MLModelScope's notation. Its ``xmin_index`` to ``ymax_index`` give the order,
+        and ``scale_width`` and ``scale_height`` the size to which pixels refer; if only the order is given,
+        boxes are relative. TensorFlow's ``detection_boxes`` are relative and begin with y. Other boxes are
+        xyxy: in pixels if there is a separate ``classes_layer``, as in GluonCV's models, otherwise relative,
+        as in MLModelScope's SSD models for PyTorch and ONNX Runtime.
         """
         places = [
             getattr(parameters, f"{name}_index") for name in ("xmin", "ymin", "xmax", "ymax")
@@ -259,8 +259,8 @@ class BoxNotation:
 class ModelOutput(Part):
     """The output of a model, whose ``type`` is the model's task: see ``docs/tasks.md``.
 
-    ``classification`` means ranked classes, ``raw`` unprocessed tensors. MLModelScope's names are synonyms,
-    as ``feature`` is one of classification. A model of an unknown task can be listed, but not opened.
+    ``classification`` means ranked classes, ``raw`` unprocessed tensors. MLModelScope's names are synonyms;
+    ``feature``, for example, means classification. A model of an unknown task can be listed, but not opened.
     """
 
     type: OutputType
@@ -292,7 +292,7 @@ class ModelFiles(Part):
 
 
 class ModelTraining(Part):
-    """The training of a model; one whose output is a classification needs none."""
+    """The training of a model; a model whose output is a classification does not need this."""
 
     loss: Loss = Loss.CROSS_ENTROPY
 
@@ -305,18 +305,18 @@ HOOKS = (
     "postprocess",
     "after_postprocess",
 )
-"""The fields with code."""
+"""The fields that contain code."""
 
 
 INFERRED = "manifest"
-"""The attribute that says where a manifest was inferred from."""
+"""The attribute that says from what a manifest was inferred."""
 
 
 class ModelManifest(Manifest):
     """A model: its framework, files, inputs and output.
 
-    A ``hidden`` model is found only by its name. The fields from ``before_preprocess`` on hold code, which is
-    never run: a model with any of them can be listed, but not opened.
+    A ``hidden`` model is found only by its name. The fields from ``before_preprocess`` on contain code, which
+    is never run: a model with any of them can be listed, but not opened.
     """
 
     kind: Literal["model"] = "model"
@@ -346,11 +346,11 @@ class ModelManifest(Manifest):
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """The tensors of all inputs, in order."""
+        """The tensors for all inputs, in order."""
         return tuple(tensor for each in self.inputs for tensor in each.parameters.tensors)
 
     def with_sizes(self, sizes: Mapping[str, tuple[AxisSizes | None, ...]]) -> ModelManifest:
-        """Returns a copy with the sizes that the axes of its tensors may have, by the tensors' names."""
+        """Returns a copy with the sizes allowed for the axes of its tensors, by the tensors' names."""
         if not sizes:
             return self
         inputs = tuple(
@@ -365,12 +365,12 @@ class ModelManifest(Manifest):
 
     @property
     def inferred(self) -> object:
-        """Where it was inferred from; None for a manifest that was written."""
+        """From what the manifest was inferred; None for a manifest that was written by hand."""
         return self.attributes.get(INFERRED)
 
     @property
     def loss(self) -> Loss:
-        """The loss that the model is trained with."""
+        """The loss with which the model is trained."""
         return self.training.loss
 
     def runs_in(self, framework_version: str | None) -> bool:
@@ -395,7 +395,7 @@ class FrameworkManifest(Manifest):
 class DatasetManifest(Manifest):
     """A labelled dataset: a folder or a file, also at a URL, in a format that ``docs/datasets.md`` describes.
 
-    Its path may be missing if nobody may distribute it: ``obtain`` then says how a user gets it, and the
+    The path is omitted if nobody may distribute the dataset: ``obtain`` then says how a user gets it, and the
     configuration or an option says where it is.
     """
 
@@ -414,7 +414,7 @@ class DatasetManifest(Manifest):
     _version = field_validator("version")(check_version)
 
     def at(self, path: Path) -> DatasetManifest:
-        """Returns the manifest with the path where a user has put the dataset."""
+        """Returns the manifest with the path at which a user has placed the dataset."""
         return self.model_copy(update={"path": str(path.absolute()), "checksum": ""})
 
     @model_validator(mode="after")

@@ -6,10 +6,10 @@ The notation is the one of MLModelScope's manifests: comparisons (``>=1.1.0``, `
 versions that begin with it: ``1.2``, ``<=1.2`` and ``!=1.2`` mean the whole of 1.2, and ``>1.2`` begins after
 it.
 
-It is translated to PEP 440, whose rules compare the versions of real Python packages (``2.13.0+cpu``,
-``1.9.1.post0``). It differs from semver, which MLModelScope used, in two points: a pre-release counts like
-any other version, and a post-release, which semver does not have, differs from the version that it follows:
-``1.9.1`` does not allow ``1.9.1.post0``; ``1.9``, ``~1.9.1`` and ``>=1.9.1`` do.
+Constraints are translated to PEP 440, whose rules compare the versions of real Python packages
+(``2.13.0+cpu``, ``1.9.1.post0``). The result differs from semver, which MLModelScope used, in two points: a
+pre-release is treated like any other version, and a post-release, which semver does not have, differs from
+the version that it follows: ``1.9.1`` does not allow ``1.9.1.post0``; ``1.9``, ``~1.9.1`` and ``>=1.9.1`` do.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ALIASES = {"=": "==", "=>": ">=", "=<": "<=", "~>": "~", "===": "=="}
 
 
 class InvalidConstraintError(ValueError):
-    """A text that is not a version constraint."""
+    """A text is not a version constraint."""
 
 
 class Constraint:
-    """A set of versions, such as ``>=1.1.0, <2`` or ``^1.4 || 2.x``; empty text and ``*`` mean any.
+    """A set of versions, such as ``>=1.1.0, <2`` or ``^1.4 || 2.x``; ``*`` or an empty text means any.
 
     The local part of a version (``+cpu``) is ignored in comparisons. A text that is not a constraint, or has
     more than 1,000 characters, raises InvalidConstraintError.
@@ -49,7 +49,7 @@ class Constraint:
     def allows(self, version: str) -> bool:
         """Returns whether ``version`` is in the set.
 
-        Only ``*`` allows a text that is not a PEP 440 version.
+        A text that is not a PEP 440 version is only in the set ``*``.
         """
         try:
             public = Version(version).public
@@ -62,7 +62,7 @@ class Constraint:
 
 
 def exactly(version: str) -> str:
-    """Returns the constraint that only a version meets; ``1.2`` itself stands for all of 1.2."""
+    """Returns the constraint that only ``version`` meets; ``1.2`` itself would mean all of 1.2."""
     parsed = Version(version)
     text = parsed.public
     if text == parsed.base_version:

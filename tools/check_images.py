@@ -125,7 +125,7 @@ class HostImage:
         raise SystemExit(f"the served agent is not healthy; exit code so far: {process.poll()}")
 
     def _placed(self, text: str, *before: str) -> str:
-        """Replaces the image's absolute paths in a text by those of the folder; also after ``before``."""
+        """Replaces the image's absolute paths in a text by paths in the folder, also after ``before``."""
         placed = _ABSOLUTE.sub(lambda match: f"{self._root}/{match[1]}", text)
         for sign in before:
             placed = placed.replace(f"{sign}/opt", f"{sign}{self._root}/opt")

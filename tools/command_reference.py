@@ -1,6 +1,6 @@
 """Generator of docs/commands.md: every command with its options, as click shows them.
 
-Options that several commands share stand once, in a section of their own.
+Options that several commands share are listed once, in a section of their own.
 
 python -m tools.command_reference            write the page
 python -m tools.command_reference --check    fail if the page is out of date
@@ -54,7 +54,7 @@ _SHARED = {
     "TLS options": tls_options,
     "database options": database_options,
 }
-"""What several commands accept; one that holds another comes before it."""
+"""The groups of options that several commands accept; one that contains another comes before it."""
 _UNWRAPPED = "\b"  # before a paragraph, it tells click not to wrap the lines
 
 
@@ -132,7 +132,7 @@ def _records(path: str, command: click.Command, globally: bool = False) -> Itera
 
 
 def _options(records: dict[str, str], shared: dict[str, dict[str, str]]) -> Iterator[str]:
-    """Yields a table of what only this command accepts, and a line that names its shared options."""
+    """Yields a table of the options that only this command accepts, and a line naming the shared ones."""
     left, named = records.items(), []
     for title, group in shared.items():
         if group.items() <= records.items() and not group.items().isdisjoint(left):

@@ -1,4 +1,4 @@
-"""Canvases with handwritten digits, and what is true of them: boxes, masks, and the canvas without noise."""
+"""Canvases with handwritten digits, and their ground truth: boxes, masks, and the canvas without noise."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Array = NDArray[Any]
 
 SIDE = 64
 DIGITS = (1, 5)
-"""The least and the most digits on a canvas."""
+"""The minimum and maximum number of digits on a canvas."""
 DIGIT_PIXELS = (14, 24)
-"""The least and the most pixels along a side of a digit."""
+"""The minimum and maximum number of pixels along a side of a digit."""
 INK = 60
-"""A pixel that is brighter belongs to a digit; the brightest has 255."""
+"""Pixels brighter than this belong to a digit; the brightest value is 255."""
 HELD_OUT = 0.25
 _ATTEMPTS = 20
 
@@ -32,7 +32,7 @@ class Canvas:
         pixels: uint8, 64 × 64.
         boxes: int64, digits × 4: left, top, right and bottom of the ink, in pixels.
         digits: int64, digits; 0…9.
-        mask: uint8, 64 × 64: 0 for the background, and the digit plus one.
+        mask: uint8, 64 × 64: 0 for the background, otherwise the digit plus one.
     """
 
     pixels: Array
@@ -42,11 +42,11 @@ class Canvas:
 
 
 class Canvases:
-    """Draws canvases of one part of scikit-learn's digits.
+    """Draws canvases with digits from one part of scikit-learn's digits.
 
     Args:
         part: ``training``, or ``validation`` for those that training does not see.
-        seed: The seed of the places, the sizes and the choice.
+        seed: The seed for the choice of digits, their places and their sizes.
     """
 
     def __init__(self, part: str, seed: int) -> None:
@@ -85,7 +85,7 @@ class Canvases:
         return Canvas(pixels, np.array(boxes, np.int64), np.array(digits, np.int64), mask)
 
     def _free_place(self, taken: Sequence[tuple[int, int, int]]) -> tuple[int, int, int] | None:
-        """A square as left, top and side that touches no other; None if none was found."""
+        """Returns left, top and side of a square that overlaps no other; None if none was found."""
         for _ in range(_ATTEMPTS):
             side = int(self._random.integers(DIGIT_PIXELS[0], DIGIT_PIXELS[1] + 1))
             x, y = (int(self._random.integers(0, SIDE - side + 1)) for _ in range(2))
@@ -95,6 +95,6 @@ class Canvases:
 
 
 def noisy(pixels: Array, random: np.random.Generator, deviation: float) -> Array:
-    """Returns images, uint8, with Gaussian noise of a standard deviation in grey levels, clipped."""
+    """Returns uint8 images with clipped Gaussian noise of a standard ``deviation`` in grey levels."""
     noise = random.normal(0.0, deviation, pixels.shape)
     return np.clip(np.rint(pixels + noise), 0, 255).astype(np.uint8)

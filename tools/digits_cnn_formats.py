@@ -65,7 +65,7 @@ class Format(ABC):
 
     @abstractmethod
     def predict(self, folder: Path, inputs: Array) -> Array:
-        """Returns the logits, (batch, 10), for preprocessed images, float32 (batch, 1, 16, 16)."""
+        """Returns the logits, shape (batch, 10), for preprocessed float32 images of (batch, 1, 16, 16)."""
 
 
 class PyTorchFormat(Format):

@@ -4,7 +4,7 @@
     python -m tools.gpu_check PyTorch ONNXRuntime    some of them
 
 A framework without CUDA is skipped. Each check runs ``agent`` in processes of its own, with a database of its
-own, and holds the answer against the same command on the CPU where that is possible. The exit code is 1 if a
+own, and compares the answer with that of the same command on the CPU where possible. The exit code is 1 if a
 check failed.
 """
 
@@ -38,7 +38,7 @@ sys.stdin.read()
 
 
 class Skipped(Exception):  # noqa: N818 - it is no error
-    """A check that this machine or this framework cannot do; the message says why."""
+    """A check that cannot run on this machine or with this framework; the message says why."""
 
 
 class Commands:
@@ -61,7 +61,7 @@ class Commands:
         }
 
     def start(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end, however it ends."""
+        """Runs a command to its end, whether or not it succeeds."""
         return subprocess.run(
             [*_AGENT, *arguments],
             env=self._environment,
@@ -72,7 +72,7 @@ class Commands:
         )
 
     def run(self, *arguments: str, code: int = 0) -> str:
-        """Returns what a command prints on stdout; on stderr, if it should fail."""
+        """Runs a command, and returns its stdout, or its stderr if it is expected to fail."""
         done = self.start(*arguments)
         last = (done.stderr.strip().splitlines() or [""])[-1]
         assert done.returncode == code, f"exit code {done.returncode}: {last}"
@@ -88,7 +88,7 @@ class Commands:
         return next(line.split()[1] for line in printed.splitlines() if line.startswith("published"))
 
     def shown(self, evaluation_id: str) -> dict[str, Any]:
-        """Returns an evaluation as an object."""
+        """Returns an evaluation as a parsed JSON object."""
         found: dict[str, Any] = json.loads(
             self.run("info", "evaluation", "show", evaluation_id, "-f", "json")
         )

@@ -32,14 +32,14 @@ from typing import TypedDict
 '''
 _WIDTH = 110
 NAMED = ("model", "dataset")
-"""The arguments that functions name themselves."""
+"""The arguments that the functions declare themselves."""
 _SEVERAL = ("framework", "batch_size", "gpu", "threads", "precision")
-"""The arguments of which a sweep has several values, which it names itself."""
+"""The arguments that can have several values in a sweep, which declares them itself."""
 _OF_TRAIN = (
     *("batch_size", "num_batches", "num_warmup_batches", "num_epochs", "optimizer", "learning_rate"),
     *("momentum", "weight_decay", "validation", "save_path", "tracer_address", "trace_url"),
 )
-"""The arguments that ``train`` names itself, or has not."""
+"""The arguments that ``train`` declares itself, or does not have."""
 _ONE_EVALUATION = ("repeat", "leveled")
 _HELP = {
     "sample_ids": "The ids of the samples that count.",
@@ -63,10 +63,10 @@ class _Arguments:
     """A class of the file.
 
     Attributes:
-        of: The functions that have the arguments.
+        of: The functions that accept the arguments.
         base: The class that it extends.
         requests: The classes that declare the options.
-        but: The arguments to omit, beside those of the base and ``NAMED``.
+        but: The arguments to omit, besides those of the base and ``NAMED``.
         only: The only arguments to add; None adds all.
         told: The descriptions that differ from those of the command line.
     """
@@ -118,12 +118,12 @@ CLASSES: Mapping[str, _Arguments] = {
 
 
 def text() -> str:
-    """Returns the file as the requests declare it now."""
+    """Returns the text of the file, from the current declarations of the requests."""
     return _HEAD + "".join(_class(name, each) for name, each in CLASSES.items())
 
 
 def options_in(name: str) -> dict[str, Option]:
-    """Returns the options of a class by their arguments, with those of its bases."""
+    """Returns the options of a class by argument, including those of its bases."""
     if name not in CLASSES:
         return {}
     found = CLASSES[name]
@@ -168,7 +168,7 @@ def _wrapped(line: str, indent: str) -> list[str]:
 
 
 def _in_python(told: str) -> str:
-    """Replaces the flags in a text by the arguments."""
+    """Replaces the flags in a text by the names of the arguments."""
     arguments = {
         flag: each.argument
         for request in (*_BATCHES, WorkloadRequest, MaxQpsRequest)

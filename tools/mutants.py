@@ -4,9 +4,9 @@
     python -m tools.mutants --only store     those whose file or name contains the text
     python -m tools.mutants --list           prints them and runs nothing
 
-A mutant is the source with a fault in one line that a user would feel, and the tests that must find it. They
-run in a copy of the checkout, with what is not committed yet: the checkout itself is never touched. That the
-tests pass without the fault is what ``make test`` shows.
+A mutant is the source with a fault in one line that a user would notice, and the tests that must find it.
+They run in a copy of the checkout that includes uncommitted changes; the checkout itself is never touched.
+``make test`` shows that the tests pass without the fault.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Mutant:
     """A fault in one line of the source.
 
     Attributes:
-        name: What the user would feel.
+        name: What the user would notice.
         path: The file, from the root of the checkout.
         line: The line, or the part of it that is replaced; it occurs once in the file.
         broken: What replaces it.
-        tests: Files or folders, of which a test must fail; or other arguments of pytest.
+        tests: Files or folders in which at least one test must fail; or other arguments of pytest.
     """
 
     name: str
@@ -343,7 +343,7 @@ def broken_text(mutant: Mutant, root: Path) -> str:
     """Returns the text of a mutant's file with the fault.
 
     Raises:
-        ValueError: The line does not occur exactly once, or one of the tests is not there.
+        ValueError: The line does not occur exactly once, or one of the tests does not exist.
     """
     for test in mutant.tests:
         if test.startswith("tests/") and not (root / test.partition("::")[0]).exists():
@@ -356,7 +356,7 @@ def broken_text(mutant: Mutant, root: Path) -> str:
 
 
 def copy_checkout(folder: Path) -> None:
-    """Copies what git does not ignore, with the times of the files, so that Python compiles each once."""
+    """Copies what git does not ignore, with their modification times, so that Python compiles each once."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listed.split("\0")):

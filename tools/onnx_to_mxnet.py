@@ -1,6 +1,6 @@
 """Conversion of small ONNX graphs to MXNet symbols, for the networks that ``tools`` trains.
 
-It has the operators of these networks and no others; weights keep their names, with ``_`` for ``.``.
+It supports only the operators of these networks; weights keep their names, with ``_`` instead of ``.``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Converter:
         self.symbol = mxnet.sym.Group([self._values[o.name] for o in graph.output])
 
     def save(self, symbol: Path, parameters: Path) -> None:
-        """Writes the symbol, and those parameters that it has."""
+        """Writes the symbol, and the parameters that it uses."""
         self.symbol.save(str(symbol))
         arguments = set(self.symbol.list_arguments())
         named = {_name(name): value for name, value in self.parameters.items()}
@@ -67,7 +67,7 @@ class Converter:
         return getattr(self, f"_{node.op_type.lower()}")(node, attributes, name)
 
     def _value(self, name: str) -> Any:
-        """The symbol of a value; constants become parameters."""
+        """Returns the symbol of a value; constants become parameters."""
         if self._values.get(name) is None:
             self._values[name] = mxnet.sym.Variable(_name(name), shape=self.parameters[name].shape)
         return self._values[name]

@@ -28,7 +28,7 @@ def stubs() -> Mapping[Path, str]:
 
 
 def _stub(module: ModuleType) -> Iterator[str]:
-    """The lines of a stub, as the formatter leaves them."""
+    """Yields the text of a stub in pieces, as the formatter would leave it."""
     # in the order of the linter: constants, classes, functions
     names = sorted(module.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
     members = {name: getattr(module, name) for name in names}

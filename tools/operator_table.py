@@ -24,7 +24,7 @@ _END = "<!-- end of the table -->\n"
 
 
 def page() -> str:
-    """Returns the page with the table of now."""
+    """Returns the page with an up-to-date table."""
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(_BEGIN)
     _, end, after = rest.partition(_END)

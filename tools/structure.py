@@ -3,14 +3,14 @@
     python -m tools.structure            the checkout that this file is in
     python -m tools.structure ROOT       another checkout, with the packages of its own environment
 
-Source is every hand-written ``.py`` file of the program's folders; generated stubs do not count. An import
+Source is every hand-written ``.py`` file of the program's folders; generated stubs are not counted. An import
 edge is a pair of a module and a project module that it imports, anywhere in its file, each pair once.
 
 The *way* of ``agent predict dataset``, from the command line to the framework and back, is taken from a run
 of DigitsCNN in ONNX Runtime. It is the project's files in which a function runs between the reading of the
 first input and the comparing of the last prediction with its label, in any thread, and those on the call
-stack when the evaluation is stored and when its summary is printed. What only looks on does not count:
-tracing, progress, the check for a stop, and the fields of the manifest.
+stack when the evaluation is stored and when its summary is printed. Files that only accompany the run
+are not counted: tracing, progress, the check for a stop, and the fields of the manifest.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ LISTS = (
     "agent/operators/table",
     "evaluators/reports",
 )
-"""Folders with a file for each of many models, groups of operators or reports; they count as no rooms."""
+"""Folders, not counted as rooms, with a file for each of many models, groups of operators or reports."""
 
 _WITH_ROOMS = ("agent", "client", "evaluators")
 WINGS = re.compile(r"/operators/|/plans?/|/(?:op|plan|plans)\.py$")
-"""What hangs on the rest: the benchmarks of operators, and plans."""
+"""The parts that build on the rest: the benchmarks of operators, and plans."""
 _WATCHING = ("conditions", "condition_sampler", "gpu_conditions")
 ONLOOKERS = ("tracing", "run_tracing", "progress", "running_now", "stopping", "manifests", *_WATCHING)
-"""Folders and files that a run calls on its way, and that nothing goes through."""
+"""Folders and files that a run calls on its way, but that its data do not pass through."""
 
 # Runs `agent predict dataset` under a profile hook and prints the files on its way.
 _TRACED = """
@@ -113,7 +113,7 @@ class Source:
 
     @property
     def lines(self) -> Mapping[str, int]:
-        """The lines of each folder at the top, without generated stubs."""
+        """The number of lines in each top-level folder, without generated stubs."""
         count: Counter[str] = Counter()
         for path in self.files.values():
             if "_pb2" not in path.name:
@@ -123,7 +123,7 @@ class Source:
 
     @property
     def folder_sizes(self) -> Mapping[str, int]:
-        """The modules of each folder that is a room, without its ``__init__``."""
+        """The number of modules in each folder that is a room, without its ``__init__``."""
         folders = Counter(
             path.relative_to(self.root).parent.as_posix()
             for path in self.files.values()
@@ -138,7 +138,7 @@ class Source:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The lines of each file, by its place in the checkout, without generated stubs and ``__init__``."""
+        """The number of lines by path in the checkout, without generated stubs and ``__init__``."""
         return {
             path.relative_to(self.root).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
             for path in self.files.values()
@@ -147,7 +147,7 @@ class Source:
 
     @property
     def docstring_lines(self) -> int:
-        """The lines of docstrings, of attributes too."""
+        """The number of lines of docstrings, including those of attributes."""
         return sum(
             (node.end_lineno or node.lineno) - node.lineno + 1
             for path in self.files.values()
@@ -160,7 +160,7 @@ class Source:
 
     @property
     def fan_out(self) -> Mapping[str, int]:
-        """How many modules each module imports, without the list of public names."""
+        """How many modules each module imports, except for the module of the public names."""
         return Counter(one for one, _ in self.edges if one != "inferometer")
 
     @property
@@ -189,7 +189,7 @@ def read_source(root: Path) -> Source:
 
 
 def _imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
-    """The project's modules that a file imports; a package where it imports a name of its ``__init__``."""
+    """Yields the project's modules that a file imports; the package for names of its ``__init__``."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
@@ -202,7 +202,7 @@ def _imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
 
 
 def _room(module: str) -> str | None:
-    """The room that a module is in; of another folder than the agent's, with the folder."""
+    """Returns the room of a module, preceded by its folder unless that is the agent's; None for no room."""
     folder, *parts = module.removeprefix("inferometer.").split(".")
     if len(parts) < 2 or folder not in _WITH_ROOMS:
         return None
@@ -210,7 +210,7 @@ def _room(module: str) -> str | None:
 
 
 def _components(edges: Iterable[tuple[str, str]]) -> Iterator[set[str]]:
-    """The strongly connected components of a graph: what is reached from a module, and reaches it."""
+    """Yields the strongly connected components of a graph: groups of modules that reach each other."""
     onward: dict[str, set[str]] = {}
     for one, other in edges:
         onward.setdefault(one, set()).add(other)
@@ -224,7 +224,7 @@ def _components(edges: Iterable[tuple[str, str]]) -> Iterator[set[str]]:
 
 
 def _reached(start: str, onward: Mapping[str, set[str]]) -> set[str]:
-    """The modules that ``start`` imports, directly or through others."""
+    """Returns the modules that ``start`` imports, directly or through others."""
     found: set[str] = set()
     waiting = [start]
     while waiting:

@@ -2,7 +2,7 @@
 
     python tools/train_digits_cnn.py                 write into manifests/builtin
     python tools/train_digits_cnn.py --output DIR    write the same tree below DIR
-    python tools/train_digits_cnn.py --check         make it all again and compare it with what is committed
+    python tools/train_digits_cnn.py --check         make it all again and compare with the committed files
     python tools/train_digits_cnn.py --check DIR     or with the tree below DIR
 
 A seeded quarter of scikit-learn's digits becomes digits_validation, the rest digits_training. The network
@@ -208,7 +208,7 @@ def verify(folder: Path, inputs: Array, labels: Array) -> float:
     """Returns the top-1 accuracy of the model in ``folder``, which is the same in every framework.
 
     Raises:
-        SystemExit: The accuracy is below ``MIN_ACCURACY``, or two frameworks name another digit for an image.
+        SystemExit: The accuracy is below ``MIN_ACCURACY``, or two frameworks name different digits.
     """
     logits = {form.framework: form.predict(folder, inputs) for form in FORMATS}
     first, *others = logits

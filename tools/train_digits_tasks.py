@@ -2,11 +2,11 @@
 
     python tools/train_digits_tasks.py                 write into manifests/builtin
     python tools/train_digits_tasks.py --output DIR    write the same tree below DIR
-    python tools/train_digits_tasks.py --check         make it all again and compare it with what is committed
+    python tools/train_digits_tasks.py --check         make it all again and compare with the committed files
     python tools/train_digits_tasks.py --only NAME     one model, such as DigitsDetector; may be repeated
 
 Canvases with digits of ``digits_training`` are drawn from a seed while the networks train; the datasets are
-canvases with digits of ``digits_validation``. Training is in float64 on one thread, as that of DigitsCNN. The
+canvases with digits of ``digits_validation``. Training is in float64 on one thread, as for DigitsCNN. The
 weights are rounded to float32 and written for PyTorch, ONNX Runtime and MXNet, and each framework must give
 the same outputs. The manifests are written by hand; only checksums are put into them.
 """
@@ -49,14 +49,14 @@ CANVAS, DENOISING = Path("datasets/digits_canvas"), Path("datasets/digits_denois
 CANVASES = 100
 NOISY_CANVASES = 40
 NOISE_DEVIATION = 25.0
-"""Of the denoiser's inputs, in grey levels."""
+"""The standard deviation of the noise in the denoiser's inputs, in grey levels."""
 TRAINING_NOISE = 0.05
-"""Of the canvases that the detector and the segmenter train on, 0…1."""
+"""The standard deviation of the noise on the training canvases, 0…1, of detector and segmenter."""
 TRAINING_SEED, VALIDATION_SEED = 2, 9
 MAX_DIFFERENCE = 1e-4
 _CELL_CENTRES = (np.arange(16) + 0.5) * 4
 _REACH = 2.01
-"""The least distance, in pixels, at which a cell's centre still belongs to a digit."""
+"""The distance from a digit's middle, in pixels, within which a cell's centre always belongs to it."""
 
 
 class Trained(ABC):
@@ -64,10 +64,10 @@ class Trained(ABC):
 
     Attributes:
         name: The model's name, and that of its class.
-        stem: What its files are called.
-        steps: The steps of training.
-        batch_size: The canvases of one step.
-        rate: The first learning rate, which falls along half a cosine.
+        stem: The beginning of the names of its files.
+        steps: The number of training steps.
+        batch_size: The number of canvases, or digits, in one step.
+        rate: The initial learning rate, which falls along half a cosine.
         outputs: The names of the outputs in the graphs.
         side: The height and width of an input.
     """
@@ -116,7 +116,7 @@ class Trained(ABC):
 
 
 class Detector(Trained):
-    """Focal loss (arXiv 1708.02002) for the classes, and 1 - IoU for the boxes of the cells near a centre."""
+    """Trained by focal loss (arXiv 1708.02002) for classes, and 1 - IoU for boxes of cells near a centre."""
 
     name, stem, steps = "DigitsDetector", "digits_detector", 2500
     outputs = ("boxes", "scores")
@@ -146,7 +146,7 @@ def _areas(boxes: torch.Tensor) -> torch.Tensor:
 
 
 def _cells(canvas: Canvas) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Which class each cell has, (10, 16, 16), and which box, (4, 16, 16): those of the digit around it."""
+    """Returns each cell's class, (10, 16, 16), and box, (4, 16, 16): those of the digit around the cell."""
     classes, boxes = np.zeros((10, 16, 16), bool), np.zeros((4, 16, 16))
     boxes[2:] = 1.0
     for box, digit in zip(canvas.boxes, canvas.digits, strict=True):
@@ -159,7 +159,7 @@ def _cells(canvas: Canvas) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
 
 
 class Segmenter(Trained):
-    """Cross-entropy over the pixels; the background counts less."""
+    """Trained by cross-entropy over the pixels, in which the background has a lower weight."""
 
     name, stem, steps = "DigitsSegmenter", "digits_segmenter", 2000
     batch_size, rate = 8, 3e-3
@@ -174,7 +174,7 @@ class Segmenter(Trained):
 
 
 class Denoiser(Trained):
-    """The mean squared error."""
+    """Trained by the mean squared error."""
 
     name, stem, steps = "DigitsDenoiser", "digits_denoiser", 400
     batch_size = 8
@@ -189,7 +189,7 @@ class Denoiser(Trained):
 
 
 class Embedder(Trained):
-    """Supervised contrastive loss (arXiv 2004.11362) over a batch of digits, with a temperature of 0.1."""
+    """Trained by supervised contrastive loss (arXiv 2004.11362) over a batch of digits; temperature 0.1."""
 
     name, stem, steps = "DigitsEmbedder", "digits_embedder", 600
     batch_size, rate, side = 128, 3e-3, 16
@@ -215,7 +215,7 @@ class Embedder(Trained):
 
 
 def _digits(images: Array) -> Array:
-    """Digits of 8 × 8 as the embedder takes them: float64, (images, 1, 16, 16)."""
+    """Returns 8 × 8 digits as inputs of the embedder: float64, (images, 1, 16, 16)."""
     large = [Image.fromarray(image).resize((16, 16), Image.Resampling.BILINEAR) for image in images]
     pixels: Array = (np.stack([np.asarray(image, np.float64) for image in large])[:, None] - 78.0) / 96.0
     return pixels
@@ -266,7 +266,7 @@ def make(output: Path, models: Sequence[type[Trained]]) -> None:
 
 
 def write_canvases(folder: Path) -> None:
-    """Writes canvases as COCO has them, and their masks."""
+    """Writes canvases with annotations in COCO format, and their masks."""
     canvases = Canvases("validation", VALIDATION_SEED)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
@@ -293,7 +293,7 @@ def write_canvases(folder: Path) -> None:
 
 
 def write_noisy(folder: Path) -> None:
-    """Writes canvases, and the same with noise."""
+    """Writes canvases, and noisy copies of them."""
     canvases, random = Canvases("validation", VALIDATION_SEED + 1), np.random.default_rng(VALIDATION_SEED)
     for name in ("inputs", "targets"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -371,7 +371,7 @@ def write_checksums(output: Path, models: Sequence[type[Trained]]) -> None:
 
 
 def compare(made: Path, models: Sequence[type[Trained]]) -> list[str]:
-    """Returns what differs from what is committed, one line each."""
+    """Returns the differences from the committed files, one line each."""
     differences = []
     for folder in (CANVAS, DENOISING):
         for path in sorted((made / folder).rglob("*.*")):

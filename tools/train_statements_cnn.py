@@ -2,7 +2,7 @@
 
     python tools/train_statements_cnn.py               write into manifests/builtin
     python tools/train_statements_cnn.py --output DIR  write the same tree below DIR
-    python tools/train_statements_cnn.py --check       make it all again, and compare with what is committed
+    python tools/train_statements_cnn.py --check       make it all again, and compare with the committed files
     python tools/train_statements_cnn.py --check DIR   or with the tree below DIR
 
 The texts are statements about digits in words, each true or false, by this grammar:
@@ -15,7 +15,7 @@ The texts are statements about digits in words, each true or false, by this gram
     digit      := "zero" | … | "nine"
 
 The last three frames and "not" each turn a statement into its opposite. There are 6,240 texts, half of them
-true, so that neither a word nor the words without their order tell which. A seeded sample of them becomes
+true, so that neither a word nor the words without their order reveal which. A seeded sample of them becomes
 statements_validation; the network is trained on the others, in float64 on one thread, as DigitsCNN is. Each
 framework loads its file and must classify every text of the dataset alike.
 """

@@ -1,10 +1,10 @@
-"""Layers of published networks as data, which each framework builds.
+"""The layers of published networks as data from which each framework builds them.
 
-GoogLeNet (arXiv 1409.4842) is BVLC's. Inception v4 and Inception-ResNet v2 (arXiv 1602.07261) have batch
-normalization; the latter is the network of MXNet's example, which differs from the paper in its 17 × 17
-blocks: 129 filters instead of 128, and paddings of (1, 2) and (2, 1) instead of (0, 3) and (3, 0), which
-grow the map by 2 in one direction and shrink it again. The authors of networks without normalization drew
-their weights layer by layer.
+The GoogLeNet (arXiv 1409.4842) is BVLC's version. Inception v4 and Inception-ResNet v2 (arXiv 1602.07261) use
+batch normalization; the latter follows MXNet's example, which differs from the paper in its 17 × 17 blocks:
+129 filters instead of 128, and paddings of (1, 2) and (2, 1) instead of (0, 3) and (3, 0), which enlarge the
+map by 2 in one direction and shrink it again. For networks without normalization, the authors chose a
+distribution of the weights for each layer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pooling(Enum):
 
     Attributes:
         HALVE: The maximum, at half the height and width.
-        HALVE_UP: The same; the size of the pooled map is rounded up, as in Caffe.
+        HALVE_UP: Like ``HALVE``, but the size of the pooled map is rounded up, as in Caffe.
         MAXIMUM: The maximum, at the same size.
         AVERAGE: The average, at the same size.
     """
@@ -59,9 +59,9 @@ class Normalization(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """Branches mixed to ``channels`` by a 1 × 1 convolution, then scaled and added to their input.
+    """Branches that a 1 × 1 convolution maps to ``channels``; the result is scaled and added to their input.
 
-    ReLU follows if ``activated``.
+    If ``activated``, a ReLU follows.
     """
 
     branches: Branches
@@ -75,7 +75,7 @@ C = Convolution
 
 
 def same(channels: int, height: int, width: int | None = None) -> Convolution:
-    """Returns a convolution that keeps the size of its map; without a ``width`` its kernel is a square."""
+    """Returns a convolution that keeps the map's size; if no ``width`` is given, the kernel is square."""
     if width is None:
         return Convolution(channels, height, padding=height // 2)
     return Convolution(channels, (height, width), padding=(height // 2, width // 2))
@@ -84,7 +84,7 @@ def same(channels: int, height: int, width: int | None = None) -> Convolution:
 def _googlenet_module(
     one: int, reduce_three: int, three: int, reduce_five: int, five: int, projected: int
 ) -> Branches:
-    """Returns the columns of table 1 of the paper, in its order."""
+    """Returns the module for a row of table 1 of the paper, given the row's columns in order."""
     return Branches(
         C(one, 1),
         (C(reduce_three, 1), same(three, 3)),
@@ -113,10 +113,10 @@ GOOGLENET: Sequence[Layer] = (
     _googlenet_module(256, 160, 320, 32, 128, 128),
     _googlenet_module(384, 192, 384, 48, 128, 128),
 )
-"""224 × 224 pixels to 1024 channels of 7 × 7."""
+"""Maps 224 × 224 pixels to 1024 channels of 7 × 7."""
 
 _FACTORS = Branches(same(256, 1, 3), same(256, 3, 1))
-"""The two factors of a 3 × 3 convolution, side by side."""
+"""The two factors of a 3 × 3 convolution, as parallel branches."""
 
 INCEPTION4_STEM: Sequence[Layer] = (
     C(32, 3, stride=2),
@@ -126,7 +126,7 @@ INCEPTION4_STEM: Sequence[Layer] = (
     Branches((C(64, 1), C(96, 3)), (C(64, 1), same(64, 1, 7), same(64, 7, 1), C(96, 3))),
     Branches(C(192, 3, stride=2), Pooling.HALVE),
 )
-"""299 × 299 pixels to 384 channels of 35 × 35 (figure 3 of the paper)."""
+"""Maps 299 × 299 pixels to 384 channels of 35 × 35 (figure 3 of the paper)."""
 _BLOCK_A = Branches(
     C(96, 1),
     (C(64, 1), same(96, 3)),
@@ -156,7 +156,7 @@ INCEPTION4_BLOCKS: Sequence[Layer] = (
     ),
     *(_BLOCK_C,) * 3,
 )
-"""384 channels of 35 × 35 to 1024 of 17 × 17 and to 1536 of 8 × 8 (figures 4 to 8)."""
+"""Maps 384 channels of 35 × 35 to 1024 of 17 × 17 and then to 1536 of 8 × 8 (figures 4 to 8)."""
 
 INCEPTION_RESNET_STEM: Sequence[Layer] = (
     C(32, 3, stride=2),
@@ -173,16 +173,16 @@ INCEPTION_RESNET_STEM: Sequence[Layer] = (
         (Pooling.AVERAGE, C(64, 1)),
     ),
 )
-"""299 × 299 pixels to 320 channels of 35 × 35."""
+"""Maps 299 × 299 pixels to 320 channels of 35 × 35."""
 _REDUCTION_A = Branches(C(384, 3, stride=2), (C(256, 1), same(256, 3), C(384, 3, stride=2)), Pooling.HALVE)
-"""320 channels of 35 × 35 to 1088 of 17 × 17."""
+"""Maps 320 channels of 35 × 35 to 1088 of 17 × 17."""
 _REDUCTION_B = Branches(
     (C(256, 1), C(384, 3, stride=2)),
     (C(256, 1), C(288, 3, stride=2)),
     (C(256, 1), same(288, 3), C(320, 3, stride=2)),
     Pooling.HALVE,
 )
-"""1088 channels of 17 × 17 to 2080 of 8 × 8."""
+"""Maps 1088 channels of 17 × 17 to 2080 of 8 × 8."""
 
 _BRANCHES_8 = Branches(C(192, 1), (C(192, 1), same(224, 1, 3), same(256, 3, 1)))
 _RESIDUAL_35 = Residual(
@@ -204,15 +204,15 @@ INCEPTION_RESNET_BLOCKS: Sequence[Layer] = (
     Residual(_BRANCHES_8, 2080, scale=1.0, activated=False),
     C(1536, 1),
 )
-"""320 channels of 35 × 35 to 1536 of 8 × 8."""
+"""Maps 320 channels of 35 × 35 to 1536 of 8 × 8."""
 
 
 class GaussianLayer(NamedTuple):
     """A layer whose weights are drawn from a normal distribution around 0.
 
     Attributes:
-        deviation: Its standard deviation.
-        bias: The value of all biases.
+        deviation: The standard deviation of the weights.
+        bias: The initial value of all biases.
     """
 
     deviation: float
@@ -226,6 +226,6 @@ BVLC_ALEXNET = (
 )
 """The five convolutions and three fully connected layers of Caffe's ``bvlc_alexnet/train_val.prototxt``.
 
-The same layers have biases as in Krizhevsky et al. (2012), with 0.1 in place of 1; DLBS uses it for both
-AlexNets. The loss starts at the logarithm of the number of classes and stays there at first.
+The layers with nonzero biases are those of Krizhevsky et al. (2012), but with 0.1 instead of 1; DLBS uses
+this for both AlexNets. The loss begins at the logarithm of the number of classes and stays there at first.
 """

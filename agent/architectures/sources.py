@@ -1,4 +1,4 @@
-"""Architectures, which are models built in code: those of the program, of packages, and of a user's files.
+"""Architectures (models built in code) from the program, from packages and from a user's files.
 
 Nothing here imports a framework. The builders of the program's own architectures are classes in
 ``agent/architectures/FRAMEWORK/``, which are imported when a model is built. A user's file is hashed and
@@ -25,22 +25,22 @@ from inferometer.manifests.files import check_directories
 
 
 class Builder(Protocol):
-    """Builds a model of the framework's own kind: a ``torch.nn.Module``, a ``gluon.HybridBlock``."""
+    """Builds a model of the framework's own type: a ``torch.nn.Module`` or a ``gluon.HybridBlock``."""
 
     def __call__(self, *, initialize: bool) -> Any:
         """Builds the model.
 
-        Without ``initialize``, the weights of a file replace all of the model's, which may be undefined.
+        Unless ``initialize`` is set, the model's weights may be undefined, as a file's weights replace them.
 
         Raises:
-            ArtifactError: The model cannot be built; the message names what is missing, or where the code
+            ArtifactError: The model cannot be built; the message says what is missing, or where the code
                 failed.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A model in code, found by its name; none of its code has been imported or run yet.
+    """A model defined in code, found by its name; none of its code has been imported or run yet.
 
     Attributes:
         name: The name as written in the manifest.
@@ -60,7 +60,7 @@ class Architecture:
 class ArchitectureFile:
     """A Python file with a class that implements an architecture.
 
-    The content that was read and hashed is what is executed. No bytecode is read or written, and the file's
+    Exactly the content that was read and hashed is executed. No bytecode is read or written, and the file's
     folder is not searched for modules.
     """
 
@@ -77,14 +77,14 @@ class ArchitectureFile:
 
     @property
     def checksum(self) -> str:
-        """``sha256:…`` of the content."""
+        """The checksum of the content, as ``sha256:…``."""
         return f"sha256:{hashlib.sha256(self.content).hexdigest()}"
 
     def build(self, name: str) -> Any:
-        """Executes the file and instantiates the class that ``implements`` a name; case does not matter.
+        """Executes the file and instantiates its class that ``implements`` a name; case does not matter.
 
         Raises:
-            ArtifactError: The code fails, or the file has no such class, or several.
+            ArtifactError: The code fails, or the file has no such class or more than one.
         """
         try:
             found = self._implementing(self._execute(), name)
@@ -95,7 +95,7 @@ class ArchitectureFile:
             raise ArtifactError(f"{self._place(error)}: {_reason(error)}") from error
 
     def _execute(self) -> ModuleType:
-        """Runs the file as a module under a name that no user's module has."""
+        """Runs the file as a module, under a name that no module of the user has."""
         name = f"inferometer_architecture_{hashlib.sha256(self.content).hexdigest()[:16]}"
         module = ModuleType(name)
         module.__file__ = str(self.path)
@@ -109,7 +109,7 @@ class ArchitectureFile:
         return module
 
     def _implementing(self, module: ModuleType, name: str) -> type:
-        """Returns the only class that the module itself defines and that implements the name."""
+        """Returns the one class that the module itself defines and that implements the name."""
         classes = {
             v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__
         }
@@ -124,7 +124,7 @@ class ArchitectureFile:
         return found[0]
 
     def _place(self, error: BaseException) -> str:
-        """Returns the file and its last line in the traceback of an error."""
+        """Returns the file and the last of its lines that appears in the traceback of an error."""
         if isinstance(error, SyntaxError) and error.filename == str(self.path):
             line = error.lineno
         else:
@@ -140,22 +140,22 @@ def _implemented(found: type) -> tuple[str, ...]:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the kind of the error and its message, in one line."""
+    """Returns the type of the error and its message, on one line."""
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     return one_line(f"{type(error).__name__}: {message}" if message else type(error).__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltinArchitecture:
-    """A model that the program builds in code.
+    """A model that the program itself defines in code.
 
     Attributes:
         name: The name as written in manifests.
         input_shape: The shape of one input, without the batch: channels × height × width, or features.
-        classes: The number of its classes, or of its other outputs for an input.
-        builder: The class that builds it, as ``"module:Class"`` in the folder of each framework.
+        classes: The number of classes, or of other outputs for each input.
+        builder: The class that builds it, as ``"module:Class"``, within each framework's folder.
         options: The keyword arguments of the builder.
-        frameworks: The frameworks that have the builder.
+        frameworks: The frameworks for which the builder exists.
     """
 
     name: str
@@ -166,7 +166,7 @@ class BuiltinArchitecture:
     frameworks: tuple[str, ...] = ("PyTorch", "MXNet")
 
     def build(self, framework: str) -> Any:
-        """Imports the builder of a framework, and builds the model."""
+        """Imports the builder for a framework, and builds the model."""
         module, _, name = self.builder.partition(":")
         package = importlib.import_module(f"inferometer.agent.architectures.{framework.lower()}.{module}")
         return getattr(package, name)(**self.options)
@@ -181,7 +181,7 @@ RESNET_STAGES: Mapping[int, tuple[int, int, int, int]] = {
     200: (3, 24, 36, 3),
     269: (3, 30, 48, 8),
 }
-"""The residual blocks of each stage, by the number of layers with weights."""
+"""The number of residual blocks in each stage, by the number of layers with weights."""
 
 
 def resnet_stages(depth: int) -> tuple[tuple[int, int, int, int], bool]:
@@ -232,7 +232,7 @@ ARCHITECTURES: Mapping[str, BuiltinArchitecture] = {
 
 
 def import_package(name: str, architecture: str) -> ModuleType:
-    """Imports the package that an architecture needs; pip installs it by the same name.
+    """Imports the package that an architecture needs; its name for pip is the same.
 
     Raises:
         ArtifactError: It is not installed, or fails to import, for example torchvision with a PyTorch that it
@@ -264,20 +264,20 @@ def installed_version(name: str) -> dict[str, str]:
 
 
 _BUILT_IN: Mapping[str, str] = {"PyTorch": "PyTorch", "MXNet": "MXNet", "ONNXRuntime": "PyTorch"}
-"""The framework that builds the architectures of each framework; ONNX Runtime receives them by export."""
+"""The framework that builds each framework's architectures; models for ONNX Runtime are exported."""
 
 
 _PACKAGES: Mapping[str, str] = {"torchvision": "PyTorch", "timm": "PyTorch", "gluon": "MXNet"}
-"""The framework whose ``package_models`` builds a package's models, which are named ``package:NAME``."""
+"""The framework whose ``package_models`` builds the models of each package, named ``package:NAME``."""
 
 
 def is_built_in(name: str) -> bool:
-    """Returns whether the program has an architecture of this name; case does not matter."""
+    """Returns whether the program has an architecture with this name; case does not matter."""
     return name.strip().casefold() in ARCHITECTURES
 
 
 def missing_package(name: str) -> str | None:
-    """Returns the package that an architecture ``package:NAME`` requires and that is not installed.
+    """Returns the package that the architecture ``package:NAME`` requires, if it is not installed.
 
     Nothing is imported; gluon is a part of MXNet.
     """
@@ -286,7 +286,7 @@ def missing_package(name: str) -> str | None:
 
 
 class Architectures:
-    """The architectures that models may name: those of the program, of packages and of a user's files.
+    """The architectures that models may name, from the program, from packages and from a user's files.
 
     ``DIRECTORY/FRAMEWORK/NAME.py``, with the framework in lower case, defines the architecture NAME; of two
     such files, the one in the earlier directory is used. Only the file of the requested architecture is
@@ -303,9 +303,9 @@ class Architectures:
     def find(self, name: str, framework: str) -> Architecture | None:
         """Finds an architecture for a framework without importing or running it.
 
-        ``name`` is ``NAME``, or ``torchvision:NAME``, ``timm:NAME`` or ``gluon:NAME``; the case of a ``NAME``
-        of the program or of a file does not matter. None means that the framework is a plug-in's and no file
-        has the name: its predictor interprets the name.
+        ``name`` is ``NAME``, or ``torchvision:NAME``, ``timm:NAME`` or ``gluon:NAME``; case does not matter
+        if the program or a file defines ``NAME``. None means that a plug-in provides the framework and no
+        file has the name: the plug-in's predictor interprets it.
 
         Raises:
             ArtifactError: The framework has no architecture of that name, or the name is ambiguous.
@@ -331,7 +331,7 @@ class Architectures:
         return _built_in(built_in, builder)
 
     def _find_file(self, name: str, framework: str) -> Path | None:
-        """Returns the file of an architecture from the directory's listing, so no name leads out of it."""
+        """Returns an architecture's file from the directory's listing, so that no name leads out of it."""
         for directory in self._directories:
             found = [path for path in _files(directory, framework) if path.stem.casefold() == name.casefold()]
             if len(found) > 1:
@@ -355,11 +355,11 @@ class Architectures:
 
 
 BUILTIN_ARCHITECTURES = Architectures()
-"""The architectures of the program and of packages, without any user's files."""
+"""The architectures of the program and of packages, without any from a user's files."""
 
 
 def _files(directory: Path, framework: str) -> Iterator[Path]:
-    """Yields the files with architectures of a framework in a user's directory, by name."""
+    """Yields the architecture files for a framework in a user's directory, by name."""
     try:
         paths = sorted((directory / framework.casefold()).iterdir())
     except (FileNotFoundError, NotADirectoryError):  # it has architectures of other frameworks

@@ -1,1 +1,1 @@
-"""Files of models and datasets: located, downloaded, unpacked, checked and cached."""
+"""The files of models and datasets: locating, downloading, unpacking, verifying and caching them."""

@@ -1,4 +1,4 @@
-"""Unpacking of untrusted archives: all files go into one folder and stay within bounds, or none does."""
+"""Unpacks untrusted archives: either all files go into one folder and stay within limits, or none does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHUNK_BYTES = 1024 * 1024
 _MOST_HEADER_BYTES = 4 * 1024 * 1024
 _ENCRYPTED = 0x1
 _BOUNDED_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-"""The accepted compressions. With others, Python inflates a whole chunk at once: 20 GB from 1 MiB."""
+"""The accepted compression methods. With others, Python inflates a whole chunk at once: 1 MiB to 20 GB."""
 _DAMAGED = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -41,7 +41,7 @@ _DAMAGED = (
 
 @dataclass(frozen=True, slots=True)
 class UnpackLimits:
-    """The maximum number of files and folders in an archive, and of bytes in all files together."""
+    """The maximum number of files and folders in an archive, and of bytes in all of its files."""
 
     max_files: int = 10_000
     max_bytes: int = 32 * 1024**3
@@ -52,11 +52,11 @@ class _Readable(Protocol):
 
 
 def unpack(archive: Path, folder: Path, limits: UnpackLimits = UnpackLimits()) -> dict[str, str]:
-    """Unpacks a zip or a tar, plain or compressed with gzip, bzip2 or xz, as its first bytes indicate.
+    """Unpacks a zip or a tar (plain, gzip, bzip2 or xz), which its first bytes identify.
 
     Files are written without their times, owners and permissions. An archive that holds anything but files
-    and folders, or a name that leads out of it, is rejected as a whole. The folder is empty; after an error
-    it may hold some of the files.
+    and folders, or a name that leads out of the folder, is rejected as a whole. The folder must be empty;
+    after an error it may contain some of the files.
 
     Returns:
         The SHA-256 of each file, in hexadecimal, by its path in the archive.
@@ -100,7 +100,7 @@ def unpack(archive: Path, folder: Path, limits: UnpackLimits = UnpackLimits()) -
 
 
 def _copy(content: _Readable, file: BinaryIO, most_bytes: int) -> tuple[int, str]:
-    """Copies at most one byte more than allowed; returns the number of bytes, and their SHA-256."""
+    """Copies at most one byte more than allowed; returns the number of bytes and their SHA-256 digest."""
     state, size = hashlib.sha256(), 0
     while size <= most_bytes and (chunk := content.read(min(_CHUNK_BYTES, most_bytes + 1 - size))):
         file.write(chunk)
@@ -110,9 +110,9 @@ def _copy(content: _Readable, file: BinaryIO, most_bytes: int) -> tuple[int, str
 
 
 def _entries(archive: Path) -> Iterator[tuple[str, _Readable | None]]:
-    """Yields the entries of an archive by name, each with its content; read it before the next entry.
+    """Yields the name and content of each entry; the content must be read before the next entry.
 
-    An entry without content is a folder.
+    An entry whose content is None is a folder.
     """
     with archive.open("rb") as file:
         magic = file.read(6)
@@ -177,7 +177,7 @@ def _decompressed(archive: Path, magic: bytes) -> gzip.GzipFile | bz2.BZ2File | 
 
 
 class _Metered:
-    """A stream with a bound on the size of a tar's headers, which are read into memory as a whole."""
+    """A stream with a limit on the size of a tar's headers, each of which is read into memory whole."""
 
     def __init__(self, archive: Path, stream: _Readable) -> None:
         self._archive = archive
@@ -185,7 +185,7 @@ class _Metered:
         self.left_bytes: int | None = _MOST_HEADER_BYTES  # None while the content of a file is read
 
     def read(self, size: int) -> bytes:
-        """Reads bytes, within the bound."""
+        """Reads bytes, within the limit."""
         if self.left_bytes is not None:
             self.left_bytes -= size
             if self.left_bytes < 0:
@@ -206,7 +206,7 @@ def write_record(record: Path, archive: Path, sums: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class UnpackedArchive:
-    """The content of an archive, with the SHA-256 of each file when it was unpacked, by path."""
+    """The content of an unpacked archive: the SHA-256 of each file when it was unpacked, by path."""
 
     archive: Path
     folder: Path
@@ -226,7 +226,7 @@ class UnpackedArchive:
         return cls(archive, folder, sums)
 
     def file(self, path: str, checksum: str, source: object) -> CheckedFile:
-        """Returns the file at a path in the archive, which a manifest, ``source``, requires.
+        """Returns the file at a path in the archive that the manifest ``source`` requires.
 
         Raises:
             ArtifactError: The file is missing, has changed since it was unpacked, or has another checksum.

@@ -1,7 +1,7 @@
-"""Downloads of files, resumed after an interruption, retried, bounded in size; and checksums of files.
+"""Downloads with a size limit that are resumed and retried, and the checksums of files.
 
-A download is retried only if that can help. Checksums are SHA-256, SHA-1 and MD5, in the notations of
-manifests and of published weights.
+A download is retried only if a retry can help. Checksums are SHA-256, SHA-1 or MD5, in the notations used by
+manifests and by publishers of weights.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHA256 = "sha256"
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A verified file on this machine, the SHA-256 of its content, and whether this call downloaded it."""
+    """A verified local file, the SHA-256 of its content, and whether this call downloaded it."""
 
     path: Path
     sha256: str
@@ -48,14 +48,14 @@ class CheckedFile:
 
 
 def digest(path: Path) -> str:
-    """Returns the SHA-256 of a file's content in hexadecimal; raises ArtifactError as ``digests`` does."""
+    """Returns the SHA-256 of a file's content in hexadecimal; raises ArtifactError like ``digests``."""
     return digests(path)[SHA256]
 
 
 def digests(path: Path, checksum: str = "") -> dict[str, str]:
-    """Returns digests of a file's content in hexadecimal, by algorithm: SHA-256, and that of a checksum.
+    """Returns the hexadecimal digests of a file's content: SHA-256, and the checksum's algorithm.
 
-    The file is read once; raises ArtifactError if it cannot be.
+    The file is read once; raises ArtifactError if it cannot be read. The keys are the algorithms.
     """
     states = {name: hashlib.new(name, usedforsecurity=False) for name in {SHA256, _algorithm(checksum)}}
     try:
@@ -69,9 +69,9 @@ def digests(path: Path, checksum: str = "") -> dict[str, str]:
 
 
 def check_file(path: Path, checksum: str, source: object) -> CheckedFile:
-    """Returns the file if its content has the ``checksum``.
+    """Returns the file if its content matches the ``checksum``.
 
-    See ``manifests.fields.Checksum``; an empty one is not checked. The error names ``source``, the manifest.
+    See ``manifests.fields.Checksum``; an empty checksum is not checked. Errors name ``source``, the manifest.
 
     Raises:
         ArtifactError: The file cannot be read, or has another checksum.
@@ -93,13 +93,13 @@ def mismatch(found: Mapping[str, str], checksum: str, source: object) -> str | N
 
 
 def _algorithm(checksum: str) -> str:
-    """Returns the name of the algorithm; a checksum without one is MD5, as in MLModelScope's manifests."""
+    """Returns the checksum's algorithm: MD5 if it names none, as in MLModelScope's manifests."""
     return checksum.rpartition(":")[0].casefold() or ("md5" if checksum else SHA256)
 
 
 @dataclass(frozen=True, slots=True)
 class FileVersion:
-    """The version of a file, as a server describes it, with its strong entity tag."""
+    """The version of a file as described by a server, with its strong entity tag."""
 
     url: str
     etag: str = ""
@@ -116,17 +116,17 @@ class FileVersion:
 
     @property
     def validator(self) -> str:
-        """The value of ``If-Range``; empty if a download cannot be resumed."""
+        """The value for the ``If-Range`` header; empty if a download cannot be resumed."""
         return self.etag or self.last_modified
 
     def may_be(self, other: FileVersion) -> bool:
-        """Returns whether the two agree in every field that both have."""
+        """Returns whether two versions agree in every field that both of them have."""
         pairs = zip(astuple(self), astuple(other), strict=True)
         return all(not mine or not its or mine == its for mine, its in pairs)
 
 
 class PartialFile:
-    """An unfinished download of ``target``: its content in ``<name>.part``, its version in ``….json``."""
+    """An unfinished download of ``target``: its content is in ``<name>.part``, its version in ``….json``."""
 
     def __init__(self, target: Path) -> None:
         self.path = target.with_name(f"{target.name}.part")
@@ -134,14 +134,14 @@ class PartialFile:
 
     @property
     def size(self) -> int:
-        """The number of bytes that are present."""
+        """The number of bytes downloaded so far."""
         try:
             return self.path.stat().st_size
         except OSError:
             return 0
 
     def version(self, url: str) -> FileVersion | None:
-        """Returns the version of the partial file, if it belongs to the URL and can be resumed."""
+        """Returns the version of the partial file if it belongs to this URL and can be resumed."""
         try:
             found = FileVersion(**json.loads(self._version_path.read_text(encoding="utf-8")))
             fits = found.url == url and bool(found.validator) and self.size > 0
@@ -150,7 +150,7 @@ class PartialFile:
         return found if fits else None
 
     def start(self, version: FileVersion) -> None:
-        """Starts over with another version; raises OSError if it cannot be written."""
+        """Starts over with a new version of the file; raises OSError if it cannot be written."""
         self.path.write_bytes(b"")
         self._version_path.write_text(json.dumps(asdict(version)), encoding="utf-8")
 
@@ -161,7 +161,7 @@ class PartialFile:
                 path.unlink()
 
     def finish(self, target: Path) -> None:
-        """Renames the complete file atomically; raises OSError if it cannot be written."""
+        """Renames the completed file atomically; raises OSError if that fails."""
         sync(self.path)
         self.path.replace(target)
         self.discard()
@@ -171,15 +171,15 @@ class PartialFile:
 _OK, _PARTIAL, _RANGE_NOT_SATISFIABLE = 200, 206, 416
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _PROGRESS_BYTES = 1024 * 1024
-"""An attempt that downloads at least this much more resets the count of attempts."""
+"""An attempt that downloads at least this many bytes resets the count of failed attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadLimits:
     """The limits of a download.
 
-    At most ``tries`` attempts may fail without significant progress. The first wait is ``backoff_s``, each
-    further one twice as long, up to ``max_backoff_s``, even if the server requests more.
+    At most ``tries`` attempts may fail without significant progress. The first wait takes ``backoff_s``, and
+    each further wait is twice as long, up to ``max_backoff_s``, even if the server requests a longer one.
     """
 
     max_bytes: int = 32 * 1024**3
@@ -192,7 +192,7 @@ class DownloadLimits:
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """The progress of a download; ``ended`` marks its last report, including that of a failure."""
+    """The progress of a download; ``ended`` marks the last report, even if the download failed."""
 
     url: str
     done_bytes: int
@@ -203,7 +203,7 @@ class DownloadProgress:
 class Downloader:
     """Downloads files. Thread-safe, as long as no two threads use the same partial file.
 
-    ``on_progress`` runs in the thread that downloads.
+    ``on_progress`` is called in the downloading thread.
     """
 
     def __init__(
@@ -218,9 +218,9 @@ class Downloader:
         self._timeouts = Timeouts(limits.connect_timeout_s, limits.read_timeout_s)
 
     def download(self, url: str, partial: PartialFile) -> bool:
-        """Completes a partial file, which is kept if the download fails or is interrupted.
+        """Completes a partial file, which is kept on disk if the download fails or is interrupted.
 
-        The download resumes if the server's file is still the same. Returns whether it did.
+        The download resumes if the server's file has not changed. Returns whether it resumed.
 
         Raises:
             ArtifactUnavailableError: The download fails; the message is the reason, without the URL.
@@ -262,7 +262,7 @@ class Downloader:
     def _take(
         self, response: Response, url: str, partial: PartialFile, known: FileVersion | None, offset: int
     ) -> bool:
-        """Writes the content of a response; returns whether it continues the partial file."""
+        """Writes the response's content; returns whether it continues the partial file."""
         if response.status not in {_OK, _PARTIAL} or (response.status == _PARTIAL and not known):
             if response.status == _RANGE_NOT_SATISFIABLE and known:
                 partial.discard()
@@ -297,7 +297,7 @@ class Downloader:
     def _copy(
         self, response: Response, url: str, partial: PartialFile, done: int, total_bytes: int | None
     ) -> None:
-        """Appends the content to the partial file."""
+        """Appends the response's content to the partial file."""
         with partial.path.open("ab") as file:
             self._on_progress(DownloadProgress(url, done, total_bytes))
             try:
@@ -314,7 +314,7 @@ class Downloader:
 
 
 def _extent(response: Response, offset: int) -> tuple[int, int | None]:
-    """Returns the offset of a response in the file, and the size of the file if it is known."""
+    """Returns where a response begins in the file, and the file's size if it is known."""
     if response.status == _PARTIAL:
         match = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
         if match is None:

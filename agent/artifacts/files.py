@@ -1,8 +1,8 @@
-"""Files of models and datasets: the cache of downloads, and a model's files with the inputs they declare.
+"""The files of models and datasets: the download cache, and a model's files with their declared inputs.
 
 A file is fetched once and verified whenever it is used. A model's files are located or downloaded, and
-verified against the manifest; the signature of a model without a manifest has the inputs that its file or
-its object declares.
+verified against the manifest; the signature of a model without a manifest consists of the inputs that its
+file or object declares.
 """
 
 from __future__ import annotations
@@ -49,12 +49,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArtifactCache:
-    """A directory of downloaded files. Safe for any number of processes and threads.
+    """A directory of downloaded files. Safe to use from any number of processes and threads.
 
-    A file is at ``downloads/<host>/<hash of the URL>/<file name>``, and the SHA-256 of a download
-    is in ``<file name>.json`` beside it. A file that a user puts there is used as well. Archives are
-    unpacked into ``unpacked/<file name>-<hash of the content>/``.
-    The directory is created with the first file.
+    A file is stored at ``downloads/<host>/<hash of the URL>/<file name>``, with the SHA-256 of a download in
+    ``<file name>.json`` beside it. A file that a user puts there is used as well. Archives are unpacked into
+    ``unpacked/<file name>-<hash of the content>/``. The directory is created with the first file.
     """
 
     directory: Path
@@ -64,7 +63,7 @@ class ArtifactCache:
     def fetch(self, url: str, checksum: str, source: object) -> CheckedFile:
         """Returns the file at an http or https URL that ends with a file name; downloads it if it is missing.
 
-        Without a checksum, the file must be the one that was downloaded. The error names ``source``, the
+        If no checksum is given, the file must still be as it was downloaded. The error names ``source``, the
         manifest.
 
         Raises:
@@ -130,7 +129,7 @@ class ArtifactCache:
         return CheckedFile(place, found[SHA256], downloaded=True)
 
     def _locked(self, place: Path) -> IO[bytes]:
-        """Creates the folder of a path and keeps other processes and threads from writing to it."""
+        """Creates a path's folder, and keeps other processes and threads from writing to the path."""
         with _writing(place.parent):
             place.parent.mkdir(parents=True, exist_ok=True)
             return lock(
@@ -140,7 +139,7 @@ class ArtifactCache:
 
 
 def _checked(place: Path, checksum: str, source: object) -> CheckedFile:
-    """Returns a file of the cache if its checksum, or the one recorded at its download, matches."""
+    """Returns a cached file if it matches its checksum, or the one recorded when it was downloaded."""
     record = place.with_name(f"{place.name}.json")
     try:
         if checksum or not is_file(record):  # without either, a user put it there
@@ -175,11 +174,11 @@ def _writing(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """A model's verified files, and its architecture in code.
+    """A model's verified files, and its architecture if it is built in code.
 
-    ``weights`` is None if they are in the graph's file. ``checksums`` are ``sha256:…`` of each, by ``graph``
-    and ``weights``, and by ``architecture`` for a user's file. A model ``in_memory`` has no files: it is the
-    object that its owner has built and keeps.
+    ``weights`` is None if the graph's file contains them. ``checksums`` are the files' ``sha256:…``, keyed by
+    ``graph``, ``weights`` and, for a user's file, ``architecture``. A model ``in_memory`` has no files: it is
+    the object that its owner has built and keeps.
     """
 
     graph: Path | None = None
@@ -189,7 +188,7 @@ class Artifacts:
     in_memory: object | None = None
 
     def with_architecture(self, architecture: Architecture | None) -> Artifacts:
-        """Returns the same files with the architecture that the weights belong to."""
+        """Returns the same files, with the architecture to which the weights belong."""
         checksum = architecture and architecture.checksum
         more = {"architecture": checksum} if checksum else {}
         return replace(self, architecture=architecture, checksums={**self.checksums, **more})
@@ -200,8 +199,8 @@ def resolve_artifacts(
 ) -> Artifacts:
     """Finds the files of a model, downloads missing ones, and verifies all checksums.
 
-    Without ``weights``, the file with the weights is left out. Without a ``cache``, which downloads files and
-    unpacks archives, all files must be on this machine.
+    If ``weights`` is false, the weights file is left out. The ``cache`` downloads files and unpacks archives;
+    without one, all files must be on this machine.
 
     Raises:
         ArtifactUnavailableError: A file is missing, or its download fails; the message names the path for a
@@ -231,13 +230,13 @@ def resolve_model(
     *,
     random: bool,
 ) -> Artifacts:
-    """Finds the files of a model as ``resolve_artifacts`` does, and its architecture if it is built in code.
+    """Finds a model's files like ``resolve_artifacts``, and its architecture if it is built in code.
 
-    A model with ``random`` weights has no file of weights. The architecture is None if the graph is a file,
-    or if a plug-in's framework builds it.
+    A model with ``random`` weights has no weights file. The architecture is None if the model has a graph
+    file, or if a plug-in's framework builds it.
 
     Raises:
-        ArtifactError: See ``resolve_artifacts``; or the architecture is unknown; or random weights are
+        ArtifactError: As in ``resolve_artifacts``; or the architecture is unknown, or random weights are
             requested for a model that is read from a file.
     """
     architecture = None
@@ -252,7 +251,7 @@ def resolve_model(
 
 
 def get_file(file: FileReference, cache: ArtifactCache | None = None) -> CheckedFile:
-    """Returns a file that a manifest names, if it has the expected checksum; without a cache, a local one.
+    """Returns a file that a manifest names if it matches the checksum; without a cache, it must be local.
 
     Raises:
         ArtifactUnavailableError: The file is missing, or its download fails.
@@ -312,10 +311,10 @@ class InputSignature:
     """One input of a model.
 
     Attributes:
-        name: Its name.
-        element_type: NumPy's name of its dtype; None if the model does not declare it.
-        shape: Its sizes, batch first, with None for a size that is left open; None if the model does not
-            even declare their number.
+        name: The name of the input.
+        element_type: NumPy's name for its dtype; None if the model does not declare it.
+        shape: The sizes of its axes, batch first, with None for each open size; None if the model does not
+            even declare the number of axes.
     """
 
     name: str
@@ -325,14 +324,14 @@ class InputSignature:
 
 @dataclass(frozen=True, slots=True)
 class ModelSignature:
-    """The inputs of a model, and further data for a record of it.
+    """The inputs of a model, and further data that an evaluation records about it.
 
     Attributes:
-        inputs: The inputs, without weights.
+        inputs: The inputs, not including weights.
         graph: The file of the graph; None for a model in memory.
         weights: The file of the weights; None if the graph's file contains them.
-        notes: Notes on the format for people, one line each.
-        attributes: Attributes that identify a model in memory, such as its class.
+        notes: Notes about the format for the user, one line each.
+        attributes: Properties that identify a model in memory, such as its class.
         checksums: Checksums of a model in memory, such as that of its parameters.
     """
 
@@ -349,8 +348,8 @@ def with_labels(
 ) -> ModelManifest:
     """Returns the manifest with the labels from the file at ``features_url``, if it names one.
 
-    If the file is not available, the manifest's own labels are kept. Without a ``cache``, it must be beside
-    the manifest.
+    If the file is not available, the manifest's own labels are kept. If there is no ``cache``, the file must
+    be beside the manifest.
 
     Raises:
         ArtifactUnavailableError: Labels are ``needed``, the file is not available, and the manifest has none.

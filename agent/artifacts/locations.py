@@ -1,4 +1,4 @@
-"""Locations of the files that a manifest names: beside it, elsewhere on this machine, or at a URL.
+"""Locates the files that a manifest names: beside it, elsewhere on this machine, or at a URL.
 
 Nothing here reads a file or uses the network, so listings can locate the files of hundreds of models.
 Also checks whether IP addresses are public, and masks secrets in URLs for messages.
@@ -34,7 +34,7 @@ _SECRET_PARAMETER = re.compile(
 
 
 def is_public(address: str) -> bool:
-    """Returns whether an IP address is public; an IPv4 address embedded in IPv6 is checked itself.
+    """Returns whether an IP address is public; of IPv6 addresses that embed IPv4, the latter is checked.
 
     IANA has allocated only 2000::/3 for public IPv6 addresses (registry "Internet Protocol Version 6 Address
     Space"); within it, and in IPv4, its registries of special-purpose addresses list those that are not
@@ -57,7 +57,7 @@ def without_credentials(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Returns a URL or another external text for a message: printable, on one line and of limited length.
+    """Returns a URL or other external text in a form for messages: one printable line of limited length.
 
     Credentials are masked; see ``without_credentials``.
     """
@@ -73,7 +73,7 @@ _HASH_DIGITS = 16
 
 
 class Availability(str, Enum):
-    """The location of a model's files; for several files, the last of their values in this order."""
+    """Where a model's files are; for several files, the value that comes last in this order."""
 
     NONE_NEEDED = "none needed"
     LOCAL = "local"
@@ -87,10 +87,10 @@ class FileReference:
     """A file that a manifest names.
 
     Attributes:
-        manifest: The manifest.
-        field: The field that names it, such as ``model.graph_path``.
-        candidates: Its possible paths on this machine; the first existing one is used. For a URL, the file
-            name beside the manifest.
+        manifest: The manifest that names the file.
+        field: The field that contains the name, such as ``model.graph_path``.
+        candidates: Its possible paths on this machine, of which the first existing one is used. For a URL,
+            the path is that of a file with the URL's file name beside the manifest.
         url: Its URL; None if the manifest gives a path.
         checksum: Its expected checksum; empty if the manifest has none.
     """
@@ -103,18 +103,18 @@ class FileReference:
 
     @property
     def scheme(self) -> str:
-        """The URL's scheme; empty without a URL."""
+        """The URL's scheme; empty if there is no URL."""
         return scheme(self.url or "")
 
     def local(self) -> Path | None:
-        """Returns the path on this machine, outside the cache; None if the file is missing."""
+        """Returns the file's path on this machine, outside the cache; None if the file is missing."""
         return _first_file(self.candidates)
 
 
 def refer(
     manifest: Manifest, field: str, path: str, checksum: str = "", *, base_url: str = ""
 ) -> FileReference:
-    """Returns the location of a file that a manifest names by a path or a URL.
+    """Returns the location of a file for which a manifest gives a path or a URL.
 
     ``path`` is a URL, or a path relative to ``base_url`` if given, else to the folder of the manifest;
     ``base_url`` is a URL, or a path relative to that folder.
@@ -135,9 +135,9 @@ def refer(
 
 
 def model_files(manifest: ModelManifest, *, weights: bool = True) -> dict[str, FileReference]:
-    """Returns the locations of a model's files by ``graph`` and ``weights``, or by ``archive``.
+    """Returns the locations of a model's files, keyed by ``graph`` and ``weights``, or by ``archive``.
 
-    Without ``weights``, the file with the weights is left out.
+    If ``weights`` is false, the weights file is left out.
     """
     files = manifest.model
     named = {"graph": (files.graph_path, files.graph_checksum)}
@@ -163,7 +163,7 @@ def labels_file(manifest: ModelManifest) -> FileReference | None:
 
 
 def tokenizer_files(manifest: ModelManifest) -> dict[int, FileReference]:
-    """Returns the locations of the tokenizers of text inputs, by the index of the input."""
+    """Returns the locations of the tokenizers for text inputs, by the index of the input."""
     found = {}
     for number, each in enumerate(manifest.inputs):
         if each.type == "text":
@@ -174,7 +174,7 @@ def tokenizer_files(manifest: ModelManifest) -> dict[int, FileReference]:
 
 
 def availability(manifest: ModelManifest, cache_directory: Path) -> Availability:
-    """Returns where a model's graph and weights are, judged by file names only.
+    """Returns where a model's graph and weights are, according to the file names only.
 
     Checksums are verified when the model is opened.
     """
@@ -185,7 +185,7 @@ def availability(manifest: ModelManifest, cache_directory: Path) -> Availability
 def availability_of(
     files: Iterable[tuple[Sequence[Path], str | None]], cache_directory: Path
 ) -> Availability:
-    """Returns where files are, each given by its possible paths and its URL; see ``availability``."""
+    """Returns where files are, given each file's possible paths and its URL; see ``availability``."""
     order = list(Availability)
     found = (_availability(candidates, url or "", cache_directory) for candidates, url in files)
     return max(found, key=order.index, default=Availability.NONE_NEEDED)
@@ -206,7 +206,7 @@ def _first_file(candidates: Sequence[Path]) -> Path | None:
 def cached_path(cache_directory: Path, url: str) -> Path:
     """Returns the cache path for the file at a URL: ``downloads/<host>/<hash of the URL>/<file name>``.
 
-    No URL leads out of ``downloads``.
+    No URL can lead out of ``downloads``.
     """
     try:
         host = urlsplit(url).netloc.rpartition("@")[2]
@@ -250,6 +250,6 @@ def _of_file_url(url: str) -> Path | None:
 
 
 def plain_name(name: str) -> str:
-    """Returns a name without characters that are special to a file system or a shell."""
+    """Returns a name without the characters that a file system or a shell treats specially."""
     name = re.sub(r"[^A-Za-z0-9._+-]", "_", name)[-_MAX_NAME_CHARACTERS:]
     return re.sub(r"^[.-]", "_", name) or "_"

@@ -1,4 +1,4 @@
-"""MXNet's symbols as files: which parameters belong to one, and its inputs, read without MXNet."""
+"""MXNet's symbol files: the parameters that belong to one, and its inputs, read without MXNet."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _REFUSED = re.compile(
 )
 
 Shapes = Mapping[str, Sequence[int]]
-"""The shapes of parameters by name."""
+"""The shapes of parameters, by name."""
 
 
 def find_symbol(path: Path) -> tuple[Path, Path | None, str | None]:
-    """Returns the files of a symbol and its parameters, by the name of either, and a note on the choice.
+    """Returns a symbol's file and its parameter file, given either of them, and a note on the choice.
 
-    Of several parameter files, the one of the highest epoch is returned; None if there is none.
+    Of several parameter files, the one with the highest epoch is returned; None if there is none.
 
     Raises:
-        ArtifactError: The folder of the parameters has no symbol.
+        ArtifactError: The folder of the parameter file contains no symbol.
     """
     name = path.name
     if name.casefold().endswith(PARAMETERS):
@@ -63,15 +63,15 @@ def find_symbol(path: Path) -> tuple[Path, Path | None, str | None]:
 
 
 def symbol_stem(graph: Path) -> str:
-    """Returns the stem that a symbol's file name shares with that of its parameters."""
+    """Returns the stem that the file names of a symbol and of its parameters share."""
     return _SYMBOL.sub("", graph.name)
 
 
 def symbol_inputs(graph: Path, parameters: Shapes) -> tuple[InputSignature, ...]:
     """Returns the inputs of a symbol: its variables that are neither parameters nor labels for training.
 
-    The shape is that of the variable, or follows from its first operator and its weight: the channels of a
-    convolution over images, or the features of a fully connected layer.
+    The shape is the variable's own, or follows from the first operator that uses it and its weight: the
+    channels of a convolution over images, or the features of a fully connected layer.
 
     Raises:
         ArtifactError: The file is not a symbol.
@@ -83,10 +83,10 @@ def symbol_inputs(graph: Path, parameters: Shapes) -> tuple[InputSignature, ...]
 
 
 def symbol_text(graph: Path) -> str:
-    """Returns a symbol as text, so MXNet's parser reads exactly the content that was checked.
+    """Returns a symbol as text, so that MXNet's parser reads exactly what was checked.
 
     Raises:
-        ArtifactError: The file is not a symbol, or has an operator that could run code or read files.
+        ArtifactError: The file is not a symbol, or contains an operator that could run code or read files.
     """
     return json.dumps(_read(graph), ensure_ascii=False)
 
@@ -111,7 +111,7 @@ def _read(graph: Path) -> Mapping[str, Any]:
 
 
 def _operators(document: object) -> Iterator[str]:
-    """Yields the names of the operators, including those in subgraphs."""
+    """Yields the names of all operators, including those in subgraphs."""
     left = [document]
     while left:
         part = left.pop()
@@ -134,7 +134,7 @@ def _inputs(nodes: Sequence[Mapping[str, Any]], parameters: Shapes) -> Iterator[
 
 
 def _shape(text: str | None) -> tuple[int | None, ...] | None:
-    """Returns the shape in a variable's attribute, in which 0 and -1 mean an open size."""
+    """Returns the shape that a variable's attribute specifies, in which 0 and -1 mean an open size."""
     if text and not _SHAPE.fullmatch(text):
         raise ValueError(f"a variable has the shape {printable(text)}")
     sizes = map(int, _SIZE.findall(text or ""))
@@ -144,7 +144,7 @@ def _shape(text: str | None) -> tuple[int | None, ...] | None:
 def _consumed_shape(
     place: int, nodes: Sequence[Mapping[str, Any]], parameters: Shapes
 ) -> tuple[int | None, ...] | None:
-    """Returns the shape of a variable as far as the operators that consume it first determine it."""
+    """Returns the shape of a variable, as far as the first operators that use it determine it."""
     for node in nodes:
         taken = [each[0] for each in node["inputs"][:2]]
         if len(taken) < 2 or taken[0] != place:

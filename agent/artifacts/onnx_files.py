@@ -1,4 +1,4 @@
-"""ONNX models as files: their inputs, and the other files that a ``.onnx`` file takes its weights from.
+"""ONNX model files: their inputs, and the other files from which a ``.onnx`` file loads its weights.
 
 Only the file itself is read: neither a framework nor the weights are loaded.
 """
@@ -43,7 +43,7 @@ def check_external_data(graph: Path, weights: Path | None) -> None:
     """Checks that a graph reads only itself and the file that its manifest names for the weights.
 
     Raises:
-        ArtifactError: It reads another file, which has no checksum, or it is not an ONNX model.
+        ArtifactError: It is not an ONNX model, or reads another file, which would have no checksum.
     """
     with mapped(graph) as content:
         others = {each: (graph.parent / each).resolve() for each in locations(content)}
@@ -57,7 +57,7 @@ def check_external_data(graph: Path, weights: Path | None) -> None:
 
 @contextmanager
 def mapped(graph: Path) -> Iterator[mmap]:
-    """Maps an ``.onnx`` file into memory; parse errors in the context are raised as ArtifactError."""
+    """Maps an ``.onnx`` file into memory; parse errors inside the context are raised as ArtifactError."""
     try:
         with graph.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             yield content
@@ -69,7 +69,7 @@ def mapped(graph: Path) -> Iterator[mmap]:
 
 
 def locations(content: mmap) -> Iterator[str]:
-    """Yields the locations of all external tensors, found without reading the tensors in the file."""
+    """Yields the locations of all external tensors, without reading the tensors in the file itself."""
     waiting = [("ModelProto", 0, len(content))]
     while waiting:
         message, start, end = waiting.pop()
@@ -88,13 +88,13 @@ def locations(content: mmap) -> Iterator[str]:
 
 
 def message_fields(content: mmap, position: int, end: int) -> Iterator[tuple[int, int, int, int | None]]:
-    """Yields the fields of a message: the number, the start and end of the content, and an integer value.
+    """Yields each field of a message: its number, the start and end of its content, and its integer value.
 
-    The value is None for fields with a length. Fields of 4 and of 8 bytes are left out.
+    The value is None for length-delimited fields. Fields of 4 or 8 bytes are skipped.
 
     Raises:
         ValueError: The message is damaged.
-        IndexError: The same, at the end of the file.
+        IndexError: The message is damaged at the end of the file.
     """
     while position < end:
         tag, position = _varint(content, position)
@@ -161,10 +161,10 @@ _Place = tuple[int, int]
 
 
 def read_onnx_signature(graph: Path) -> ModelSignature:
-    """Returns the inputs of an ``.onnx`` file, and the file beside it with its weights, if there is one.
+    """Returns the inputs of an ``.onnx`` file, and the weights file beside it, if there is one.
 
     Raises:
-        ArtifactError: It is not an ONNX model, or takes its weights from several files, or from elsewhere.
+        ArtifactError: It is not an ONNX model, or its weights are in several files or in another folder.
     """
     with mapped(graph) as content:
         graphs = list(_parts(content, (0, len(content)), _GRAPH))
@@ -182,7 +182,7 @@ def read_onnx_signature(graph: Path) -> ModelSignature:
 
 
 def _inputs(content: mmap, graph: _Place) -> Iterator[InputSignature]:
-    """Yields the inputs of the graph; in older files, the weights are inputs too."""
+    """Yields the graph's inputs without its weights, which older files declare as inputs too."""
     weights = {_text(content, place, _TENSOR_NAME) for place in _parts(content, graph, _INITIALIZER)}
     for sparse in _parts(content, graph, _SPARSE_INITIALIZER):
         weights |= {_text(content, place, _TENSOR_NAME) for place in _parts(content, sparse, _SPARSE_VALUES)}
@@ -192,7 +192,7 @@ def _inputs(content: mmap, graph: _Place) -> Iterator[InputSignature]:
 
 
 def _input(content: mmap, place: _Place) -> InputSignature:
-    """Returns an input; for one that is not a tensor, such as a sequence, the name alone."""
+    """Returns an input; only its name is set if it is not a tensor but, for example, a sequence."""
     element_type: str | None = None
     shape: tuple[int | None, ...] | None = None
     for kind in _parts(content, place, _TYPE):
@@ -213,13 +213,13 @@ def _size(content: mmap, dimension: _Place) -> int | None:
 
 
 def _parts(content: mmap, place: _Place, wanted: int) -> Iterator[_Place]:
-    """Yields the positions of a field's messages within a message."""
+    """Yields the positions of the messages in a field of a message."""
     for number, begin, end, value in message_fields(content, *place):
         if number == wanted and value is None:
             yield begin, end
 
 
 def _text(content: mmap, place: _Place, wanted: int) -> str:
-    """Returns the text of a field; empty if there is none."""
+    """Returns the text in a field; empty if the field is missing."""
     found = [content[begin:end] for begin, end in _parts(content, place, wanted)]
     return found[-1].decode() if found else ""

@@ -1,6 +1,6 @@
-"""Archives that PyTorch writes, read as data: their kind, traced inputs, and exported programs.
+"""Reads archives written by PyTorch as data: their kind, traced inputs, and exported programs.
 
-Nothing here imports PyTorch, or reads anything that ``torch.export.load`` would unpickle or evaluate.
+Nothing here imports PyTorch or reads anything that ``torch.export.load`` would unpickle or evaluate.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TorchFile(Enum):
 
 
 class TorchArchive:
-    """The members of a zip archive without its top folder; only uncompressed ones are read.
+    """The members of a zip archive, named without its top folder; only uncompressed members are read.
 
     Created by ``open_archive``.
     """
@@ -83,7 +83,7 @@ class TorchArchive:
         return TorchFile.PICKLE if "data.pkl" in names else TorchFile.OTHER
 
     def __contains__(self, name: str) -> bool:
-        """Returns whether there is such a member."""
+        """Returns whether the archive contains a member with this name."""
         return name in self._members
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:
@@ -98,13 +98,13 @@ class TorchArchive:
         return self._archive.read(member)
 
     def json(self, name: str) -> Any:
-        """Parses a member as JSON; raises ValueError as ``read`` does, or if it is not JSON."""
+        """Parses a member as JSON; raises ValueError like ``read``, or if it is not JSON."""
         return json.loads(self.read(name, _MAX_JSON_BYTES))
 
 
 @contextmanager
 def open_archive(path: Path, what: str) -> Iterator[TorchArchive]:
-    """Opens an archive; an error in the context becomes an ArtifactError, which names ``what``."""
+    """Opens an archive; errors inside the context become an ArtifactError that names ``what``."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield TorchArchive(path, archive)
@@ -115,7 +115,7 @@ def open_archive(path: Path, what: str) -> Iterator[TorchArchive]:
 
 
 def torch_file(path: Path) -> TorchFile:
-    """Returns the kind of a file, by its content; raises ArtifactError if it cannot be read."""
+    """Returns the kind of a file according to its content; raises ArtifactError if it cannot be read."""
     try:
         with path.open("rb") as file:
             if file.read(1) == _PICKLE_BEGINS:
@@ -129,9 +129,9 @@ def torch_file(path: Path) -> TorchFile:
 
 
 def traced_inputs(path: Path) -> tuple[InputSignature, ...] | None:
-    """Returns the inputs that a TorchScript archive was traced with; None if it keeps none.
+    """Returns the inputs with which a TorchScript archive was traced; None if it contains none.
 
-    They are named ``input0``, ``input1``, …: TorchScript has only the names of the program's variables.
+    They are named ``input0``, ``input1``, …: TorchScript stores only the names of the program's variables.
 
     Raises:
         ArtifactError: The file is not an archive.
@@ -150,9 +150,9 @@ def traced_inputs(path: Path) -> tuple[InputSignature, ...] | None:
 
 
 class _ShapeReader(pickle._Unpickler):
-    """Reads the shapes and dtypes of pickled tensors. It resolves no class, so it cannot call anything else.
+    """Reads the shapes and dtypes of pickled tensors; it resolves no class, so it can run no other code.
 
-    It uses the Python version of the unpickler: the C version allocates as much as the file requests.
+    It uses Python's own unpickler, because the C version allocates as much memory as the file requests.
     """
 
     def find_class(self, module: str, name: str) -> Any:

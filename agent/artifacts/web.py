@@ -1,4 +1,4 @@
-"""HTTP and HTTPS requests: redirects, proxies, deadlines, and the addresses that a URL may lead to."""
+"""HTTP and HTTPS requests: redirects, proxies, deadlines, and the addresses to which a URL may lead."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _TRANSIENT = frozenset({408, 425, 429})
 _SERVER_ERRORS = 500
 _LEAST_CONNECT_S = 0.001
 _Resolved: TypeAlias = "tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]"
-"""An address, as ``socket.getaddrinfo`` returns it."""
+"""An address, in the form returned by ``socket.getaddrinfo``."""
 
 
 class WebError(Exception):
-    """A request that failed or is refused; the message is a phrase without a subject.
+    """A request failed or was refused; the message is a phrase without a subject.
 
-    If it is ``transient``, a retry may succeed; the server asks to wait ``retry_after_s`` first.
+    If the error is ``transient``, a retry may succeed, after the ``retry_after_s`` that the server requests.
     """
 
     def __init__(self, reason: str, *, transient: bool = False, retry_after_s: float = 0.0) -> None:
@@ -61,26 +61,26 @@ class WebError(Exception):
 
 
 class PrivateAddressError(WebError):
-    """A request to an address of this machine or of a private network."""
+    """A request would connect to this machine or to a private network."""
 
     def __init__(self) -> None:
         super().__init__("leads to this machine or a private network, which is not allowed")
 
 
 class TooLargeError(WebError):
-    """A file that exceeds the size limit."""
+    """A file exceeds the size limit."""
 
 
 class Reach(Enum):
-    """The addresses that a request may connect to, checked again at each redirect.
+    """The addresses to which a request may connect; they are checked again at each redirect.
 
     Attributes:
-        PUBLIC: Public addresses only. No proxy is used: the address that it connects to cannot be checked.
-        ANY: Every address, without a proxy.
-        ORIGIN: Every address for the URL itself, whose author is trusted, and for redirects that stay on its
-            host and port; public addresses for other redirects. No redirect may go from https to http.
-            Proxies of the environment are used: a proxy resolves names, and those that also resolve on this
-            machine are checked here.
+        PUBLIC: Public addresses only. No proxy is used, because the address to which it connects cannot be
+            checked.
+        ANY: All addresses. No proxy is used.
+        ORIGIN: All addresses for the URL itself, whose author is trusted, and for redirects that stay on its
+            host and port; public addresses for other redirects. No redirect may lead from https to http. The
+            environment's proxies are used: they resolve names, but names that also resolve here are checked.
     """
 
     PUBLIC = "public"
@@ -90,7 +90,7 @@ class Reach(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """The time limits of each connection, of each wait for more data, and of the whole with its redirects."""
+    """The time limits for each connection, for each wait for data, and for the whole with its redirects."""
 
     connect_s: float
     read_s: float
@@ -106,8 +106,8 @@ def fetch_image(
 ) -> bytes:
     """Returns the content at an http or https URL.
 
-    At most five redirects are followed, and the whole may take ``timeout_s`` seconds. ``allow_private`` also
-    allows addresses of this machine and of private networks.
+    At most five redirects are followed; all of it together may take ``timeout_s`` seconds. ``allow_private``
+    also allows addresses of this machine and of private networks.
 
     Raises:
         InputError: The request fails or is refused.
@@ -133,8 +133,8 @@ def open_url(
 ) -> Iterator[Response]:
     """Sends a GET request and yields the response, of which only the headers have been read.
 
-    The request connects to the very address that was checked, so a name whose address changes does not
-    get around the check. At most five redirects are followed.
+    The request connects to exactly the address that was checked, so a name whose address changes cannot
+    circumvent the check. At most five redirects are followed.
 
     Raises:
         WebError: The request fails or is refused.
@@ -176,7 +176,7 @@ def open_url(
 
 
 class Response:
-    """The response to a request; the case of a header's name does not matter."""
+    """The response to a request; header names are case-insensitive."""
 
     def __init__(self, answer: urllib3.BaseHTTPResponse, deadline: _Deadline) -> None:
         self._answer = answer
@@ -195,7 +195,7 @@ class Response:
         )
 
     def chunks(self, max_bytes: int, start: int = 0) -> Iterator[bytes]:
-        """Yields the content, which begins at ``start`` in the file, as it arrives.
+        """Yields the content as it arrives; it begins at position ``start`` of the file.
 
         Raises WebError if the file is larger, or the content does not arrive in time or in full.
         """
@@ -215,7 +215,7 @@ class Response:
 
 
 class _Deadline:
-    """The time limits of one request; at the last of them the connection in use is shut down."""
+    """The time limits of one request; when the last limit is reached, the current connection is shut down."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
@@ -236,18 +236,18 @@ class _Deadline:
         self._forget()
 
     def left_s(self) -> float:
-        """Returns the time that is left, in seconds; raises TimeoutError if none is."""
+        """Returns the remaining time in seconds; raises TimeoutError if there is none."""
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
         return left_s
 
     def timeout(self) -> Timeout:
-        """Returns the limits of the next connection for urllib3."""
+        """Returns the limits for the next connection, for urllib3."""
         return Timeout(connect=self.connect_s(), read=min(self._timeouts.read_s, self.left_s()))
 
     def connect_s(self) -> float:
-        """Returns how long the next connection may take, including its name lookup, in seconds."""
+        """Returns how many seconds the next connection may take, including its name lookup."""
         return min(self._timeouts.connect_s, self.left_s())
 
     def watch(self, connected: socket.socket) -> None:
@@ -260,7 +260,7 @@ class _Deadline:
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:
-        """Turns the errors of the network into WebError."""
+        """Turns network errors into WebError."""
         try:
             yield
         except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
@@ -291,7 +291,7 @@ class _Address:
 
     @classmethod
     def parse(cls, url: str) -> _Address:
-        """Parses a URL; raises WebError if it is not one of a file on a web server."""
+        """Parses a URL; raises WebError if it is not the URL of a file on a web server."""
         try:
             parts: SplitResult = urlsplit(url)
             scheme, host, port = parts.scheme.lower(), parts.hostname, parts.port
@@ -313,7 +313,7 @@ class _Address:
         return f"{self.scheme}://{host}:{self.port}{self.target}"
 
     def is_served_by(self, other: _Address) -> bool:
-        """Returns whether the other has the same host and port, or has moved from http to https there."""
+        """Returns whether this is the host and port of ``other``, or its https address if that is http."""
         default = (self.port, other.port) == (443, 80) and (self.scheme, other.scheme) == ("https", "http")
         return self.host == other.host and (self.port == other.port or default)
 
@@ -353,16 +353,16 @@ def _request(
 
 
 class _WatchedConnection(HTTPConnection):
-    """A connection that checks the address that it connects to, and ends at a deadline."""
+    """A connection that checks the address to which it connects, and that ends at a deadline."""
 
     deadline: _Deadline
     public_only: bool
 
     def _new_conn(self) -> socket.socket:
-        """Connects to the first of the host's allowed addresses that accepts the connection.
+        """Connects to the first of the host's allowed addresses that accepts a connection.
 
-        Looking up the name and all attempts share one time limit, in which each address has an equal part of
-        the remaining time.
+        The name lookup and all attempts share one time limit; each address gets an equal share of the
+        remaining time.
         """
         end_s = time.monotonic() + self.deadline.connect_s()
         try:
@@ -397,10 +397,10 @@ class _WatchedConnection(HTTPConnection):
 def _look_up(host: str, port: int, end_s: float) -> Sequence[_Resolved]:
     """Returns the addresses of a host.
 
-    The system's resolver has no time limit, so its thread is abandoned when the time has passed.
+    The system's resolver has no time limit, so its thread is abandoned when the time is up.
 
     Raises:
-        TimeoutError: No answer arrived by ``end_s`` of the monotonic clock.
+        TimeoutError: No answer arrived before ``end_s``, on the monotonic clock.
     """
     answer: Future[Sequence[_Resolved]] = Future()
 
@@ -418,7 +418,7 @@ def _look_up(host: str, port: int, end_s: float) -> Sequence[_Resolved]:
 
 
 def _proxy(address: _Address) -> urllib3.ProxyManager | None:
-    """Returns the proxy that the environment names for an address."""
+    """Returns the proxy that the environment specifies for an address."""
     url = urllib.request.getproxies().get(address.scheme)
     if not url or urllib.request.proxy_bypass(address.host):
         return None
@@ -434,7 +434,7 @@ def _proxy(address: _Address) -> urllib3.ProxyManager | None:
 
 
 def _check_name(address: _Address, deadline: _Deadline) -> None:
-    """Refuses a host that resolves to a private address here; only the proxy can resolve other hosts."""
+    """Rejects a host that this machine resolves to a private address; only the proxy can resolve others."""
     with deadline.translated_errors():
         end_s = time.monotonic() + deadline.connect_s()
     try:
@@ -456,7 +456,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _reason(error: BaseException, timeouts: Timeouts) -> str:
-    """Returns the cause of a failure as a phrase."""
+    """Returns the cause of a failure, as a phrase."""
     if isinstance(error, ProxyError):
         return f"the proxy: {_reason(error.original_error, timeouts)}"
     if isinstance(error, NewConnectionError | ProtocolError):

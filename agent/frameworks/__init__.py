@@ -1,1 +1,1 @@
-"""One package per framework; no other module imports the framework."""
+"""One package per framework; no module outside a package imports its framework."""

@@ -1,1 +1,1 @@
-"""This machine: devices, and the hardware and software that an evaluation records."""
+"""This machine: its devices, and the hardware and software that an evaluation records."""

@@ -1,4 +1,4 @@
-"""The C library's allocator: whether it keeps freed memory, which can multiply or divide a latency."""
+"""The C library's allocator: whether it keeps freed memory, which can change a latency severalfold."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from functools import cache
 from inferometer.manifests.errors import ConfigurationError
 
 VARIABLE = "AGENT_ALLOCATOR"
-"""The environment variable with the policy of this process and of those that it starts."""
+"""The environment variable that sets the policy of this process and of the processes that it starts."""
 SETTING = "memory allocator"
-"""The name of the policy in an environment's settings."""
+"""The name under which an environment's settings report the policy."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """The numbers of glibc's parameters M_TRIM_THRESHOLD and M_MMAP_THRESHOLD (mallopt(3))."""
 _MOST = 2**31 - 1
 
 
 class Allocator(str, Enum):
-    """The policies, by the names of the command line."""
+    """The allocator policies, by their names on the command line."""
 
     DEFAULT = "default"
     """The default of the C library. In glibc, a block above 32 MiB goes back to the system when it is freed,
-    and the next one is paged in anew; whether smaller ones are kept depends on what was freed before."""
+    and the next one is paged in anew; whether smaller blocks are kept depends on what was freed before."""
     KEEP = "keep"
-    """Freed blocks stay in the process, if they have less than 2 GiB."""
+    """Freed blocks of less than 2 GiB stay in the process."""
 
 
 def use_allocator(policy: Allocator) -> None:
-    """Sets the policy of this process and of those that it starts. ``KEEP`` cannot be undone.
+    """Sets the policy of this process and of the processes that it starts. ``KEEP`` cannot be undone.
 
     Raises:
-        ConfigurationError: The C library has no such policy, or the process already keeps its memory.
+        ConfigurationError: The C library lacks the policy, or the process already keeps its memory.
     """
     if policy is Allocator.KEEP:
         _keep_memory()
@@ -56,10 +56,10 @@ def _keep_memory() -> None:
 
 
 def use_allocator_of_environment() -> None:
-    """Sets the policy that the environment names; see ``use_allocator``.
+    """Sets the policy named in the environment; see ``use_allocator``.
 
     Raises:
-        ConfigurationError: There is no such policy.
+        ConfigurationError: The environment names an unknown policy, or one that ``use_allocator`` rejects.
     """
     if name := os.environ.get(VARIABLE):
         try:
@@ -71,6 +71,6 @@ def use_allocator_of_environment() -> None:
 
 
 def allocator_in_use() -> Allocator:
-    """Returns the policy of this process; its commands and functions first set that of the environment."""
+    """Returns this process's policy; its commands and functions first apply the environment's policy."""
     kept = os.environ.get(VARIABLE, "").lower() == Allocator.KEEP.value
     return Allocator.KEEP if kept else Allocator.DEFAULT

@@ -1,9 +1,9 @@
 """Disturbances of a measurement on this machine: other processes, clocks, heat, and the load of GPUs.
 
-Counters only grow: two readings give what happened between, and a reading takes about a millisecond. What
-a system or NVIDIA's driver does not tell is None. ``ConditionSampler`` is a thread that looks now and
-then at what has no counter: clocks, and when others took the processors. ``GpuReader`` reads the GPU of a
-model, ``GpuUseReader`` how busy every GPU is.
+Counters only grow: two readings show what happened between them. A reading takes about a millisecond. Values
+that the system or NVIDIA's driver does not report are None. ``ConditionSampler`` is a thread that samples
+what has no counter: clocks, and when other processes used the processors. ``GpuReader`` reads the GPU of a
+model, and ``GpuUseReader`` reads how busy every GPU is.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _Read = TypeVar("_Read")
 
 @dataclass(frozen=True, slots=True)
 class ProcessorTimes:
-    """The time of the processors that this process may run on, since the machine started, in seconds.
+    """Times of the processors that this process may use, since the machine started, in seconds.
 
     Attributes:
-        count: Their number.
-        busy_s: The time of programs, the kernel and interrupts, for all processes.
+        count: The number of processors.
+        busy_s: The time spent in programs, the kernel and interrupts, for all processes.
         idle_s: The idle time, including waits for a disk.
-        steal_s: The time that the host of a virtual machine gave to others while this one wanted it.
+        steal_s: The time that a virtual machine's host gave to other machines while this one wanted to run.
     """
 
     count: int
@@ -55,15 +55,15 @@ class ProcessorTimes:
 
 @dataclass(frozen=True, slots=True)
 class GpuCounters:
-    """The counters that the driver of one GPU reports.
+    """The counters that the driver reports for one GPU.
 
     Attributes:
-        clock_mhz: The clock of the multiprocessors now.
-        clock_limit_mhz: The maximum of that clock.
-        slowdown: Whether heat or a fault of the power supply slows the clock down now.
-        heat_slowed_ns: How long heat has slowed it down.
-        power_slowed_ns: How long the power limit has slowed it down.
-        other_processes: The number of other processes that compute on it or are ready to.
+        clock_mhz: The current clock of the multiprocessors.
+        clock_limit_mhz: The maximum clock of the multiprocessors.
+        slowdown: Whether heat or a power-supply fault is slowing the clock down now.
+        heat_slowed_ns: How long heat has slowed the clock down.
+        power_slowed_ns: How long the power limit has slowed the clock down.
+        other_processes: The number of other processes that compute on the GPU or are ready to.
     """
 
     clock_mhz: int | None = None
@@ -76,27 +76,27 @@ class GpuCounters:
 
 @dataclass(frozen=True, slots=True)
 class ConditionCounters:
-    """The counters of a machine and of this process at one time; None or empty if not reported.
+    """The counters of a machine and of this process at one time; None or empty if they are not reported.
 
     Attributes:
-        machine: An id that processes share if they share processors, even in different containers.
+        machine: An id that is the same for all processes that share processors, even across containers.
         hostname: The machine's name.
-        process: The process's id.
-        taken_ns: When they were read, on a monotonic clock of that machine.
-        own_cpu_s: The CPU time of this process: its threads, its children that have ended, and those that
-            belong to it.
-        processors: The time of the processors.
+        process: The id of this process.
+        taken_ns: When the counters were read, on a monotonic clock of the machine.
+        own_cpu_s: The CPU time of this process: its threads, its ended children, and the running children
+            that belong to it.
+        processors: The times of the processors.
         involuntary_switches: How often this process was preempted.
-        major_faults: Its page faults that read from a disk.
-        minor_faults: Its other page faults.
-        waited_s: How long its live threads were ready to run and waited for a processor.
-        swapped_in_pages: The machine's pages that were read back from swap.
-        swapped_out_pages: The machine's pages that were written to swap.
-        quota_periods: The periods of its group's CPU quota.
-        throttled_periods: The periods in which the quota was used up.
-        throttled_s: How long processors were withheld for that, summed over them.
-        heat_throttles: How often heat slowed down each processor or its whole socket.
-        gpu: The GPU that the model is on.
+        major_faults: The page faults of this process that read from a disk.
+        minor_faults: The other page faults of this process.
+        waited_s: How long its live threads were ready to run but waited for a processor.
+        swapped_in_pages: The number of pages that the machine read back from swap.
+        swapped_out_pages: The number of pages that the machine wrote to swap.
+        quota_periods: The number of periods of its control group's CPU quota.
+        throttled_periods: The number of periods in which the quota was used up.
+        throttled_s: How long processors were withheld for this reason, summed over the processors.
+        heat_throttles: How many times heat slowed down each processor or its whole socket.
+        gpu: The counters of the model's GPU.
     """
 
     machine: str
@@ -127,7 +127,7 @@ def read_counters(
         gpu: The counters of the GPU, read by ``GpuReader``.
         proc: The folder of the ``proc`` file system.
         sys: The folder of the ``sys`` file system.
-        processes: The ids of its children whose CPU time belongs to it.
+        processes: The ids of the children whose CPU time is counted as this process's.
     """
     memory = _optional(_numbers, proc / "vmstat") or {}
     quota = _optional(_quota, proc, sys) or {}
@@ -155,10 +155,10 @@ def read_counters(
 
 
 def own_cpu_s(processes: Iterable[int] = ()) -> float:
-    """Returns the CPU time of this process in seconds: its threads, its ended children, and ``processes``.
+    """Returns this process's CPU time in seconds: its threads, its ended children, and ``processes``.
 
     Args:
-        processes: The ids of children that belong to it; those that have ended are included anyway.
+        processes: The ids of running children to include; ended children are always included.
     """
     times = os.times()
     living_s = 0.0
@@ -170,17 +170,17 @@ def own_cpu_s(processes: Iterable[int] = ()) -> float:
 
 
 def read_processors(proc: Path = PROC, usable: Iterable[int] | None = None) -> ProcessorTimes | None:
-    """Reads the time of the processors that this process may run on; None if the system does not report it.
+    """Reads the times of the processors that this process may use; None if they are not reported.
 
     Args:
         proc: The folder of the ``proc`` file system.
-        usable: The numbers of the processors; None means those of this process.
+        usable: The numbers of the processors; None means all that this process may use.
     """
     return _optional(_processors, proc, set(usable_processors() if usable is None else usable))
 
 
 def read_frequencies_mhz(sys: Path = SYS, most: int = 8) -> list[float]:
-    """Returns the current frequencies, in MHz, of the first processors of this process; empty if unknown."""
+    """Returns the current frequencies, in MHz, of this process's first processors; empty if unknown."""
     found = []
     for number in sorted(usable_processors())[:most]:
         path = sys / f"devices/system/cpu/cpu{number}/cpufreq/scaling_cur_freq"
@@ -190,7 +190,7 @@ def read_frequencies_mhz(sys: Path = SYS, most: int = 8) -> list[float]:
 
 
 def _optional(read: Callable[..., _Read], *given: object) -> _Read | None:
-    """Returns a value of the system, or None where it has no such file, or one that differs from Linux's."""
+    """Returns a system value; None if the system lacks its file, or has it in a form other than Linux's."""
     with suppress(OSError, ValueError, IndexError, KeyError, ImportError):
         return read(*given)
     return None
@@ -210,7 +210,7 @@ def _processors(proc: Path, usable: set[int]) -> ProcessorTimes:
 
 
 def _number(path: Path, place: int = 0) -> int:
-    """Returns one of the numbers in a file."""
+    """Returns the number at one position in a file."""
     return int(path.read_text(encoding="ascii").split()[place])
 
 
@@ -222,7 +222,7 @@ def _faults() -> tuple[int, int, int]:
 
 
 def _waited_s(proc: Path) -> float:
-    """The time that all threads were ready and waited, each one's second number (Linux's sched-stats.rst)."""
+    """Sums the times all threads waited ready to run, each one's second number (Linux's sched-stats.rst)."""
     threads = list((proc / "self/task").iterdir())
     waits = (_optional(_number, each / "schedstat", 1) for each in threads)
     known = [wait for wait in waits if wait is not None]  # a thread may end meanwhile
@@ -238,14 +238,14 @@ def _numbers(path: Path) -> dict[str, int]:
 
 
 def _quota(proc: Path, sys: Path) -> Mapping[str, int]:
-    """Returns ``cpu.stat`` of the group, this process's or one above it, with the most throttled periods."""
+    """Returns ``cpu.stat`` of the most throttled group among this process's group and those above it."""
     files = (_optional(_numbers, path / "cpu.stat") or {} for path in _groups(proc, sys))
     found = [numbers for numbers in files if "nr_throttled" in numbers]
     return max(found, key=lambda numbers: numbers["nr_throttled"])
 
 
 def _groups(proc: Path, sys: Path) -> Iterator[Path]:
-    """Yields the folders of this process's group and of those above it, in cgroups version 2 and 1."""
+    """Yields the folders of this process's group and the groups above it, for cgroups versions 2 and 1."""
     root = sys / "fs/cgroup"
     for line in (proc / "self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -273,20 +273,20 @@ def _heat_throttles(sys: Path) -> Iterator[int]:
 
 INTERVAL_S = 0.5
 MOST_SHARE = 0.0025
-"""The thread's maximum share of the process's CPU time; if a sample costs more, it samples less often."""
+"""The sampling thread's maximum share of the process's CPU time; it samples less often to stay below it."""
 _LONGEST_PAUSE_S = 3600.0
 _LEAVING_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample.
+    """One sample of the conditions.
 
     Attributes:
         own_cpu_s: The CPU time of this process so far.
-        processors: The time of the processors so far; None if unknown.
-        frequencies_mhz: The frequencies of some processors now; empty if unknown.
-        gpu: The counters of the GPU now; None without a GPU.
+        processors: The times of the processors so far; None if unknown.
+        frequencies_mhz: The current frequencies of some processors; empty if unknown.
+        gpu: The current counters of the GPU; None if there is no GPU.
     """
 
     own_cpu_s: float
@@ -297,14 +297,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The samples of a sampler, in order, and the CPU time of its thread in seconds."""
+    """A sampler's samples, in order, and the CPU time of its thread in seconds."""
 
     looks: tuple[Sample, ...] = ()
     cpu_s: float = 0.0
 
 
 def look(read_gpu: Callable[[], GpuCounters | None] = lambda: None, processes: Iterable[int] = ()) -> Sample:
-    """Takes one sample; ``processes`` are children whose CPU time belongs to this process."""
+    """Takes one sample; the CPU time of the children ``processes`` is counted as this process's."""
     return Sample(own_cpu_s(processes), read_processors(), tuple(read_frequencies_mhz()), read_gpu())
 
 
@@ -312,7 +312,7 @@ def look(read_gpu: Callable[[], GpuCounters | None] = lambda: None, processes: I
 class ConditionSampler:
     """Samples every ``interval_s`` from ``start`` to ``stop``, in a thread that measures its own CPU time.
 
-    A process that hardly runs, because others have the processors or the model is on a GPU, is sampled less
+    A process that hardly runs, because others occupy the processors or the model is on a GPU, is sampled less
     often.
     """
 
@@ -329,7 +329,7 @@ class ConditionSampler:
         self._thread.start()
 
     def stop(self) -> Samples:
-        """Stops sampling and returns the samples; calling it again returns the same."""
+        """Stops sampling and returns the samples; further calls return the same samples."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(_LEAVING_S)
@@ -353,7 +353,7 @@ _SLOWDOWN = (
     | pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
     | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
 )
-"""The power limit is not included: under full load it is the usual state."""
+"""The power limit is not included, because under full load it is normally reached."""
 _MILLIWATTS = 1000.0
 _FIGURES: Mapping[str, Callable[[Any], float]] = {
     "utilization_percent": lambda gpu: int(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
@@ -391,10 +391,10 @@ class _Driver(Closeable):
 
 
 class GpuReader(_Driver):
-    """Reads the GPU that a model is on; without a GPU or a driver, there is nothing to read.
+    """Reads the GPU on which a model runs; without a GPU or a driver, it reads nothing.
 
-    If GPUs differ, CUDA puts the fastest first unless ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``; this order is
-    not reproduced here.
+    If the GPUs differ, CUDA numbers the fastest one first unless ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``;
+    that order is not reproduced here.
 
     Args:
         device: The device of the model, whose process has the GPU open.
@@ -404,7 +404,7 @@ class GpuReader(_Driver):
         super().__init__((lambda: [_gpu_of_index(device.index)]) if device.is_gpu else None)
 
     def read(self) -> GpuCounters | None:
-        """Reads the counters; None without a GPU."""
+        """Reads the counters of the GPU; returns None if there is no GPU."""
         gpu = next(iter(self._gpus), None)
         if gpu is None:
             return None
@@ -421,15 +421,15 @@ class GpuReader(_Driver):
         )
 
     def figures(self) -> dict[str, float]:
-        """Reads use, memory, power, clock and temperature, if the driver reports them, as ``gpu_…``."""
+        """Returns the reported figures for use, memory, power, clock and temperature, named ``gpu_…``."""
         return {f"gpu_{name}": found for gpu in self._gpus for name, found in _figures(gpu, _FIGURES).items()}
 
 
 class GpuUseReader(_Driver):
-    """Reads utilization, memory and power of every GPU of this machine; of none without a GPU or a driver.
+    """Reads the utilization, memory and power of every GPU of this machine, if a driver is installed.
 
-    ``CUDA_VISIBLE_DEVICES`` does not matter: the order is the driver's, and the work of other processes on
-    a GPU counts too.
+    ``CUDA_VISIBLE_DEVICES`` has no effect: the order is the driver's, and the work of other processes on a
+    GPU is included.
     """
 
     def __init__(self) -> None:
@@ -438,7 +438,7 @@ class GpuUseReader(_Driver):
         )
 
     def read(self) -> tuple[dict[str, float], ...]:
-        """Reads the figures of each GPU, as far as its driver reports them.
+        """Returns the figures of each GPU, as far as its driver reports them.
 
         They are ``utilization_percent`` (the part of the driver's last period in which a kernel ran),
         ``memory_bytes`` (of all processes) and ``power_watts``.
@@ -449,7 +449,7 @@ class GpuUseReader(_Driver):
 
 
 def _told_by_driver(read: Callable[[], _Told]) -> _Told | None:
-    """Returns a value that the driver reports, or None where it does not."""
+    """Returns a value from the driver; None if the driver does not report it."""
     try:
         return read()
     except (pynvml.NVMLError, AttributeError, IndexError, ValueError):
@@ -457,7 +457,7 @@ def _told_by_driver(read: Callable[[], _Told]) -> _Told | None:
 
 
 def _gpu_of_index(index: int) -> Any:
-    """Returns the GPU with this index in a framework, which sees those in ``CUDA_VISIBLE_DEVICES``."""
+    """Returns the GPU that has this index in a framework, which sees only ``CUDA_VISIBLE_DEVICES``."""
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     if visible and index >= len(visible):
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
@@ -472,7 +472,7 @@ def _slowed_ns(gpu: Any, policy: int) -> int | None:
 
 
 def _others(gpu: Any) -> int:
-    """Counts the other processes that compute on the GPU; in a container, this one's id may differ there."""
+    """Counts the other processes that compute on the GPU; a container may give this process another id."""
     processes = {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
     return len(processes - {os.getpid()}) if os.getpid() in processes else max(len(processes) - 1, 0)
 
@@ -483,9 +483,9 @@ def _figures(gpu: Any, names: Iterable[str]) -> dict[str, float]:
 
 
 def process_tree(root: int) -> tuple[int, ...]:
-    """Returns the ids of a process and of all its descendants, except this process.
+    """Returns the ids of a process and all its descendants, excluding this process.
 
-    A process that no longer exists has none.
+    There are none for a process that no longer exists.
     """
     with suppress(psutil.Error):
         process = psutil.Process(root)

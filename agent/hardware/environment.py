@@ -1,8 +1,8 @@
-"""The device that a model runs on, how it runs there, and the hardware and software around it.
+"""The device on which a model runs, how it runs there, and the hardware and software around it.
 
-Owns the default number of threads of an operator, one rule for all frameworks to make them comparable; the
-shared libraries that this process has loaded, with the versions that CUDA's libraries report; and this
-process as an OpenTelemetry resource.
+Defines the default number of threads per operator, one rule for all frameworks so that they are comparable;
+finds the shared libraries that this process has loaded, with the versions that CUDA's libraries report; and
+describes this process as an OpenTelemetry resource.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 
 class DeviceKind(str, Enum):
-    """The kind of a device; ``REMOTE`` is an unknown device of a server."""
+    """The kind of a device; ``REMOTE`` is a server's device of unknown kind."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -38,14 +38,14 @@ class DeviceKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The CPU, the GPU with this ``index`` in the framework, or a server's device."""
+    """The CPU, the GPU that has this ``index`` in the framework, or a server's device."""
 
     kind: DeviceKind = DeviceKind.CPU
     index: int = 0
 
     @property
     def is_gpu(self) -> bool:
-        """Whether this is a GPU."""
+        """Whether the device is a GPU."""
         return self.kind is DeviceKind.GPU
 
     def __str__(self) -> str:
@@ -58,8 +58,8 @@ CPU = Device()
 class Weights(str, Enum):
     """The source of a model's weights.
 
-    ``RANDOM`` weights are drawn from a seed, for models that are built in code. They are for measurements
-    of speed only.
+    ``RANDOM`` weights are drawn from a seed, for models that are built in code. They are meant for speed
+    measurements only.
     """
 
     PRETRAINED = "pretrained"
@@ -67,7 +67,7 @@ class Weights(str, Enum):
 
 
 class Precision(str, Enum):
-    """The numeric type that a model in code computes with; a model in a file has its own."""
+    """The numeric type used by a model that is defined in code; a model in a file has its own."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -80,14 +80,14 @@ class PredictorOptions:
 
     Attributes:
         device: The device that runs the model.
-        threads: Threads that one operator may use on the CPU; None means the default.
+        threads: The number of threads that an operator may use on the CPU; None means the default.
         weights: The source of the weights.
         seed: The seed of random weights.
-        spare_cores: Cores that the default number of threads leaves free, for instance for the load
-            generator: between two operators the threads of a framework spin, and block their cores.
-        precision: The numeric type that a model in code computes with; see ``Predictor.casts_to``.
-        cudnn_benchmark: Whether cuDNN times its algorithms for each shape and takes the fastest; None leaves
-            the framework's default, and without a GPU it changes nothing.
+        spare_cores: The number of cores that the default number of threads leaves free, for instance for the
+            load generator: between operators, a framework's threads spin and so block their cores.
+        precision: The numeric type used by a model that is defined in code; see ``Predictor.casts_to``.
+        cudnn_benchmark: Whether cuDNN times its algorithms for each shape and uses the fastest one; None
+            keeps the framework's default. It has no effect without a GPU.
     """
 
     device: Device = CPU
@@ -104,7 +104,7 @@ class PredictorOptions:
 
     @property
     def operator_threads(self) -> int:
-        """``threads``, or the default, which is the same for all frameworks."""
+        """The value of ``threads``, or the default, which is the same for all frameworks."""
         return self.threads or default_threads(self.spare_cores)
 
 
@@ -115,7 +115,7 @@ _PROCESSORS = Path("/sys/devices/system/cpu")
 def loaded_library(prefix: str, folder: Path | None = None, maps: Path = _MAPS) -> Path | None:
     """Returns the first loaded library whose file name begins with ``prefix``, in ``folder`` if given.
 
-    Returns None if there is none, or the system does not list them.
+    Returns None if there is none, or if the system does not list loaded libraries.
     """
     with suppress(OSError):
         for line in maps.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -127,7 +127,7 @@ def loaded_library(prefix: str, folder: Path | None = None, maps: Path = _MAPS) 
 
 
 def cuda_library_versions() -> Mapping[str, str]:
-    """Returns the versions of the CUDA runtime and of cuDNN, as far as this process has loaded them."""
+    """Returns the versions of the CUDA runtime and of cuDNN, if this process has loaded them."""
     found = {}
     for name, prefix, version_of in (
         ("CUDA runtime", "libcudart", cuda_runtime_version),
@@ -141,20 +141,20 @@ def cuda_library_versions() -> Mapping[str, str]:
 
 
 def cuda_runtime_version(library: Any) -> str:
-    """Asks ``libcudart`` for its version, such as 12.4."""
+    """Returns the version that ``libcudart`` reports, such as 12.4."""
     version = ctypes.c_int()
     library.cudaRuntimeGetVersion(ctypes.byref(version))
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
 def cudnn_version(library: Any) -> str:
-    """Asks ``libcudnn`` for its version, such as 9.1.0."""
+    """Returns the version that ``libcudnn`` reports, such as 9.1.0."""
     library.cudnnGetVersion.restype = ctypes.c_size_t
     return readable_cudnn_version(int(library.cudnnGetVersion()))
 
 
 def readable_cudnn_version(number: int) -> str:
-    """Returns cuDNN's version number as text: 8902 is 8.9.2, and from cuDNN 9 on 90100 is 9.1.0."""
+    """Returns a cuDNN version number as text: 8902 is 8.9.2, and from cuDNN 9 on, 90100 is 9.1.0."""
     major = 10_000 if number >= 90_000 else 1000
     return f"{number // major}.{number % major // 100}.{number % 100}"
 
@@ -209,12 +209,12 @@ _CONTAINER_ARCHITECTURES = {
     "armv7l": "arm",
     "powerpc64le": "ppc64le",
 }
-"""The names in container images that differ from the system's names."""
+"""The names used in container images, where they differ from the system's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as its driver describes it."""
+    """A GPU as described by its driver."""
 
     name: str
     memory_bytes: int
@@ -223,13 +223,13 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class FrameworkDetails:
-    """The properties that a framework reports of itself, as plain text; others are left out.
+    """The properties that a framework reports about itself, as plain text; unreported ones are left out.
 
     Attributes:
-        libraries: The versions of the libraries that compute for it, by name: ``CUDA runtime``, ``cuDNN``,
-            ``oneDNN``, ``BLAS``.
-        build: The features of its build that matter for speed, in one line.
-        settings: The settings of this process that change speed or precision, by name: ``TF32 in
+        libraries: The versions of the libraries that do its computations, by name: ``CUDA runtime``,
+            ``cuDNN``, ``oneDNN``, ``BLAS``.
+        build: The features of its build that affect speed, on one line.
+        settings: The settings of this process that affect speed or precision, by name: ``TF32 in
             convolutions``, ``cuDNN autotuning``, ``inter-op threads``.
     """
 
@@ -239,7 +239,7 @@ class FrameworkDetails:
 
 
 def on_or_off(setting: bool) -> str:
-    """Returns a setting as text for ``FrameworkDetails``."""
+    """Returns a setting as text, in the form used in ``FrameworkDetails``."""
     return "on" if setting else "off"
 
 
@@ -250,22 +250,22 @@ class Environment:
     Attributes:
         architecture: The processor's architecture, such as ``x86_64``.
         cpu_model: The processor's name; empty if unknown.
-        logical_cores: Logical processors of the machine.
-        physical_cores: Cores of the machine; None if unknown.
-        usable_cores: Logical processors that this process may run on.
-        operating_system: Name and version.
-        kernel: The kernel's release.
+        logical_cores: The number of logical processors of the machine.
+        physical_cores: The number of cores of the machine; None if unknown.
+        usable_cores: The number of logical processors that this process may run on.
+        operating_system: The operating system's name and version.
+        kernel: The release of the kernel.
         frameworks: The installed version of each framework by name, and of the package that defines
             the model's architecture, if one does.
-        gpus: The GPUs; empty without a GPU or a driver.
+        gpus: The GPUs; empty if there is no GPU or no driver.
         gpu_driver: The GPU driver's version, or None.
-        variables: The environment variables that are set and concern threads, devices, kernels or the
+        variables: The environment variables in effect that concern threads, devices, kernels or the
             allocator.
         image_libraries: The versions of the libraries that decode and resize the model's images, by name;
             empty for a model without images.
-        libraries: See ``FrameworkDetails``; of the framework that runs the model.
-        build: The same.
-        settings: The same, and the policy of the memory allocator.
+        libraries: See ``FrameworkDetails``; those of the framework that runs the model.
+        build: See ``FrameworkDetails``; that of the framework that runs the model.
+        settings: See ``FrameworkDetails``; also includes the policy of the memory allocator.
         governor: The frequency governor of the processors that this process may run on, such as
             ``performance``; several are separated by commas. Empty if the system does not report it.
     """
@@ -293,7 +293,7 @@ class Environment:
 
     @property
     def is_known(self) -> bool:
-        """Whether the machine is known; if not, texts are empty and numbers zero."""
+        """Whether the machine is known; if it is not, texts are empty and numbers are zero."""
         return self.usable_cores > 0
 
 
@@ -352,7 +352,7 @@ def read_environment(
 
 
 def container_architecture(machine: str | None = None) -> str:
-    """Returns the name of an architecture in container images.
+    """Returns the name that container images use for an architecture.
 
     Args:
         machine: The system's name for it; None means this machine's.
@@ -378,7 +378,7 @@ def usable_cores() -> int:
 
 
 def read_governor(processors: Path = _PROCESSORS) -> str:
-    """Reads the frequency governors of the processors that this process may run on; see ``Environment``."""
+    """Reads the frequency governors of the processors that this process may use; see ``Environment``."""
     found = set()
     for number in usable_processors():
         with suppress(OSError):
@@ -404,7 +404,7 @@ def _operating_system() -> str:
 
 
 def _read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
-    """Returns the NVIDIA GPUs and the version of their driver; empty and None without a driver."""
+    """Returns the NVIDIA GPUs and their driver's version; without a driver, no GPUs and None."""
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         try:
@@ -424,10 +424,10 @@ def _read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
 
 
 def default_threads(spare_cores: int = 0) -> int:
-    """Returns how many threads an operator may use on the CPU if no option specifies it.
+    """Returns how many threads an operator may use on the CPU if no option specifies their number.
 
-    This is ``OMP_NUM_THREADS`` if it is set, even for frameworks that do not read it; else one thread per
-    core that this process may use. ``spare_cores`` are left free, and at least one thread remains.
+    This is ``OMP_NUM_THREADS`` if it is set, even for frameworks that do not read it; otherwise one thread
+    per core that this process may use. It leaves ``spare_cores`` free, but is at least 1.
     """
     outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # of nested levels
     threads = (int(outermost) if outermost.isdecimal() else 0) or usable_physical_cores()
@@ -437,7 +437,7 @@ def default_threads(spare_cores: int = 0) -> int:
 
 
 def usable_physical_cores(topology: Path = _PROCESSORS) -> int:
-    """Returns the number of cores that this process may use; its logical processors count once."""
+    """Returns the number of cores that this process may use; the logical processors of a core count once."""
     siblings = (topology / f"cpu{number}/topology/thread_siblings_list" for number in usable_processors())
     try:
         return len({path.read_text(encoding="utf-8").strip() for path in siblings})
@@ -453,7 +453,7 @@ _NAMESPACE = uuid.UUID("4d63009a-8d0f-11ee-aad7-4c796ed8e320")  # OpenTelemetry'
 
 
 def process_resource(service: str = CLIENT_SERVICE, instance: str = "") -> tuple[tuple[str, str | int], ...]:
-    """Returns the attributes of this process by OpenTelemetry's conventions, sorted by name.
+    """Returns this process's attributes according to OpenTelemetry's conventions, sorted by name.
 
     ``service.instance.id`` is the same on every call; ``instance`` distinguishes several services of one
     process. ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` take precedence. The command line is left
@@ -477,7 +477,7 @@ def process_resource(service: str = CLIENT_SERVICE, instance: str = "") -> tuple
 
 
 def _configured_resource() -> dict[str, str | int]:
-    """Returns the attributes that the environment sets."""
+    """Returns the attributes that environment variables set."""
     if not (os.environ.get("OTEL_RESOURCE_ATTRIBUTES") or os.environ.get("OTEL_SERVICE_NAME")):
         return {}  # as nearly always: this loads no library
     from opentelemetry.sdk.resources import OTELResourceDetector

@@ -1,1 +1,1 @@
-"""Inference in this process: sessions, the pipeline, the predictors' interface, and results."""
+"""Inference in this process: sessions, the pipeline, the interface of predictors, and results."""

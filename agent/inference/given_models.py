@@ -1,4 +1,4 @@
-"""Models without a manifest: a file or an object in memory, and the manifest that is inferred for it."""
+"""Models without a manifest: a file or an object in memory, with a manifest inferred for it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Wanted:
     """The properties that a caller specifies for a model without a manifest.
 
     Attributes:
-        shape: The shape of one input, without the batch; None leaves it to the model.
-        element_type: NumPy's name of the dtype of the inputs; None leaves it to the model.
-        images: Whether the inputs are images, for which the manifest needs preprocessing.
-        tensors: Whether inputs may also be tensors, as in an .npz; without images, they always are.
-        name: The name in the manifest; None means the name of the file or the class.
-        examples: The tensors of an example batch, for a model with several inputs: by name, or unnamed in
-            order.
+        shape: The shape of one input, without the batch; None means that the model declares it.
+        element_type: NumPy's name for the dtype of the inputs; None means that the model declares it.
+        images: Whether the inputs are images, so that the manifest needs preprocessing.
+        tensors: Whether inputs may also be tensors, as in an .npz; if they are not images, they always are.
+        name: The model's name in the manifest; None means the name of its file or class.
+        examples: The tensors of an example batch for a model with several inputs, by name or, unnamed, in the
+            order of the inputs.
     """
 
     shape: tuple[int, ...] | None = None
@@ -55,7 +55,7 @@ class GivenModel:
     Attributes:
         manifest: The manifest; its source is the model's file.
         fixed_batch: The only batch size that the model accepts; None for any.
-        notes: The findings and assumptions, one line each.
+        notes: What was found and what was assumed, one line each.
         checksums: The checksums of a model in memory; files are hashed when they are opened.
         in_memory: The model, if it is an object of this process; None for a file.
     """
@@ -68,7 +68,7 @@ class GivenModel:
 
 
 def is_model_file(path: str, registry: Registry) -> bool:
-    """Returns whether a text names a model's file, judged by its suffix."""
+    """Returns whether a text is the name of a model's file, judging by its suffix."""
     return any(path.casefold().endswith(entry.suffixes) for entry in registry.entries if entry.suffixes)
 
 
@@ -94,10 +94,10 @@ def model_of_file(path: Path, registry: Registry, wanted: Wanted = Wanted()) -> 
 def model_of_object(model: object, registry: Registry, wanted: Wanted = Wanted()) -> GivenModel:
     """Infers the manifest of a model in memory.
 
-    The manifest names the class but no file: the model cannot be built again from it.
+    The manifest names the class but no file: it cannot be used to build the model again.
 
     Raises:
-        ConfigurationError: No framework accepts such an object, or its input cannot be described.
+        ConfigurationError: No framework accepts objects of this class, or the input cannot be described.
         ArtifactError: The object cannot be used in its current state.
     """
     kind = type(model)
@@ -168,7 +168,7 @@ def _given(
 def _input(
     where: str, found: InputSignature, wanted: Wanted, example: InputSignature | None
 ) -> tuple[dict[str, Any], str]:
-    """Returns a manifest's description of an input, and the same in words."""
+    """Returns an input's description for a manifest, and the same description in words."""
     if example is not None and example.shape is not None:
         wanted = replace(
             wanted,
@@ -199,7 +199,7 @@ def _input(
 
 
 def _example(found: InputSignature, place: int, wanted: Wanted) -> InputSignature | None:
-    """Returns the caller's example of an input, found by its name or else by its position."""
+    """Returns the caller's example for an input, found by its name or, failing that, its position."""
     named = {each.name: each for each in wanted.examples if each.name}
     if named:
         return named.get(found.name)
@@ -207,7 +207,7 @@ def _example(found: InputSignature, place: int, wanted: Wanted) -> InputSignatur
 
 
 def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
-    """Returns the framework that reads a file, by the file's suffix."""
+    """Returns the framework that reads a file with this suffix."""
     accepted = "; ".join(f"{' '.join(e.suffixes)} ({e.name})" for e in registry.entries if e.suffixes)
     try:
         if path.is_dir():
@@ -227,7 +227,7 @@ def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
 
 
 def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int, ...]:
-    """Returns the shape of one input, from the model and, if that leaves it open, from the caller."""
+    """Returns the shape of one input according to the model or, if it is open there, to the caller."""
     given, shape = wanted.shape, found.shape
     if shape is not None and len(shape) < 2:
         raise ConfigurationError(
@@ -256,7 +256,7 @@ def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int,
 
 
 def _element_type(where: str, found: InputSignature, wanted: Wanted) -> str:
-    """Returns the dtype of the input; float32 if neither the model nor the caller implies another."""
+    """Returns the dtype of the input: float32 if neither the model nor the caller implies another dtype."""
     given = wanted.element_type
     element_type = found.element_type or (given if given and "int" in given else None) or _FLOAT32
     accepted = [each.value for each in TensorElementType]

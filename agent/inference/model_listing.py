@@ -1,7 +1,7 @@
 """A fast list of all models, with an index of manifests that were read earlier.
 
-A list from the index needs neither YAML nor the schema, which take longer to load than everything else. The
-index serves lists only: opening a model reads its manifest.
+A list made from the index needs neither YAML nor the schema, which take longer to load than all else. The
+index is used for lists only: opening a model reads its manifest.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _READERS = (
 )
 _LIBRARIES = ("packaging", "pydantic", "pydantic_core", "yaml")
 _SETTLED_NS = 2_000_000_000
-"""The minimum age of a change: on the coarse clock of a file system, two changes can look like one."""
+"""The minimum age of a recorded change: with a file system's coarse clock, two changes can look like one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
     """The entry of a model in a list; ``constraint`` applies to the framework's version.
 
-    ``dataset`` is the default for its evaluations. ``architecture`` is None for a model that is not built in
-    code. ``problem`` is the first field that this program or this machine does not support, or empty.
-    ``files`` has the possible paths of each of its files, and its URL or None.
+    ``dataset`` is the default dataset for evaluations. ``architecture`` is None for a model that is not built
+    in code. ``problem`` describes the first field that this program or this machine does not support; it is
+    empty if there is none. ``files`` contains the possible paths of each file, and its URL or None.
     """
 
     name: str
@@ -60,11 +60,11 @@ class ListedModel:
     files: tuple[tuple[tuple[str, ...], str | None], ...]
 
     def runs_in(self, version: str | None) -> bool:
-        """Returns whether it runs in this version of its framework; None means that it is not installed."""
+        """Returns whether the model runs in this version of its framework; None means not installed."""
         return version is not None and Constraint(self.constraint).allows(version)
 
     def is_missing(self, cache_directory: Path) -> bool:
-        """Returns whether one of its files is neither on this machine nor at a URL."""
+        """Returns whether any of the model's files is neither on this machine nor at a URL."""
         return self.availability(cache_directory) is Availability.MISSING
 
     def availability(self, cache_directory: Path) -> Availability:
@@ -76,7 +76,7 @@ class ListedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelListing:
-    """The models in the order of ``Catalog.models``, the problems of invalid manifests, names of datasets."""
+    """The models in the order of ``Catalog.models``, the problems of invalid manifests, and dataset names."""
 
     models: tuple[ListedModel, ...]
     problems: tuple[str, ...]
@@ -88,8 +88,8 @@ def list_models(
 ) -> ModelListing:
     """Lists every model of the program and of the user's ``directories``, including hidden ones.
 
-    A file is unchanged if its size, its times of modification and change, its device and its inode are. A
-    file that changed in the last two seconds, or that cannot be read, is not added to the index. If
+    A file is considered unchanged if its size, its modification and change times, its device and its inode
+    are. A file that changed in the last two seconds or cannot be read is not added to the index. If
     ``cache_directory``, which holds the index, cannot be used, every file is read each time.
 
     Raises:
@@ -136,7 +136,7 @@ def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
 
 
 def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
-    """Returns the entry of a file in the index, and whether the file could be read."""
+    """Returns a file's entry for the index, and whether the file could be read."""
     from inferometer.agent.inference.requirements import unsupported_here
     from inferometer.manifests.loader import load_manifest
     from inferometer.manifests.schema import DatasetManifest, ModelManifest
@@ -166,7 +166,7 @@ def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
 
 
 def _state(path: Path) -> list[int]:
-    """Returns the state of a file, with its change time third; empty if the file is not accessible."""
+    """Returns a file's state, whose third item is the change time; empty if the file is not accessible."""
     try:
         status = path.stat()
     except OSError:
@@ -184,7 +184,7 @@ def _program() -> list[Any]:
 
 
 def _read(index: Path, program: list[Any]) -> dict[str, Any]:
-    """Returns the index; empty if it is missing, damaged or from another version of the program."""
+    """Returns the index; empty if it is missing, damaged or written by another version of the program."""
     try:
         content = json.loads(index.read_text(encoding="utf-8"))
         if content["program"] != program:
@@ -197,7 +197,7 @@ def _read(index: Path, program: list[Any]) -> dict[str, Any]:
 
 
 def _write(index: Path, program: list[Any], entries: Mapping[str, Any]) -> None:
-    """Replaces the index atomically, without files that no longer exist."""
+    """Replaces the index atomically, dropping files that no longer exist."""
     kept = {name: entry for name, entry in entries.items() if Path(name).exists()}
     content = json.dumps({"program": program, "files": kept})
     with suppress(OSError):

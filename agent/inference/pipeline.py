@@ -1,4 +1,4 @@
-"""The pipeline: read → preprocess → predict → postprocess, with a clock on every stage."""
+"""The pipeline: read → preprocess → predict → postprocess, with each stage timed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SHORTEST_WAIT_S = 0.001
 
 
 class OneAtATime:
-    """A lock as a context manager; waiters give up if a holder keeps it longer than ``timeout_s``."""
+    """A lock as a context manager; waiters give up when a holder has kept it longer than ``timeout_s``."""
 
     def __init__(self, timeout_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._timeout_s = timeout_s
@@ -70,7 +70,7 @@ class OneAtATime:
 
     @contextmanager
     def whenever(self) -> Iterator[None]:
-        """Waits for the lock without a time limit, and holds it."""
+        """Holds the lock, waiting for it without a time limit."""
         with self._lock:
             self._held_since_s = self._clock()
             yield
@@ -91,7 +91,7 @@ class OneAtATime:
 
 @dataclass(frozen=True, slots=True)
 class _PreparedBatch:
-    """The inputs of a batch in the order of the tensor's rows, those that failed, and the times so far."""
+    """A batch's inputs in the order of the tensor's rows, the inputs that failed, and the times so far."""
 
     ids: tuple[str, ...]
     read_ns: int
@@ -102,7 +102,7 @@ class _PreparedBatch:
     def failed(
         self, stage: Stage, error: Exception, predict_ns: int = 0, queue: QueueTimes | None = None
     ) -> BatchResult:
-        """Returns the result of a batch without any prediction."""
+        """Returns the result of a batch none of whose inputs was predicted."""
         failures = self.failures + tuple(InputFailure(id_, stage, str(error)) for id_ in self.ids)
         return BatchResult((), None, failures, self.times(predict_ns, 0), queue)
 
@@ -114,10 +114,10 @@ class _PreparedBatch:
 class Pipeline:
     """Runs batches through the four stages. Thread-safe; one batch is predicted at a time.
 
-    ``threads`` threads read and preprocess; with 0 the calling thread does both, and nothing runs ahead. With
-    ``overlap``, inputs are also prepared while a batch is predicted. ``timeout_s`` is that of ``Gate`` and
-    ``OneAtATime``. The stage times and the span recorders share the ``clock``. Spans of predictions have the
-    ``attributes``.
+    ``threads`` threads read and preprocess; with 0, the calling thread does both and nothing is prepared
+    ahead. With ``overlap``, inputs are also prepared while a batch is predicted. ``timeout_s`` is passed to
+    ``Gate`` and ``OneAtATime``. Stage times and span recorders use the same ``clock``. Spans of predictions
+    get the ``attributes``.
     """
 
     def __init__(
@@ -156,10 +156,10 @@ class Pipeline:
     def predict(
         self, inputs: Sequence[Input], infer: Infer | None = None, trace: TraceScope | None = None
     ) -> BatchResult:
-        """Runs one batch through all stages; inputs that fail are in the result's failures.
+        """Runs one batch through all stages; inputs that fail are listed in the result's failures.
 
         ``infer`` runs the model, for instance in a batch with other requests; None runs it directly.
-        ``trace`` receives the spans, without those of ``infer``.
+        ``trace`` receives the spans, except those recorded by ``infer``.
 
         Raises:
             InputError: The batch is empty.
@@ -169,9 +169,9 @@ class Pipeline:
         return self._finish(list(self._preparation.begin(inputs)), tracing, infer)
 
     def infer(self, batch: Tensors, tracing: RunTracing | None = None) -> Inferred:
-        """Runs the model alone, on a batch as ``checked`` returns it.
+        """Runs only the model, on a batch that ``checked`` has returned.
 
-        Only the model is timed: waits for other batches, sessions and the gate are not included.
+        Only the model is timed: waits for other batches, for other sessions and at the gate are not included.
 
         Raises:
             PredictionError: The framework failed.
@@ -222,12 +222,12 @@ class Pipeline:
     def predict_tensor(
         self, batch: Tensors | NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
     ) -> BatchResult:
-        """Runs a batch of preprocessed tensors by name, each with the batch as its first axis.
+        """Runs a batch of preprocessed tensors, given by name, each with the batch as its first axis.
 
-        A bare array is the tensor of a model that takes only one.
+        A bare array is taken as the tensor of a model with only one.
 
-        The inputs' ids are ``"0"``, ``"1"``, …. ``trace`` receives the spans; ``infer``, see
-        ``predict``, is not for traced batches.
+        The inputs' ids are ``"0"``, ``"1"``, …. ``trace`` receives the spans. ``infer`` is described in
+        ``predict``; it must not be given for traced batches.
 
         Raises:
             InputError: The batch is empty, or a name, shape or element type does not fit the model.
@@ -267,12 +267,12 @@ class Pipeline:
     def predict_batches(
         self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
     ) -> Iterator[BatchResult]:
-        """Runs batch after batch, in order, preparing a bounded number ahead; ``trace`` receives the spans.
+        """Runs batch after batch in order and prepares a bounded number ahead; ``trace`` receives the spans.
 
         Without overlap, batches run in rounds: several batches are prepared, and once all preparation threads
         are idle, they are predicted one after the other. With overlap, batches are prepared while others are
-        predicted. ``BATCHES_AHEAD``, or for small batches ``INPUTS_AHEAD`` and ``BYTES_AHEAD``, bounds the
-        number that is prepared together. Closing the iterator stops the work.
+        predicted. ``BATCHES_AHEAD``, or for small batches ``INPUTS_AHEAD`` and ``BYTES_AHEAD``, limits how
+        many are prepared together. Closing the iterator stops the work.
 
         Raises:
             InputError: A batch is empty.
@@ -286,7 +286,7 @@ class Pipeline:
         return results if tracing is None else self._collected(results, tracing)
 
     def close(self) -> None:
-        """Stops the threads and waits for a prediction in progress; calling it again does nothing."""
+        """Stops the threads and waits for a running prediction; calling it again does nothing."""
         self._closed = True
         self._preparation.close()
         with self._one_at_a_time.whenever():
@@ -321,7 +321,7 @@ class Pipeline:
 
     @contextmanager
     def _collecting(self, tracing: RunTracing) -> Iterator[None]:
-        """Wraps a run and collects the last spans of the profiler at its end."""
+        """Wraps a run and collects the profiler's last spans when the run ends."""
         try:
             yield
         finally:
@@ -365,13 +365,13 @@ class Pipeline:
                 preparing.cancel()
 
     def _round(self, batch: Sequence[Input]) -> int:
-        """Returns the number of batches of this size that are prepared together."""
+        """Returns how many batches of this size are prepared together."""
         return round_size(self._preprocessor.bytes_ahead, len(batch)) if self._ahead else 1
 
     def _finish(
         self, prepared: list[PreparedInput], tracing: RunTracing | None = None, infer: Infer | None = None
     ) -> BatchResult:
-        """Predicts a prepared batch, without the inputs that failed."""
+        """Predicts a prepared batch, except for the inputs that failed."""
         if tracing is not None:
             tracing.begin_batch(prepared)
         started = self._clock()
@@ -420,7 +420,7 @@ class Pipeline:
     def _answered(
         self, batch: _PreparedBatch, inferred: Inferred, tracing: RunTracing | None = None
     ) -> BatchResult:
-        """Returns the result of a batch, from the outputs of the model."""
+        """Returns the result of a batch, given the outputs of the model."""
         started = self._clock()
         try:
             outputs, usable = self._postprocessor(inferred.outputs, len(batch.ids), batch.origins)

@@ -1,7 +1,7 @@
 """The predictor: the interface that every framework implements for one model on one device.
 
-``found_names`` matches the inputs of a manifest, which may be numbered, with those that a framework found
-in a model.
+``found_names`` matches the inputs of a manifest, which may be numbered, with the inputs that a framework
+found in a model.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from inferometer.manifests.schema import ModelManifest
 
 
 def number_of(name: str) -> int | None:
-    """Returns the number that a name in a manifest stands for, such as 1 for ``#1``; None for other names."""
+    """Returns the number that a manifest's name stands for, such as 1 for ``#1``; None for other names."""
     if is_numbered_layer(name):
         return int(name[1:])
     return 0 if name == FIRST_INPUT else None
 
 
 def has_numbers(tensors: Sequence[TensorSpec]) -> bool:
-    """Returns whether a manifest numbers its inputs; ``data`` alone is a name as well."""
+    """Returns whether a manifest numbers its inputs; ``data`` alone can also be an ordinary name."""
     return any(is_numbered_layer(each.name) for each in tensors)
 
 
@@ -52,12 +52,12 @@ def found_names(where: object, tensors: Sequence[TensorSpec], found: Sequence[st
     """Maps each of a manifest's inputs, which may be numbered, to its name in the model.
 
     Args:
-        where: The beginning of messages.
+        where: The text with which messages begin.
         tensors: The inputs of the manifest.
-        found: The names of all inputs of the model, in its order.
+        found: The names of all inputs of the model, in the model's order.
 
     Raises:
-        ArtifactError: The names differ.
+        ArtifactError: The names do not match.
     """
     numbered, known = has_numbers(tensors), set(found)
     names = {}
@@ -91,13 +91,13 @@ _NO_TURN = nullcontext()
 def inputs_of_examples(
     model: str, examples: Sequence[InputSignature], float_type: str = "float32", arguments: Sequence[str] = ()
 ) -> tuple[InputSignature, ...]:
-    """Returns, based on examples, the inputs of a model in memory that does not declare them.
+    """Derives from examples the inputs of a model in memory that does not declare them.
 
     Args:
-        model: The name of the model in messages.
+        model: The model's name for messages.
         examples: The tensors of a batch.
-        float_type: The dtype of the tensors that are floats.
-        arguments: The names of the model's arguments, for several examples without names.
+        float_type: The dtype to use for floating-point tensors.
+        arguments: The names of the model's arguments, used for several unnamed examples.
 
     Raises:
         ConfigurationError: There are no examples.
@@ -119,17 +119,17 @@ def inputs_of_examples(
 class Predictor(Closeable):
     """One model on one device.
 
-    Not thread-safe: one ``predict`` at a time. Exceptions of the framework are translated to the exceptions
-    of ``manifests.errors``.
+    Not thread-safe: only one ``predict`` at a time is allowed. Exceptions of the framework are translated to
+    the exceptions of ``manifests.errors``.
 
     Args:
         manifest: The model.
-        artifacts: Its verified files.
-        options: Device and threads.
+        artifacts: The model's verified files.
+        options: The options, such as device and threads.
     """
 
     precisions: ClassVar[frozenset[Precision]] = frozenset({Precision.FLOAT32})
-    """The precisions to which it can cast a model in code; a class that casts nothing keeps the default."""
+    """The precisions to which the class can cast a model in code; if it casts nothing, keep the default."""
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         self.manifest = manifest
@@ -144,8 +144,8 @@ class Predictor(Closeable):
             path: The file; its name ends in one of the framework's ``FrameworkEntry.suffixes``.
 
         Raises:
-            ArtifactError: It is not a model's file, or this framework cannot determine its inputs, which is
-                the default.
+            ArtifactError: The file is not a model, or this framework cannot determine its inputs (the
+                default).
         """
         raise ArtifactError(f"{path}: its framework does not describe a model's inputs; write a manifest")
 
@@ -156,24 +156,24 @@ class Predictor(Closeable):
         Args:
             model: The model, of one of the framework's ``FrameworkEntry.classes``.
             examples: The dtype and shape of each tensor of an example batch, with a name or an empty text;
-                empty without an example.
+                empty if there is no example.
 
         Raises:
-            ConfigurationError: The inputs are not known without an example.
-            ArtifactError: This framework does not support models in memory, which is the default.
+            ConfigurationError: The inputs cannot be determined without an example.
+            ArtifactError: This framework does not support models in memory (the default).
         """
         raise ArtifactError(f"{type(model).__name__}: its framework does not support models in memory")
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
-        """Rejects what the framework does not support, before a file of the model is read or downloaded.
+        """Rejects what the framework does not support before any file of the model is read or downloaded.
 
         ``load`` rejects the same; by default, only ``load`` does. Implementations check the device here.
 
         Args:
             manifest: The model.
-            options: Device and threads.
-            in_memory: Whether it is a model in memory, which is not built.
+            options: The options, such as device and threads.
+            in_memory: Whether the model is in memory, and so need not be built.
 
         Raises:
             DeviceError: The device is missing, or this build of the framework cannot use it.
@@ -199,20 +199,20 @@ class Predictor(Closeable):
             inputs: The batch, of any size, by the names of ``tensors``.
 
         Returns:
-            The outputs in the model's order, in host memory, valid beyond the next call.
+            The outputs in the model's order, in host memory; they stay valid after the next call.
 
         Raises:
             PredictionError: The framework failed.
         """
 
     def casts_to(self, *, asked: bool = False) -> Precision | None:
-        """Returns the precision that the model in code is cast to; None if it is not cast.
+        """Returns the precision to which a model in code is cast; None if it is not cast.
 
-        Implementations that cast call it first in ``load``. A model in a file or in memory has its own
+        Implementations that cast must call it first in ``load``. A model in a file or in memory has its own
         precision and is not cast. Inputs are cast too; outputs are float32 for every precision.
 
         Args:
-            asked: Whether float32 was requested explicitly, and is not only the default.
+            asked: Whether float32 was requested explicitly rather than by default.
 
         Raises:
             ConfigurationError: The options request a precision that the model does not support.
@@ -224,7 +224,7 @@ class Predictor(Closeable):
     def cast_of(
         cls, manifest: ModelManifest, wanted: Precision, *, in_memory: bool, asked: bool
     ) -> Precision | None:
-        """Returns the precision a model would be cast to, without reading its files; see ``casts_to``."""
+        """Returns the precision to which a model would be cast, without reading files; see ``casts_to``."""
         default = wanted is Precision.FLOAT32 and not asked
         if has_own_precision(manifest) or in_memory:
             # of a file, the element types of the inputs are all that tells its precision
@@ -247,23 +247,23 @@ class Predictor(Closeable):
     def turn(self) -> AbstractContextManager[object]:
         """Returns a context that the caller enters before it times a prediction, and leaves afterwards.
 
-        A framework that runs one predictor of the process at a time waits here for the others, so that their
-        work is not included in the time. The default does not wait.
+        A framework that runs only one predictor per process at a time waits here for the others, so that
+        their work is not timed. The default does not wait.
         """
         return _NO_TURN
 
     @property
     def any_thread(self) -> bool:
-        """Whether ``predict`` may be called in any thread at no extra cost, and never waits.
+        """Whether ``predict`` may be called in any thread at no extra cost and never waits.
 
-        False, the default, keeps the model in one thread. If it is True, an agent predicts on the thread of
-        all its calls while that takes only microseconds there: the model computes in the calling thread, and
-        the time for one input does not depend on the input's numbers.
+        False, the default, keeps the model in one thread. If it is True, an agent predicts on the thread that
+        handles all its calls, as long as that takes only microseconds. The model must compute in the calling
+        thread, in a time that does not depend on the values of the input.
         """
         return False
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
-        """Returns a profiler of the loaded model's layers, and at deeper levels of their operators.
+        """Returns a profiler of the loaded model's layers, and at deeper levels, of their operators.
 
         Args:
             level: FRAMEWORK_TRACE or deeper.
@@ -274,14 +274,14 @@ class Predictor(Closeable):
         return None
 
     def declared_outputs(self) -> tuple[InputSignature, ...]:
-        """Returns the outputs, batch first, as far as the model declares them; called after ``load``.
+        """Returns the outputs, batch first, as far as the model declares them. It is called after ``load``.
 
-        The default returns none: then only a prediction shows them.
+        The default returns none: the outputs are then known only after a prediction.
         """
         return ()
 
     def axis_sizes(self) -> Mapping[str, tuple[AxisSizes | None, ...]]:
-        """Returns the sizes that the axes of inputs may have, without the batch, as the model declares them.
+        """Returns the sizes that the model allows for the axes of its inputs, without the batch axis.
 
         The default returns none: the axes may have any size.
         """
@@ -290,12 +290,12 @@ class Predictor(Closeable):
     def details(self) -> FrameworkDetails:
         """Returns the framework's build and settings; called once after ``load``.
 
-        The default returns nothing.
+        The default returns empty details.
         """
         return FrameworkDetails()
 
     def checked_input(self, inputs: Tensors) -> NDArray[Any]:
-        """Returns the array of the model's only input, in C order, if it matches the manifest.
+        """Returns the array for the model's only input, in C order, if it matches the manifest.
 
         Implementations call it first, so that an invalid batch gives the same error in every framework.
 
@@ -313,8 +313,8 @@ class Predictor(Closeable):
         Implementations call it first, so that an invalid batch gives the same error in every framework.
 
         Raises:
-            PredictionError: A name, an element type or a shape does not match, the batch is empty, or its
-                size is not the same in all tensors.
+            PredictionError: A name, element type or shape does not match, the batch is empty, or its size is
+                not the same in all tensors.
         """
         model, tensors = str(self), self.tensors
         names = [each.name for each in tensors]
@@ -355,14 +355,14 @@ class Predictor(Closeable):
 
 
 def title_of(manifest: ModelManifest) -> str:
-    """Returns a model's name and version, as used at the beginning of messages."""
+    """Returns a model's name and version, with which messages begin."""
     return f"model {manifest.name} {manifest.version}"
 
 
 def checked_array(
     model: str, wanted: TensorSpec, array: NDArray[Any], error: type[InferometerError]
 ) -> NDArray[Any]:
-    """Returns the array of one of a model's tensors, in C order, if it matches the manifest.
+    """Returns the array for one of a model's tensors, in C order, if it matches the manifest.
 
     Raises an ``error`` that begins with the ``model`` if the element type or the shape does not match, or if
     the batch is empty.
@@ -377,12 +377,12 @@ def checked_array(
 
 
 def has_own_precision(manifest: ModelManifest) -> bool:
-    """Returns whether a model is in a file with its graph, and so has the file's precision."""
+    """Returns whether a model's file contains its graph, in which case the file determines the precision."""
     return manifest.model.graph_path is not None
 
 
 class PredictorWatch(Protocol):
-    """Observes predictors."""
+    """Observes predictors by wrapping them."""
 
     @property
     def timeout_s(self) -> float | None:
@@ -406,7 +406,7 @@ CODE_FAILURES = (
     TypeError,
     ValueError,
 )
-"""The exceptions of a framework, and of the code of an architecture, for invalid files and batches."""
+"""The exceptions that frameworks and architectures raise for invalid files and batches."""
 # Only the message identifies these errors: frameworks use one class of exception for many things.
 _OUT_OF_MEMORY = re.compile(
     r"out of memory"  # CUDA, and with it PyTorch and MXNet
@@ -432,10 +432,10 @@ _DEVICE_LOST = re.compile(
 def prediction_failure(
     message: str, error: BaseException, otherwise: type[InferometerError] = PredictionError
 ) -> InferometerError:
-    """Returns the program's error for an exception that a framework raised while it ran a model.
+    """Returns the program's own error for an exception that a framework raised while running a model.
 
-    OutOfMemoryError if memory ran out; DeviceLostError if CUDA reports a broken context, after which this
-    process can no longer use the device; ``otherwise`` in all other cases.
+    It is OutOfMemoryError if memory ran out, DeviceLostError if CUDA reports a broken context, after which
+    this process can no longer use the device, and ``otherwise`` in all other cases.
     """
     text = str(error)
     if _DEVICE_LOST.search(text):

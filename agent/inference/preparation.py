@@ -1,4 +1,4 @@
-"""Preparation: threads that read and preprocess inputs into the tensors of a model."""
+"""Preparation: threads that read inputs and preprocess them into a model's tensors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _OPEN = nullcontext()
 
 
 class Gate:
-    """Lets many threads prepare, or one predict, but never both at once.
+    """Lets many threads prepare inputs or one thread predict, but never both at once.
 
-    On a CPU both compete for the cores and for the interpreter's lock, which distorts the time of a
-    prediction. A prediction waits until the inputs in progress are prepared, and no further input begins
-    until it is done. Waiting preparations then precede the next prediction, so that a client that predicts
-    without a pause cannot starve others. With ``overlap`` the gate is always open. A preparation waits at
-    most ``timeout_s`` for a prediction, which may hang; None means no limit.
+    On a CPU, both compete for the cores and for the interpreter's lock, which distorts prediction times. A
+    prediction waits until the inputs in progress are prepared, and no other input is begun until it ends.
+    Then the waiting preparations precede the next prediction, so a client that predicts without pause cannot
+    starve others. With ``overlap``, the gate is always open. A preparation waits at most ``timeout_s`` for a
+    prediction, because it may hang; None means no limit.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Gate:
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
-        """Holds the gate while one input is preprocessed; reading waits for disks and networks without it."""
+        """Holds the gate while one input is preprocessed, but not while it is read from disk or network."""
         if self.overlap:
             yield
             return
@@ -81,12 +81,12 @@ class Gate:
             self._running_since_s = self._clock()
 
     def __exit__(self, *_: object) -> None:
-        """Releases the preparations that wait for the prediction."""
+        """Releases the preparations that are waiting for the prediction."""
         with self._lock:
             self._end_prediction()
 
     def _end_prediction(self) -> None:
-        """Ends a prediction, under the lock."""
+        """Ends a prediction; the caller holds the lock."""
         self._predicting -= 1
         self._running_since_s = None
         self._ended_predictions += 1
@@ -97,9 +97,9 @@ class Gate:
             self._condition.notify_all()
 
     def _wait_for_a_prediction(self) -> None:
-        """Waits, under the lock, until the next prediction has ended and has counted this thread in.
+        """Waits, holding the lock, until a prediction has ended and has counted this thread as preparing.
 
-        After the timeout the thread counts itself in.
+        After the timeout, the thread counts itself as preparing.
         """
         ended = self._ended_predictions
         self._waiting_to_prepare += 1
@@ -119,7 +119,7 @@ class Gate:
             raise
 
     def _timeout_left_s(self) -> float | None:
-        """Returns how long to wait for the prediction in progress, or the next one; None for no limit."""
+        """Returns how long to wait for the running or the next prediction; None means no limit."""
         if self._timeout_s is None or self._running_since_s is None:
             return self._timeout_s
         return max(0.0, self._running_since_s + self._timeout_s - self._clock())
@@ -133,13 +133,13 @@ class Gate:
 BATCHES_AHEAD = 2
 """The minimum number of batches that are prepared together."""
 INPUTS_AHEAD = 256
-"""The number of inputs to prepare together, if batches are small enough for more than ``BATCHES_AHEAD``."""
+"""The number of inputs prepared together if batches are so small that this exceeds ``BATCHES_AHEAD``."""
 BYTES_AHEAD = 64 * 1024 * 1024
-"""The memory limit for their tensors, unless ``BATCHES_AHEAD`` batches need more."""
+"""The memory limit for the tensors prepared together, unless ``BATCHES_AHEAD`` batches need more."""
 
 
 def round_size(tensor_bytes: int, batch_size: int) -> int:
-    """Returns the number of batches to prepare together if each input takes ``tensor_bytes``."""
+    """Returns how many batches to prepare together if each input takes ``tensor_bytes``."""
     inputs = min(INPUTS_AHEAD, BYTES_AHEAD // tensor_bytes)
     return max(BATCHES_AHEAD, inputs // max(1, batch_size))
 
@@ -147,7 +147,7 @@ def round_size(tensor_bytes: int, batch_size: int) -> int:
 Clock: TypeAlias = Callable[[], int]
 """A monotonic clock in nanoseconds."""
 _SHARES = 8
-"""Tasks for each thread: with one, a thread with small images would wait for one with large images."""
+"""The tasks per thread: with one each, a thread with small images would wait for one with large images."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,13 +155,13 @@ class PreparedInput:
     """One input after reading and preprocessing: its tensors, or its failure.
 
     Attributes:
-        batch: The tensors of the whole batch, which hold those of the input at its place.
-        read_ns: The time to read it.
-        preprocess_ns: The time to preprocess it, without the wait at the gate.
-        read_at_ns: When reading began, on the clock.
+        batch: The tensors of the whole batch, which contain the input's tensors at index ``place``.
+        read_ns: How long reading took.
+        preprocess_ns: How long preprocessing took, not including the wait at the gate.
+        read_at_ns: When reading began, according to the clock.
         preprocess_at_ns: When preprocessing began; 0 if reading failed.
-        rows: The input's tensors with dynamic axes, which are in no batch yet; None if there are none.
-        origin: Where the input came from, if requested.
+        rows: The input's tensors with dynamic axes, not yet part of a batch; None if there are none.
+        origin: The image geometry or text behind the input, if requested.
     """
 
     input_id: str
@@ -178,13 +178,13 @@ class PreparedInput:
 
 
 _Slot: TypeAlias = tuple[Input, Tensors, int]
-"""An input, the tensors of its batch, and its place in them, which saves a copy."""
+"""An input, its batch's tensors, and its index in them; writing there directly saves a copy."""
 
 
 class Preparation:
-    """Reads and preprocesses inputs, with 0 ``threads`` in the calling thread. Thread-safe.
+    """Reads and preprocesses inputs, in the calling thread if ``threads`` is 0. Thread-safe.
 
-    ``keep_origins`` stores the origin of each input with it.
+    With ``keep_origins``, each prepared input keeps its origin.
     """
 
     def __init__(
@@ -208,11 +208,11 @@ class Preparation:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="preprocess") if threads else None
 
     def begin(self, inputs: Sequence[Input]) -> Preparing:
-        """Starts to prepare inputs; see ``begin_round``."""
+        """Starts preparing inputs; see ``begin_round``."""
         return self.begin_round([inputs])
 
     def begin_round(self, batches: Sequence[Sequence[Input]]) -> Preparing:
-        """Starts to prepare several batches as one.
+        """Starts preparing several batches as one.
 
         Raises InputError if one of them is empty, and SessionError if the preparation is closed.
         """
@@ -237,14 +237,14 @@ class Preparation:
             raise
 
     def take_back(self, batch: Tensors, size: int) -> None:
-        """Takes back the tensors of a finished batch of ``size`` inputs for reuse.
+        """Keeps the tensors of a finished batch of ``size`` inputs for reuse.
 
-        New memory costs a page fault for every 4 KiB, which is a tenth of the preparation time.
+        New memory would cost a page fault for every 4 KiB, about a tenth of the preparation time.
         """
         self._spare.setdefault(size, deque()).append(batch)
 
     def forget_spare(self) -> None:
-        """Frees the memory that was taken back."""
+        """Frees the memory that was kept for reuse."""
         self._spare.clear()
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ class Preparation:
         return prepared
 
     def _prepare(self, item: Input, batch: Tensors, place: int) -> PreparedInput:
-        """Reads and preprocesses one input; the time at the gate counts toward neither."""
+        """Reads and preprocesses one input; waiting at the gate is included in neither of the two times."""
         thread = threading.get_native_id() if self._pool else 0
         read_at = self._clock()
         try:
@@ -296,7 +296,7 @@ class Preparation:
 
 
 class Preparing:
-    """Inputs in preparation. Iteration waits for each, in order.
+    """Inputs in preparation. Iteration waits for each input, in order.
 
     It raises SessionError if the preparation was closed before it reached an input.
     """
@@ -313,7 +313,7 @@ class Preparing:
             raise closed() from error
 
     def cancel(self) -> None:
-        """Cancels the inputs that have not begun."""
+        """Cancels the inputs whose preparation has not begun."""
         for part in self._parts:
             part.cancel()
 

@@ -1,6 +1,6 @@
-"""The frameworks that an agent can run models in, and which of them are installed.
+"""The frameworks in which an agent can run models, and which of them are installed.
 
-Lookups of installed versions do not import a framework.
+Looking up an installed version does not import the framework.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class FrameworkEntry:
     """A framework.
 
     Attributes:
-        name: The name in manifests and flags.
+        name: The framework's name in manifests and flags.
         predictor: Its predictor as ``"module:Class"``, imported when a model is opened.
         distributions: The Python distributions of the framework; the first installed one is used.
-        install: The command that installs it.
-        suffixes: The suffixes of its models' files; see ``Predictor.signature_of_file``.
-        classes: The classes of its models in memory, as ``"module.Class"``; a subclass counts too. See
+        install: The command that installs the framework.
+        suffixes: The file suffixes of its models; see ``Predictor.signature_of_file``.
+        classes: The classes of its models in memory, as ``"module.Class"``; subclasses are accepted too. See
             ``Predictor.signature_of_object``.
         trainer: Its trainer as ``"module:Class"``, imported when a model is trained; empty for none.
-        companions: The function that returns the processes beside its ranks, as ``"module:function"``; it
-            does not import the framework. ``agent.training.trainer`` defines its interface. Empty for none.
-        operators: The class that runs its single operators, as ``"module:Class"``; empty for none.
+        companions: The function that returns the processes to run beside its ranks, as ``"module:function"``,
+            without importing the framework. ``agent.training.trainer`` defines its interface. Empty for none.
+        operators: The class that runs single operators, as ``"module:Class"``; empty for none.
     """
 
     name: str
@@ -91,7 +91,7 @@ class FrameworkEntry:
         """Imports the class that runs the framework's operators; ``agent.operators`` defines its interface.
 
         Raises:
-            ConfigurationError: The framework runs no single operators.
+            ConfigurationError: The framework cannot run single operators.
             FrameworkUnavailableError: The framework is not installed, or fails to import.
         """
         if not self.operators:
@@ -99,7 +99,7 @@ class FrameworkEntry:
         return self.import_part(self.operators)
 
     def import_part(self, place: str) -> object:
-        """Imports a part of the framework, such as its ``trainer``, from ``"module:Class"``.
+        """Imports a component for the framework, such as its ``trainer``, given as ``"module:Class"``.
 
         Raises:
             FrameworkUnavailableError: The framework is not installed, or fails to import.
@@ -149,7 +149,7 @@ BUILTIN = (
 
 
 class Registry:
-    """The frameworks by name, in order of preference; of two with the same name the first is used."""
+    """The frameworks by name, in order of preference; of two with the same name, the first is used."""
 
     def __init__(self, entries: Iterable[FrameworkEntry] = BUILTIN) -> None:
         self._entries: dict[str, FrameworkEntry] = {}
@@ -185,11 +185,11 @@ class Registry:
 
     @property
     def versions(self) -> Mapping[str, str | None]:
-        """The installed version of each framework by name; None if it is not installed."""
+        """The installed version of each framework, by name; None if the framework is not installed."""
         return {entry.name: entry.installed_version for entry in self.entries}
 
     def find(self, name: str) -> FrameworkEntry:
-        """Returns the framework of a name; case does not matter. Raises UnknownFrameworkError."""
+        """Returns the framework with a name; case does not matter. Raises UnknownFrameworkError."""
         try:
             return self._entries[name.strip().casefold()]
         except KeyError:

@@ -1,7 +1,7 @@
 """Requirements of manifests that this program does not support.
 
-Manifests of MLModelScope are always listed. Opening a model reports what is not supported, so no field of
-a manifest is silently ignored. The list of models loads this module, which does not load NumPy.
+MLModelScope's manifests are always listed. Opening a model reports whatever is not supported, so that no
+field of a manifest is silently ignored. The list of models loads this module, so it does not load NumPy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SCORES = ("", "float32", "float16")
 def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
     """Returns the unsupported requirements of a model, each as one line that begins with the field.
 
-    ``architecture`` is that of the machine as container images name it (``amd64``); empty means any.
+    ``architecture`` is the machine's, under its name in container images (``amd64``); empty means any.
     """
     found = []
     made_for = sorted({container_architecture(name) for name in manifest.container})
@@ -70,7 +70,7 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
 
 
 def code_of(manifest: ModelManifest) -> str:
-    """Describes in one line which of a model's files can run code when opened; see ``docs/security.md``."""
+    """Describes in one line which files of a model can run code when opened; see ``docs/security.md``."""
     files, framework = manifest.model, manifest.framework.name.casefold()
     if files.architecture:
         return f"its weights cannot run code; its architecture, {files.architecture}, is code on this machine"
@@ -100,12 +100,12 @@ def _of_input(parameters: InputParameters, inputs: int) -> list[str]:
 
 
 def unsupported_here(manifest: ModelManifest) -> list[str]:
-    """Returns the unsupported requirements of a model on this machine."""
+    """Returns the requirements of a model that are not supported on this machine."""
     return unsupported(manifest, container_architecture())
 
 
 def require_supported(manifest: ModelManifest, architecture: str = "") -> ModelManifest:
-    """Returns the manifest; raises ManifestError for unsupported requirements."""
+    """Returns the manifest; raises ManifestError if it has unsupported requirements."""
     if found := unsupported(manifest, architecture):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise ManifestError(

@@ -1,4 +1,4 @@
-"""Results: predictions in columns, their times, failed inputs, and the description of the open model.
+"""Results: predictions in columns, their times, failed inputs, and a description of the open model.
 
 ``Postprocessor`` converts outputs to predictions according to the model's task.
 """
@@ -29,16 +29,16 @@ class Stage(str, Enum):
     PREDICT = "predict"
     POSTPROCESS = "postprocess"
     SCORE = "score"
-    """Not part of the pipeline: the evaluation compares a prediction with the dataset's truth."""
+    """Not part of the pipeline: the evaluation compares predictions with the dataset's ground truth."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """The time of one batch in each stage, in nanoseconds of a monotonic clock.
+    """The time that one batch took in each stage, in nanoseconds of a monotonic clock.
 
     ``read_ns`` and ``preprocess_ns`` are sums over the inputs. Several threads may process them at once, so
-    the sums can exceed the elapsed time. ``predict_ns`` begins when the predictor receives the batch in
-    host memory, and ends when its outputs are in host memory: it includes transfers and synchronization, and
+    these sums can exceed the elapsed time. ``predict_ns`` is measured from when the predictor receives the
+    batch in host memory until its outputs are in host memory: it includes transfers and synchronization, and
     excludes preprocessing, postprocessing and waits for other batches.
     """
 
@@ -50,13 +50,13 @@ class StageTimes:
 
 @dataclass(slots=True)  # each request has one, and to make a frozen one takes three times as long
 class QueueTimes:
-    """The times of a request that was batched with others, in nanoseconds.
+    """The times of a request that was batched with other requests, in nanoseconds.
 
     Attributes:
-        queue_ns: From the arrival in the queue until its batch began.
-        batch_ns: From then until the prediction began: the batch is assembled in one tensor, and may wait for
-            others that use the same model or framework.
-        batch_size: The number of inputs in the batch, of all requests.
+        queue_ns: From the request's arrival in the queue until its batch began.
+        batch_ns: From then until the prediction began: the batch is assembled into one tensor, and may wait
+            for other batches that use the same model or framework.
+        batch_size: The number of inputs in the batch, over all of its requests.
     """
 
     queue_ns: int
@@ -66,7 +66,7 @@ class QueueTimes:
 
 @dataclass(slots=True, eq=False)
 class Inferred:
-    """The request's rows of the model's outputs, and the times of its batch and, if any, in the queue."""
+    """The request's rows of the model's outputs, and its batch's times and, if it was queued, queue times."""
 
     outputs: Tensors
     predict_ns: int
@@ -79,7 +79,7 @@ Infer: TypeAlias = Callable[[Tensors], Inferred]
 
 @dataclass(frozen=True, slots=True)
 class InputFailure:
-    """An input without a prediction: the stage that failed, and the reason in one line."""
+    """An input without a prediction: the stage that failed, and the reason on one line."""
 
     input_id: str
     stage: Stage
@@ -92,10 +92,10 @@ class BatchResult:
 
     Attributes:
         input_ids: The inputs that were predicted, in the order of the rows of ``outputs``.
-        outputs: Their predictions; None if every input of the batch failed.
-        failures: The inputs that were not predicted; together with ``input_ids`` they are the whole batch.
-        times: The stage times; ``predict_ns`` covers the inputs that reached the model, without those that
-            could not be read or preprocessed.
+        outputs: The predictions; None if every input of the batch failed.
+        failures: The inputs that were not predicted; with ``input_ids``, they make up the whole batch.
+        times: The stage times; ``predict_ns`` covers the inputs that reached the model, not those that could
+            not be read or preprocessed.
         queue: The times in the queue; None if the batch was not queued.
     """
 
@@ -106,7 +106,7 @@ class BatchResult:
     queue: QueueTimes | None = None
 
     def shares_memory(self, batch: Tensors) -> bool:
-        """Returns whether outputs may share the memory of the batch, as when a model returns its input."""
+        """Returns whether the outputs may share the batch's memory, as when a model returns its input."""
         tensors = self.outputs.tensors if isinstance(self.outputs, RawOutputs) else {}
         return any(
             np.may_share_memory(tensor, array) for tensor in tensors.values() for array in batch.values()
@@ -114,20 +114,20 @@ class BatchResult:
 
 
 LOCAL_AGENT = "local"
-"""The ``agent`` of a system in this process."""
+"""The value of ``agent`` for a system in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemDescription:
-    """An open model and its system.
+    """An open model and the system that runs it.
 
-    If only the server is known, the manifest names it as the framework, and ``framework_version`` is its
-    version; empty if unknown. ``threads`` is how many one operator may use on the CPU, None if unknown;
-    ``preprocess_threads`` read and preprocess ahead, with ``overlap`` also during predictions.
-    ``environment`` is that of the machine that runs the model, as far as it is known. ``agent`` is ``local``
-    for this process, else an address. ``seed`` is that of random weights; None for others. ``precision`` is
-    that of a model in code; None for a model in a file or in memory, which has its own, and if a server does
-    not report it. ``cudnn_benchmark`` is the requested value; None for the framework's default.
+    If only the server is known, the manifest names it as the framework, and ``framework_version`` is the
+    server's version, empty if unknown. ``threads`` is the number of threads per operator on the CPU, None if
+    unknown. ``preprocess_threads`` read and preprocess ahead, with ``overlap`` also during predictions.
+    ``environment`` describes the machine that runs the model, as far as known. ``agent`` is ``local`` for
+    this process, otherwise an address. ``seed`` is the seed of random weights, None for others. ``precision``
+    is set for a model in code; it is None for a model in a file or in memory, which has its own, or if a
+    server does not report it. ``cudnn_benchmark`` is the requested value; None for the framework's default.
     """
 
     manifest: ModelManifest
@@ -148,11 +148,11 @@ class SystemDescription:
 class Postprocessor:
     """Converts a model's outputs to predictions, according to the model's task. Thread-safe.
 
-    ``feature_limit`` bounds what a task keeps, such as the best classes of each input; 0 keeps all.
+    ``feature_limit`` limits how much a task keeps, such as the best classes of each input; 0 keeps all.
 
     Attributes:
-        wants_inputs: Whether the task uses information on the inputs other than their number.
-        invalid_row: The reason why an input with an invalid row failed.
+        wants_inputs: Whether the task uses information about the inputs besides their number.
+        invalid_row: The reason reported for an input whose row is invalid.
 
     Raises:
         ConfigurationError: The task has no postprocessing here.
@@ -167,10 +167,10 @@ class Postprocessor:
     def __call__(
         self, tensors: Tensors, size: int, origins: Sequence[Origin | None] = ()
     ) -> tuple[Outputs, NDArray[np.bool_]]:
-        """Returns the predictions of the valid rows of a batch, and the mask of these rows.
+        """Returns the predictions for a batch's valid rows, and a mask of these rows.
 
-        The mask has an entry for each input, and is false where an output cannot be a prediction, such as a
-        score that is not a finite number.
+        The mask has an entry for each input, which is false if an output cannot be a prediction, for example
+        if a score is not a finite number.
 
         Args:
             tensors: The model's outputs.

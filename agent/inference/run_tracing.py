@@ -1,4 +1,4 @@
-"""The spans of a run of batches through the pipeline, and samples of the hardware meanwhile."""
+"""The spans of a run of batches through the pipeline, and hardware samples taken during the run."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _READ = SpanKind("read", TraceLevel.APPLICATION_TRACE)
 _PREPROCESS = SpanKind("preprocess", TraceLevel.APPLICATION_TRACE)
 _POSTPROCESS = SpanKind("postprocess", TraceLevel.APPLICATION_TRACE)
 SAMPLE_INTERVAL_S = 0.1
-"""The time between two samples of the hardware. A sample takes about 0.1 ms, on a thread of its own."""
+"""The time between two samples of the hardware. A sample takes about 0.1 ms, in a thread of its own."""
 
 
 class RunTracing:
-    """Records a run: its inputs, its batches, and through a profiler the model's layers.
+    """Records a run: its inputs, its batches and, through a profiler, the model's layers.
 
     For each input it records ``read`` and ``preprocess``; for each batch ``predict_step`` with ``predict``
-    (from MODEL_TRACE on: exactly the timed region) and ``postprocess`` below it. It is for one run;
-    the thread that predicts calls its methods, outside the timed predictions.
+    (from MODEL_TRACE on: exactly the timed region) and ``postprocess`` below it. It serves one run; the
+    predicting thread calls its methods, outside the timed predictions.
 
-    The profiler is not closed here. The ``attributes`` are added to every ``predict`` and to every
-    ``predict_step``, which ``step`` may rename.
+    The profiler is not closed here. The ``attributes`` are added to every ``predict`` and every
+    ``predict_step``; ``step`` can rename the latter.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class RunTracing:
         self._size = size
 
     def begin_tensor(self, size: int, start_ns: int, end_ns: int) -> None:
-        """Records the check of the next batch, which is one tensor of ``size`` inputs."""
+        """Records the check of the next batch, which is a single tensor of ``size`` inputs."""
         self.begin(size)
         self._add(_PREPROCESS, start_ns, end_ns, thread=threading.get_native_id())
 
     def before_predict(self) -> None:
-        """Starts the profiler; called right before a prediction is timed."""
+        """Starts the profiler; called immediately before a prediction is timed."""
         if self._profiler is not None and not self._profiled:
             self._profiler.start()
 
     def after_predict(self, start_ns: int, end_ns: int, *, failed: bool = False) -> None:
-        """Records a prediction that was timed, or that failed."""
+        """Records a prediction that was timed or that failed."""
         span_id = self._recorder.new_id()
         if self._recorder.wants(TraceLevel.MODEL_TRACE):
             self._add(self._kind_of_batch()[1], start_ns, end_ns, self._step_id, span_id=span_id)
@@ -115,7 +115,7 @@ class RunTracing:
     def collect(self) -> None:
         """Collects the records of the profiler; called when the run ends.
 
-        If that fails, as on a full disk, the trace lacks layers: the times of the batches are complete.
+        If that fails, as on a full disk, the trace lacks layers, but the times of the batches are complete.
         """
         if self._profiler is not None and self._profiled:
             lost, self._profiled = self._profiled, 0
@@ -129,7 +129,7 @@ class RunTracing:
                 self._profiler.close()
 
     def _kind_of_batch(self) -> tuple[SpanKind, SpanKind]:
-        """Returns the kinds of ``predict_step`` and ``predict`` for a batch of this size."""
+        """Returns the span kinds ``predict_step`` and ``predict`` for a batch of this size."""
         kinds = self._kinds.get(self._size)
         if kinds is None:
             given = {**self._attributes, "batch_size": self._size}
@@ -149,7 +149,7 @@ class RunTracing:
         span_id: int | None = None,
         thread: int = 0,
     ) -> None:
-        """Records a span below the run's scope, or below another parent."""
+        """Records a span below the run's scope, or below a given parent."""
         parent_id = self._scope.parent_id if parent_id is None else parent_id
         self._recorder.add(
             kind, start_ns, end_ns, parent_id, span_id=span_id, batch=self._batch, thread=thread
@@ -157,13 +157,13 @@ class RunTracing:
 
 
 class HardwareSampler(Closeable):
-    """Adds a span for each interval between two samples, from ``start`` to ``close``.
+    """Adds a span for each interval between two hardware samples, from ``start`` to ``close``.
 
-    Its attributes, all under ``inferometer.``: ``process_cpu_percent`` (of one core, over the interval; 200
-    means two whole cores), ``process_memory_bytes`` (resident, at its end), ``system_cpu_percent`` (of all
-    cores), and for a GPU ``gpu_utilization_percent``, ``gpu_memory_bytes`` (of all processes),
-    ``gpu_power_watts``, ``gpu_sm_clock_mhz`` and ``gpu_temperature_celsius``, as far as the driver reports
-    them.
+    Its attributes, all under ``inferometer.``: ``process_cpu_percent`` (relative to one core, over the
+    interval; 200 means two whole cores), ``process_memory_bytes`` (resident, at the interval's end),
+    ``system_cpu_percent`` (of all cores) and, for a GPU, ``gpu_utilization_percent``, ``gpu_memory_bytes``
+    (of all processes), ``gpu_power_watts``, ``gpu_sm_clock_mhz`` and ``gpu_temperature_celsius``, as far as
+    the driver reports them.
 
     ``gpu_reader`` reads the figures of a GPU in place of NVML.
     """

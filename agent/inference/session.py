@@ -1,4 +1,4 @@
-"""Opening a model: its selection, and its session, which predicts in this process until it is closed.
+"""Selects and opens a model; its session predicts in this process until it is closed.
 
 ``describe_unloaded`` describes a model for uses that need only its manifest.
 """
@@ -71,16 +71,16 @@ def select_model(
 ) -> ModelManifest:
     """Returns the highest version of a model that an installed framework can run with the requested weights.
 
-    A version with the weights precedes a higher one without. For random weights, architectures of the program
-    precede those of packages, which may not be installed. Of several frameworks with that version, the first
-    installed one of the registry is selected. The case of names does not matter; ``version`` may be a
-    constraint.
+    A version that has the weights precedes a higher one that does not. For random weights, the program's own
+    architectures precede those of packages, which may not be installed. If several frameworks have that
+    version, the first installed one in the registry is selected. The case of names does not matter;
+    ``version`` may be a constraint.
 
     Raises:
         UnknownModelError, UnknownFrameworkError: The name or version is unknown.
-        FrameworkUnavailableError: The framework is not installed, or in no version that the model accepts.
-        ArtifactError: Pretrained weights are requested, and no matching manifest names any; the message lists
-            the versions and frameworks that do.
+        FrameworkUnavailableError: The framework is not installed, or not in a version that the model accepts.
+        ArtifactError: Pretrained weights are requested, but no matching manifest names any; the message lists
+            the versions and frameworks that have some.
     """
     preference = partial(_suitability, weights=weights)
     if framework is None:
@@ -99,7 +99,7 @@ def select_model(
 
 
 def _suitability(manifest: ModelManifest, weights: Weights) -> int:
-    """Returns how well a model suits the weights; 0 if it cannot have them."""
+    """Returns how well a model suits the requested weights; 0 if it cannot have them."""
     files = manifest.model
     if weights is Weights.PRETRAINED:
         return int(bool(files.graph_path or files.weights_path))
@@ -124,7 +124,7 @@ def _with_install_commands(
 def _without_weights(catalog: Catalog, chosen: ModelManifest) -> str:
     """Returns the error for a model without weights, with models of the same name that have them.
 
-    The parts of a name count too: for ``BVLC-AlexNet`` the message includes ``AlexNet``.
+    Parts of a name match too: for ``BVLC-AlexNet``, the message includes ``AlexNet``.
     """
     names = {chosen.name.casefold(), *re.split(r"[-_\s]", chosen.name.casefold())}
     others: dict[str, list[str]] = {}
@@ -141,7 +141,7 @@ def _without_weights(catalog: Catalog, chosen: ModelManifest) -> str:
 def describe_unloaded(
     manifest: ModelManifest, registry: Registry, *, preprocess_threads: int = 0, overlap: bool = False
 ) -> SystemDescription:
-    """Describes a model on the CPU of this machine without its files and without running its framework.
+    """Describes a model on this machine's CPU without reading its files or running its framework.
 
     Raises:
         ManifestError: The manifest requires something that is not supported, or other hardware.
@@ -163,9 +163,9 @@ def describe_unloaded(
 
 
 MAX_THREADS = 1024
-"""The highest number of threads: more than is useful, and few enough to be harmless."""
+"""The maximum number of threads: more than is useful, but few enough to be harmless."""
 MAX_PREPROCESS_THREADS = 4
-"""The bound of the default number of preprocessing threads, which is the number of usable cores."""
+"""The limit of the default number of preprocessing threads, which is the number of usable cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,18 +174,18 @@ class SessionOptions:
 
     Attributes:
         device: The device that runs the model.
-        threads: Threads that one operator may use on the CPU; None means the default.
-        preprocess_threads: Threads that read and preprocess ahead; 0 means the calling thread, None the
-            default.
-        overlap: Whether inputs are prepared during predictions; None means only on a GPU. On a CPU it slows
-            down the predictions that are timed.
+        threads: The number of threads that an operator may use on the CPU; None means the default.
+        preprocess_threads: The number of threads that read and preprocess ahead; 0 means the calling thread,
+            None the default.
+        overlap: Whether inputs are prepared during predictions; None means only on a GPU. On a CPU, this
+            slows down the timed predictions.
         feature_limit: The number of best classes returned for each input; 0 returns all.
         weights: The source of the weights; random weights require a model that is built in code.
         seed: The seed of random weights.
-        spare_cores: See ``PredictorOptions``; for a model in this process.
-        precision: The numeric type that a model in code computes with; None means the model's own,
-            which is float32 for one in code.
-        cudnn_benchmark: See ``PredictorOptions``; None leaves the framework's default.
+        spare_cores: See ``PredictorOptions``; only for a model in this process.
+        precision: The numeric type used by a model that is defined in code; None means the model's own, which
+            is float32 for a model in code.
+        cudnn_benchmark: See ``PredictorOptions``; None keeps the framework's default.
 
     Raises:
         ConfigurationError: A number is negative or too large; the message names it.
@@ -225,7 +225,7 @@ class SessionOptions:
 
 
 def no_fetch(address: str) -> bytes:
-    """Rejects every URL with InputError: the default of a session for files and tensors only."""
+    """Rejects every URL with InputError: the default for a session that takes only files and tensors."""
     raise InputError(f"{shown(address)}: this session fetches no URLs")
 
 
@@ -246,10 +246,10 @@ def open_session(
 ) -> Session:
     """Loads a model.
 
-    A model in memory, ``given``, runs instead of files. Without a ``cache``, all of the model's files must
-    be on this machine. ``fetch`` returns the content at the URL of an input, and ``max_pixels`` bounds the
-    images that are decoded or resized to. ``machine`` is the required architecture of a manifest's container;
-    None means this machine's. ``trace`` receives the span ``load``, which includes no download.
+    A model in memory, ``given``, replaces the files. Without a ``cache``, all of the model's files must be on
+    this machine. ``fetch`` returns the content at the URL of an input, and ``max_pixels`` bounds the images
+    that are decoded or resized to. ``machine`` is the required architecture of a manifest's container; None
+    means this machine's. ``trace`` receives the span ``load``, which does not include downloads.
 
     Raises:
         UnknownFrameworkError, FrameworkUnavailableError: The framework is unknown or not installed, or the
@@ -257,7 +257,7 @@ def open_session(
         ArtifactError: A file of the model is missing or changed, or the framework cannot load it.
         ManifestError: The manifest requires something that is not supported, or other hardware.
         DeviceError: The device is not available.
-        ConfigurationError: The model cannot be given the precision.
+        ConfigurationError: The model does not support the precision.
     """
     in_memory = given is not None and given.in_memory is not None
     predictor_type = check_model(manifest, options, registry, machine=machine, in_memory=in_memory)
@@ -317,9 +317,9 @@ def check_model(
     machine: str | None = None,
     in_memory: bool = False,
 ) -> type[Predictor]:
-    """Returns the predictor's class, after all checks that need none of the model's files.
+    """Returns the predictor's class after all checks that do not need any of the model's files.
 
-    Raises what ``open_session`` raises for the framework, the device, the precision and the manifest.
+    Raises the errors of ``open_session`` that concern framework, device, precision and manifest.
     """
     require_supported(manifest, container_architecture(machine or None))
     predictor = registry.find(manifest.framework.name).load()
@@ -334,7 +334,7 @@ def open_preprocessor(
 ) -> tuple[ModelPreprocessor, dict[str, str]]:
     """Returns the preprocessor of a model, and the checksums of its tokenizers, which ``cache`` downloads.
 
-    Their keys are ``tokenizer``, followed by the number of the input for all but the first.
+    The checksums' keys are ``tokenizer``, followed by the input's number for all inputs but the first.
     """
     files = {number: get_file(file, cache) for number, file in tokenizer_files(manifest).items()}
     paths = {number: file.path for number, file in files.items()}
@@ -343,7 +343,7 @@ def open_preprocessor(
 
 
 def _ahead(options: SessionOptions) -> tuple[int, bool]:
-    """Returns the threads that prepare ahead, and whether they do so during predictions."""
+    """Returns the number of threads that prepare ahead, and whether they also do so during predictions."""
     threads = options.preprocess_threads
     if threads is None:
         threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
@@ -359,7 +359,7 @@ def _artifacts(
     *,
     random: bool,
 ) -> Artifacts:
-    """Returns the model's files with its architecture, or the model in memory."""
+    """Returns the model's files and its architecture, or the model in memory."""
     if given is None or given.in_memory is None:
         return resolve_model(manifest, framework, architectures, cache, random=random)
     if random:
@@ -368,7 +368,7 @@ def _artifacts(
 
 
 def _precision(manifest: ModelManifest, artifacts: Artifacts, options: SessionOptions) -> Precision | None:
-    """Returns the precision that a model in code computes with; None for a model that has its own."""
+    """Returns the precision used by a model in code; None for a model that has its own."""
     if artifacts.in_memory is not None or has_own_precision(manifest):
         return None
     return options.precision or Precision.FLOAT32
@@ -403,11 +403,11 @@ class Session(Closeable):
     def predict(
         self, inputs: Sequence[Input], infer: Infer | None = None, trace: TraceScope | None = None
     ) -> BatchResult:
-        """Predicts one batch and waits for it; see ``Pipeline.predict``."""
+        """Predicts one batch and waits for the result; see ``Pipeline.predict``."""
         return self._pipeline.predict(inputs, infer, trace)
 
     def infer(self, batch: Tensors, tracing: RunTracing | None = None) -> Inferred:
-        """Runs the model alone; see ``Pipeline.infer``."""
+        """Runs only the model; see ``Pipeline.infer``."""
         return self._pipeline.infer(batch, tracing)
 
     @property
@@ -456,7 +456,7 @@ class Session(Closeable):
 
     @contextmanager
     def _sampled(self, trace: TraceScope) -> Iterator[None]:
-        """Samples the hardware, if the level of the trace includes it."""
+        """Samples the hardware if the level of the trace includes that."""
         if not trace.recorder.wants(TraceLevel.HARDWARE_TRACE):
             yield
             return

@@ -1,1 +1,1 @@
-"""The code that servers and clients of the V2 (Open Inference) protocol share."""
+"""Code shared by servers and clients of the V2 (Open Inference) protocol."""

@@ -1,10 +1,10 @@
-"""The codec of the Open Inference Protocol, which servers and clients share.
+"""The codec of the Open Inference Protocol, shared by servers and clients.
 
-This module has its datatypes, the signatures of a model's inputs and outputs, the spelling of versions for
-clients that expect whole numbers, and the names of Triton's system shared-memory extension. It converts
+This module defines the datatypes, the signatures of a model's inputs and outputs, the spelling of versions
+for clients that expect whole numbers, and the names in Triton's system shared-memory extension. It converts
 ``ModelInferRequest`` and its responses, which carry tensors, to and from bytes; ``agent.protocol.tensors``
-explains why the library does not do so alone. It checks the input tensors of a request against the inputs
-of the model.
+explains why this is not left to the protobuf library alone. It checks the input tensors of a request against
+the inputs of the model.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2 as config
 
 EXTENSION = "system_shared_memory"
-"""The name of the extension in a server's metadata."""
+"""The name under which a server's metadata lists the system shared-memory extension."""
 REGION, BYTE_SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
-"""The parameters of a tensor in a shared-memory region."""
+"""The names of the parameters that place a tensor in a shared-memory region."""
 SEGMENTS = Path("/dev/shm")  # noqa: S108 - where shm_open has them in Linux
 
 
@@ -49,7 +49,7 @@ _VERSION_PARTS, _VERSION_PART_DIGITS = 3, 3  # the numbers of these have ten dig
 
 
 def canonical_version(version: str) -> str:
-    """Returns one text for all versions that PEP 440 regards as equal; other text is unchanged."""
+    """Returns the same text for all versions that PEP 440 regards as equal; keeps other text."""
     try:
         return canonicalize_version(version)
     except ValueError:  # a number too long for int
@@ -59,10 +59,10 @@ def canonical_version(version: str) -> str:
 def v2_version(version: str) -> str:
     """Returns the version of a manifest in the protocol's spelling.
 
-    ``N``, ``N.0`` and ``N.0.0`` become N, for N of at least 1 and at most nine digits. ``X.Y`` and ``X.Y.Z``
-    become 1 followed by three digits for each of X, Y and Z: ``1.5`` is 1001005000. Any other version keeps
-    its text, with ``.0`` added if that is a number. The spelling depends on the version alone and does not
-    change when others are added. Two versions have the same spelling only if PEP 440 regards them as equal.
+    ``N``, ``N.0`` and ``N.0.0`` become N if N is at least 1 and has at most nine digits. ``X.Y`` and
+    ``X.Y.Z`` become 1 followed by three digits for each of X, Y and Z: ``1.5`` is 1001005000. Any other
+    version keeps its text, with ``.0`` added to a whole number. The spelling depends on nothing but the
+    version. Two versions have the same spelling only if PEP 440 regards them as equal.
     """
     canonical = canonical_version(version)
     parts = canonical.split(".")
@@ -83,9 +83,9 @@ OTHER_DATATYPES = {BYTES, "BF16"}
 
 @dataclass(frozen=True, slots=True)
 class Datatype:
-    """A datatype: its name in requests, such as ``FP32``, in NumPy, and in model configurations.
+    """A datatype and its names: in requests, such as ``FP32``, in NumPy, and in model configurations.
 
-    ``contents`` is its field of ``InferTensorContents``; FP16 and BF16 have none.
+    ``contents`` is the ``InferTensorContents`` field for its elements; FP16 and BF16 have none.
     """
 
     name: str
@@ -116,14 +116,14 @@ _WIDE: Mapping[str | None, np.dtype[Any]] = {
     "int_contents": np.dtype(np.int32),
     "uint_contents": np.dtype(np.uint32),
 }
-"""The dtypes of fields that several datatypes share; each holds the elements of all of them."""
+"""The dtype of each field that several datatypes share; it can represent the elements of all of them."""
 STRINGS = Datatype(BYTES, np.dtype(object), config.TYPE_STRING, "bytes_contents")
 """Strings, encoded as UTF-8; in NumPy, object arrays of Python strings."""
 _OF_DTYPE = {datatype.dtype: datatype for datatype in (*DATATYPES.values(), STRINGS)}
 BF16 = Datatype("BF16", np.dtype(np.uint16), config.TYPE_BF16, None)
 """The upper 16 bits of FP32; NumPy has no such numeric type, and arrays hold these bits."""
 _LOST_IN_FLOATS = 64
-"""No float holds every value of an integer with this many bits, although NumPy regards the cast as safe."""
+"""No float type represents every integer of this many bits, although NumPy regards the cast as safe."""
 
 
 @cache
@@ -144,7 +144,7 @@ def _is_held(given: Datatype, wanted: Datatype) -> bool:
 
 
 def convert(array: NDArray[Any], given: Datatype, wanted: Datatype) -> NDArray[Any]:
-    """Converts elements of a datatype in ``converted_to(wanted)``, without a copy if possible."""
+    """Converts elements from ``given``, one of ``converted_to(wanted)``, without a copy if possible."""
     if given is BF16:
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return array.astype(wanted.dtype, copy=False)
@@ -174,7 +174,7 @@ BATCH_SIDE = -1
 class TensorSignature:
     """One input or output of a model.
 
-    ``dimensions`` exclude the batch; ``DYNAMIC_AXIS`` is an axis whose size may vary between requests.
+    ``dimensions`` exclude the batch axis; ``DYNAMIC_AXIS`` is an axis whose size may vary between requests.
     """
 
     name: str
@@ -182,7 +182,7 @@ class TensorSignature:
     dimensions: tuple[int, ...]
 
     def takes(self, dimensions: tuple[int, ...]) -> bool:
-        """Returns whether dimensions without the batch fit; a dynamic axis accepts any size except 0."""
+        """Returns whether dimensions without the batch axis match; a dynamic axis accepts any size but 0."""
         return dimensions == self.dimensions or (
             len(dimensions) == len(self.dimensions)
             and all(
@@ -210,14 +210,14 @@ RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 _INFER_RESPONSE = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 _SMALL_REQUEST_BYTES = 16 * 1024
-"""Below this size, the library parses a message faster than Python finds the contents in it."""
+"""Below this size, the protobuf library parses a message faster than Python code locates its contents."""
 
 
 @dataclass(slots=True)
 class InferCall:
     """A ``ModelInferRequest`` without its raw contents, and the raw contents as views of the request.
 
-    ``raw`` has one entry per input or is empty; the entry of an input with typed contents is None.
+    ``raw`` has one entry per input or is empty; the entry for an input with typed contents is None.
     """
 
     message: pb.ModelInferRequest
@@ -250,7 +250,7 @@ def encode_answer(answer: InferAnswer) -> bytes:
 
 
 def encode_stream_answer(answer: InferAnswer | pb.ModelStreamInferResponse) -> bytes:
-    """Returns an encoded ``ModelStreamInferResponse``; an error already is such a message."""
+    """Returns an answer as an encoded ``ModelStreamInferResponse``; an error is already such a message."""
     if isinstance(answer, pb.ModelStreamInferResponse):
         return answer.SerializeToString()
     return b"".join(length_delimited(_INFER_RESPONSE, _parts(answer)))
@@ -271,12 +271,12 @@ def read_inputs(
 ) -> Tensors:
     """Returns the inputs of a request by name; errors refer to the model as ``what``.
 
-    They have the model's dtypes and shapes. Another datatype is converted if no value is lost. A raw input of
-    the model's datatype is a read-only view of the request, which need not be aligned.
+    The inputs have the model's dtypes and shapes. Elements of another datatype are converted if no value is
+    lost. A raw input of the model's datatype is a read-only view of the request and need not be aligned.
 
     Raises:
-        InputError: The request has other inputs, one has a wrong datatype, shape or size, or their batch
-            sizes differ.
+        InputError: The inputs are not those of the model, one has a wrong datatype, shape or size, or their
+            batch sizes differ.
     """
     inputs, raw = call.message.inputs, call.raw
     if len(inputs) != len(wanted):
@@ -344,7 +344,7 @@ def whole_number(parameters: Mapping[str, pb.InferParameter], name: str, default
 
 
 def titled(kind: str, name: str) -> str:
-    """Returns a client's name for something, for a message, such as ``input "data"``."""
+    """Returns a kind of object with the name that a client gave, as in messages: ``input "data"``."""
     return f'{kind} "{one_line(name, 80)}"'
 
 
@@ -360,7 +360,7 @@ def _wrong_names(names: Sequence[str], wanted: Mapping[str, TensorSignature], wh
 
 
 def _other(name: str, wanted: TensorSignature, where: str) -> Datatype:
-    """Returns a datatype other than the model's; raises InputError if it cannot be converted."""
+    """Returns a datatype that differs from the model's; raises InputError if it cannot be converted."""
     others = converted_to(wanted.datatype)
     if name in others:
         return others[name]
@@ -384,7 +384,7 @@ def _wrong_shape(
 
 
 def _read_contents(item: InputTensor, datatype: Datatype, where: str) -> NDArray[Any]:
-    """Returns the elements of the datatype's field."""
+    """Returns the elements in the datatype's field of the typed contents."""
     if datatype.contents is None:
         raise InputError(f"{where}: {datatype.name} has no typed contents; send raw_input_contents")
     for field, _ in item.contents.ListFields():
@@ -403,7 +403,7 @@ def _read_contents(item: InputTensor, datatype: Datatype, where: str) -> NDArray
 
 
 def typed_elements(elements: Sequence[Any], datatype: Datatype, where: str) -> NDArray[Any]:
-    """Returns the numbers in typed contents; raises InputError if one is out of the datatype's range."""
+    """Returns the numbers in typed contents; raises InputError if one is outside the datatype's range."""
     array: NDArray[Any] = np.array(elements, _WIDE.get(datatype.contents, datatype.dtype))
     if array.dtype != datatype.dtype:
         limits = np.iinfo(datatype.dtype)

@@ -1,9 +1,9 @@
 """The codec of the Open Inference Protocol over HTTP: JSON, followed by the elements of binary tensors.
 
-Reads inference requests and writes responses. Converts JSON tensors, nested or flat lists, to the bytes of a
-binary tensor and back. Parses and writes JSON without blocking other threads for long. Protobuf messages
-become JSON with the types of Triton's HTTP server: protobuf's own conversion writes 64-bit integers as
-strings, whereas the HTTP protocol uses numbers.
+This module reads inference requests and writes responses. It converts JSON tensors, nested or flat lists, to
+the bytes of a binary tensor and back, and parses and writes JSON without blocking other threads for long.
+Protobuf messages become JSON with the types used by Triton's HTTP server: protobuf's own conversion writes
+64-bit integers as strings, whereas the HTTP protocol uses numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from inferometer.manifests.inputs import DYNAMIC_AXIS
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 LONG_BYTES = 64 * 1024
-"""Larger JSON takes milliseconds, so it is parsed and written in a thread."""
+"""JSON above this size takes milliseconds to process, so it is parsed and written in a thread."""
 _ELEMENTS = 4096
 
 
@@ -48,7 +48,7 @@ def json_object(
     no_object: str = "is not a JSON object",
     **options: Any,
 ) -> dict[str, Any]:
-    """Parses a JSON object with ``options`` for Python's parser; raises InputError with one of the texts."""
+    """Parses a JSON object with ``options``; raises InputError with ``no_json`` or ``no_object``."""
     try:
         found = json.loads(str(content, "utf-8"), **options)
     except (ValueError, RecursionError) as error:
@@ -59,7 +59,7 @@ def json_object(
 
 
 def read_object(content: memoryview) -> dict[str, Any]:
-    """Parses the JSON object of a request; raises InputError if the text is not one.
+    """Parses the JSON object of a request; raises InputError if the text is not a JSON object.
 
     Python's parser blocks all other threads until it finishes, which takes seconds for tens of megabytes. In
     a long text, a Python function therefore parses each number, so that other threads can run in between.
@@ -119,7 +119,7 @@ def _field_value(field: FieldDescriptor, value: Any) -> Any:
 def content_of(data: Any, datatype: str, count: int, where: str) -> memoryview:
     """Returns the elements of a tensor in JSON as the bytes of a binary tensor.
 
-    ``count`` is the number of elements of its shape; ``where`` names the tensor in errors.
+    ``count`` is the number of elements that its shape requires; ``where`` names the tensor in errors.
 
     Raises:
         InputError: The elements are not the numbers, booleans or strings that the datatype requires, one is
@@ -163,7 +163,7 @@ def _flat(data: Sequence[Any], where: str, depth: int = 1) -> Iterator[Any]:
 
 
 def _converted(found: NDArray[Any], data: Any, datatype: Datatype, where: str) -> NDArray[Any]:
-    """Returns numbers in the type of a tensor; rounds exact JSON numbers as the type requires."""
+    """Converts numbers to the type of a tensor; rounds exact JSON numbers as the type requires."""
     wanted = datatype.dtype
     if not found.size:
         return found.astype(wanted)
@@ -225,14 +225,14 @@ Signatures: TypeAlias = Callable[[str, str], Sequence[TensorSignature]]
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """A request, and the outputs that its client requests as binary data, by name or by default."""
+    """A request, and which outputs its client wants as binary data, by name or by default."""
 
     call: InferCall
     binary: Mapping[str, bool] = field(default_factory=dict)
     binary_by_default: bool = False
 
     def wants_binary(self, output: str) -> bool:
-        """Returns whether the elements of an output follow the JSON of the response."""
+        """Returns whether an output's elements are to follow the response's JSON as binary data."""
         return self.binary.get(output, self.binary_by_default)
 
 
@@ -283,7 +283,7 @@ def read_raw_request(
     If an axis of the input is dynamic, the batch size is 1, and the length of the body determines the size of
     that axis.
 
-    Raises InputError if the elements are not those of whole inputs, or the model takes several inputs.
+    Raises InputError if the body is not a whole number of inputs, or the model takes several inputs.
     """
     if len(signatures) > 1:
         names = ", ".join(each.name for each in signatures)
@@ -360,7 +360,7 @@ def _shape(item: Mapping[str, Any], where: str) -> list[int]:
 
 
 def _fill(parameters: Any, found: Mapping[str, Any], where: str, leave_out: set[str]) -> None:
-    """Copies parameters into a message, except those of the binary data."""
+    """Copies parameters into a message, except those that describe binary data."""
     for key, value in found.items():
         if key in leave_out:
             continue
@@ -393,7 +393,7 @@ def _text(item: Mapping[str, Any], key: str, where: str, *, required: bool = Tru
 
 
 def flag_of(parameters: Mapping[str, Any], key: str, where: str, *, default: bool) -> bool:
-    """Returns a boolean member of an object; raises InputError for any other value."""
+    """Returns a boolean member of an object; raises InputError if it is not a boolean."""
     value = parameters.get(key, default)
     if not isinstance(value, bool):
         raise InputError(f"{where}: {key} is neither true nor false")
@@ -401,7 +401,7 @@ def flag_of(parameters: Mapping[str, Any], key: str, where: str, *, default: boo
 
 
 def object_of(item: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
-    """Returns a nested object, empty by default; raises InputError for any other value."""
+    """Returns a nested object, empty by default; raises InputError if it is not an object."""
     value = item.get(key, {})
     if not isinstance(value, dict):
         raise InputError(f"{where}: {key} is not an object")
@@ -473,6 +473,6 @@ def infer_reply(answer: InferAnswer, request: InferRequest) -> Reply:
 
 
 def json_bytes(answer: InferAnswer, request: InferRequest) -> int:
-    """Returns how many bytes of an answer become JSON, which takes several times as much space."""
+    """Returns how many bytes of an answer are converted to JSON, which takes several times as much space."""
     pairs = zip(answer.message.outputs, answer.raw, strict=True)
     return sum(len(content) for output, content in pairs if not request.wants_binary(output.name))

@@ -1,9 +1,9 @@
-"""Operators: inputs, parameters, reference and cost of each, the table of all, and the runner's interface.
+"""Operators with their inputs, parameters, reference and cost; their table; and the runner's interface.
 
 The table does not depend on a framework. An operator's inputs are derived from the shapes that a user may
-give and from its parameters, so every framework gets the same arrays. ``operators()`` returns the table by
-name, from the modules of ``agent.operators.table``. A framework that runs single operators implements
-``OperatorRunner``.
+give and from its parameters, so every framework gets the same arrays. ``operators()`` returns the table,
+keyed by name, from the modules of ``agent.operators.table``. A framework that runs single operators
+implements ``OperatorRunner``.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from inferometer.manifests.errors import ConfigurationError, suggestion
 Shape: TypeAlias = tuple[int, ...]
 ParameterValue: TypeAlias = bool | int | float | str | tuple[int, ...]
 Parameters: TypeAlias = Mapping[str, Any]
-"""Each value is a ``ParameterValue`` of its parameter's type in the table."""
+"""Each value is a ``ParameterValue`` of the type that its parameter has in the table."""
 Arrays: TypeAlias = Sequence[NDArray[Any]]
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def parameter_text(value: ParameterValue) -> str:
-    """Returns a parameter as an option has it, such as ``3,3`` or ``true``."""
+    """Returns a parameter as written in an option, such as ``3,3`` or ``true``."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Category(str, Enum):
-    """The groups of operators, by the names of the command line."""
+    """The groups of operators, named as on the command line."""
 
     ARITHMETIC = "arithmetic"
     UNARY = "unary"
@@ -113,7 +113,7 @@ class Values(str, Enum):
     """Lower triangular in the last two axes, with a diagonal of 1…2."""
     ZEROS = "zeros"
     BOXES = "boxes"
-    """Rows of an image index in 0…limit-1 and the left, top, right and bottom of a box in 0…scale."""
+    """Rows with an image index in 0…limit-1 and the left, top, right and bottom of a box in 0…scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class TensorSpec:
         shape: Its shape.
         values: How its values are drawn.
         limit: The exclusive upper bound of ``Values.INDICES`` and ``Values.DISTINCT_INDICES``.
-        differentiable: Whether there is a gradient with respect to it, in an operator that has one.
-        scale: A factor on the drawn values; a layer's weights are about 1 / √fan-in.
+        differentiable: Whether an operator with a gradient has one with respect to this input.
+        scale: A factor on the drawn values; about 1 / √fan-in for a layer's weights.
     """
 
     name: str
@@ -162,7 +162,7 @@ Presets: TypeAlias = Mapping[Preset, tuple[Sizes, ...]]
 
 
 def no_flops(case: Case, outputs: Sequence[Shape]) -> int:
-    """Returns the floating-point operations of an operator that only moves data."""
+    """Returns the number of floating-point operations, 0, of an operator that only moves data."""
     return 0
 
 
@@ -179,22 +179,22 @@ class Operator:
         name: Its usual name, such as ``conv2d``.
         category: Its group.
         summary: The computation, in one line.
-        given: The inputs whose shapes a user may give; all others follow from them and the parameters.
+        given: The inputs whose shapes a user may give; all other shapes follow from these and the parameters.
         tensors: Returns all inputs of a case in order, including those in ``given``.
         presets: Its sizes by preset; each of small, normal, large and skewed has at least one.
         parameters: Its parameters with their defaults.
         reference: Returns the outputs for float64 inputs and parameters, by NumPy; None for operators that
             draw random numbers, which use ``check`` instead.
-        check: Raises ValueError with the reason unless the outputs can be right; if there is no reference.
+        check: Raises ValueError with the reason if the outputs cannot be right; used without a reference.
         flops: Returns the floating-point operations of a forward pass from a case and the output shapes.
-        backward_flops: The operations of the backward pass as a multiple of these; None if not stated.
+        backward_flops: The operations of the backward pass as a multiple of ``flops``; None if not stated.
         moved: Returns the bytes that a forward pass must move beyond the inputs and outputs, from a case and
             the size of an element; usually none.
         has_gradient: Whether frameworks differentiate it.
         in_place: The input that the result replaces; None for most.
         rtol: The relative tolerance in float32; for other types, it scales with their precision.
-        atol: The absolute tolerance in float32, likewise.
-        parts: The operators of the table that a fused one combines, in order.
+        atol: The absolute tolerance in float32, scaled in the same way.
+        parts: The operators of the table that a fused operator combines, in order.
     """
 
     name: str
@@ -244,7 +244,7 @@ class Operator:
 
 
 def by_preset(small: Sizes, normal: Sizes, large: Sizes, *skewed: Sizes) -> Presets:
-    """Returns the sizes of an operator that has one case for each preset except the skewed one."""
+    """Returns the sizes of an operator with one case for each preset, or any number for ``skewed``."""
     return {Preset.SMALL: (small,), Preset.NORMAL: (normal,), Preset.LARGE: (large,), Preset.SKEWED: skewed}
 
 
@@ -312,7 +312,7 @@ def chosen_operators(names: Iterable[str], categories: Iterable[str] = ()) -> Se
 def cotangents(shape: Shape) -> NDArray[np.float32]:
     """Returns the gradients that a backward pass starts from: normal values that depend only on the shape.
 
-    A tensor without axes has the value of one with a single element, because MXNet 1 has no scalars.
+    A scalar has the same value as a tensor with one element, because MXNet 1 has no scalars.
     """
     shape_or_one = shape or (1,)
     return np.random.default_rng([*shape_or_one]).standard_normal(shape_or_one, np.float32).reshape(shape)
@@ -361,7 +361,7 @@ class OperatorCall(Protocol):
         ...
 
     def backward(self) -> None:
-        """Computes the gradients of the last ``forward_for_gradient``; call it once for each of those.
+        """Computes the gradients of the last ``forward_for_gradient``; call it once for each such pass.
 
         They are the gradients of the sum of all floating-point outputs, each weighted by ``cotangents`` of
         its shape, with respect to all differentiable inputs.
@@ -386,7 +386,7 @@ _FORM_FILES = ("arithmetic", "arrays", "layers", "training", "fused")
 
 @cache
 def _joined(package: str | None, variable: str) -> Mapping[str, Any]:
-    """Returns the union of the mappings by operator that the modules of a framework define in a variable."""
+    """Returns the combined mappings by operator that the modules of a framework define in ``variable``."""
     found: dict[str, Any] = {}
     for name in _FORM_FILES:
         found |= getattr(importlib.import_module(f"{package}.{name}"), variable)
@@ -401,8 +401,8 @@ class OperatorRunner(Closeable):
 
     Attributes:
         framework: The framework, as named in reasons.
-        package: A package whose modules, named in ``_FORM_FILES``, define ``FORMS``, how the framework runs
-            operators, and ``MISSING``, why it lacks others, by the table's names. Without one, override
+        package: A package whose modules, named in ``_FORM_FILES``, define, by the table's names, ``FORMS``,
+            how the framework runs operators, and ``MISSING``, why it lacks others. If it is None, override
             ``forms`` and ``missing``.
 
     Raises:
@@ -479,19 +479,19 @@ class OperatorRunner(Closeable):
         """Returns the framework's libraries, build and settings."""
 
     def peak_memory_bytes(self) -> int | None:
-        """Returns the allocator's peak memory since the last call; None if the framework lacks it."""
+        """Returns the allocator's peak memory since the last call; None if the framework reports none."""
         return None
 
     def device_timer(self) -> DeviceTimer | None:
-        """Returns the timer of the device's own clock; None if only the host's clock is available."""
+        """Returns a timer based on the device's own clock; None if only the host's clock is available."""
         return None
 
 
 def element_type(name: str) -> np.dtype[Any]:
-    """Returns NumPy's type for the inputs of an element type; bfloat16 is drawn in float32."""
+    """Returns the NumPy type in which inputs of an element type are drawn: float32 for bfloat16."""
     return np.dtype(np.float32 if name == "bfloat16" else name)
 
 
 def element_bytes(name: str) -> int:
-    """Returns the size of an element of a type in a framework."""
+    """Returns the size in bytes of an element of the named type in a framework."""
     return 2 if name == "bfloat16" else element_type(name).itemsize

@@ -1,1 +1,1 @@
-"""Inputs and their preprocessing: decoding, resizing, cropping and normalization into tensors."""
+"""Inputs and their preprocessing into tensors: decoding, resizing, cropping and normalization."""

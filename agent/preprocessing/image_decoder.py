@@ -1,7 +1,7 @@
-"""The image decoder: the interface of each library that decodes and resizes, and the decoder with Pillow.
+"""The interface of image decoders, which each wrap a library, and the decoder that uses Pillow.
 
-Owns the geometry of resizing. ``PillowDecoder`` decodes and resizes as torchvision's transforms do;
-OpenCV's decoder is a separate module, which is loaded only for manifests that request it.
+Defines the geometry of resizing. ``PillowDecoder`` decodes and resizes like torchvision's transforms;
+OpenCV's decoder is in a separate module that is loaded only for manifests that request it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from inferometer.manifests.errors import InputError, one_line
 from inferometer.manifests.inputs import ColorMode, CropMethod, ImageParameters, Interpolation
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000")
-"""The supported formats; for some others, Pillow would start another program."""
+"""The supported formats; to read some other formats, Pillow would start another program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How an image becomes the model's input, in pixels: its size after resizing, and where its crop lies."""
+    """How an image becomes the model's input, in pixels: its size after resizing, and where it is cropped."""
 
     width: int
     height: int
@@ -42,10 +42,10 @@ class Fit:
 def fit_image(parameters: ImageParameters, width: int, height: int, max_pixels: int = MAX_PIXELS) -> Fit:
     """Returns how an image of ``width`` × ``height`` pixels becomes the model's input.
 
-    The sizes are torchvision's: ``dimensions / crop_ratio`` is rounded to the nearest, as in its published
+    The sizes are torchvision's: ``dimensions / crop_ratio`` is rounded to the nearest, as for its published
     weights (224 / 0.875 is 256, 299 / 0.875 is 342); the longer side is rounded down as in ``Resize``, and
-    the centre's margins to even as in ``CenterCrop``. If the model takes images of any size, the image
-    keeps its own, or its longer side becomes ``max_dimension``, and the other is rounded to the nearest.
+    the margins around the centre to even as in ``CenterCrop``. If the model accepts any size, the image keeps
+    its own, or its longer side becomes ``max_dimension`` and the other is rounded to the nearest.
 
     Raises:
         InputError: The image is empty, or would be resized to more than ``max_pixels``.
@@ -71,7 +71,7 @@ def fit_image(parameters: ImageParameters, width: int, height: int, max_pixels: 
 
 
 def _fit_of_any_size(longest: int | None, width: int, height: int, max_pixels: int) -> Fit:
-    """Returns how an image keeps its size, or gets sides of at most ``longest`` pixels."""
+    """Returns how an image keeps its size or, if ``longest`` is given, is resized to that longer side."""
     new_width, new_height = width, height
     if longest is not None:
         side = max(width, height)
@@ -92,11 +92,11 @@ def _check_resized(width: int, height: int, new_width: int, new_height: int, max
 
 
 class ImageDecoder(ABC):
-    """Decodes images and fits them to one model's input. Thread-safe.
+    """Decodes images and fits them to a model's input. Thread-safe.
 
     The resulting pixels are uint8, height × width × 3 in the order red, green, blue, or height × width × 1
-    for a model with grey input. As in torchvision, the orientation in EXIF data is ignored. No image is
-    decoded or resized to more than ``max_pixels``.
+    for a model with grey input. As in torchvision, the orientation in EXIF data is ignored. No image of more
+    than ``max_pixels`` is decoded, or results from resizing.
 
     Attributes:
         formats: Pillow's names of the supported formats.
@@ -111,12 +111,12 @@ class ImageDecoder(ABC):
     @property
     @abstractmethod
     def versions(self) -> Mapping[str, str]:
-        """The versions of the library that decodes and resizes and of its JPEG library, by name."""
+        """The versions of the library that decodes and resizes, and of its JPEG library, by name."""
 
     def size(self, content: bytes) -> tuple[int, int]:
-        """Returns the width and height of an image file, of which only the header is read.
+        """Returns the width and height of an image file, reading only its header.
 
-        Raises InputError as ``decode`` does.
+        Raises the same InputError as ``decode``.
         """
         return open_image(content, self.formats, self._max_pixels).size
 
@@ -128,12 +128,12 @@ class ImageDecoder(ABC):
     def decode(self, content: bytes) -> NDArray[np.uint8]:
         """Returns the fitted pixels of an image file.
 
-        Raises InputError if the file has no supported format, is damaged, or is too large.
+        Raises InputError if the file is damaged, too large or not in a supported format.
         """
 
     @abstractmethod
     def fit(self, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Returns the fitted pixels of an image that is decoded already and has passed ``check_pixels``.
+        """Returns the fitted pixels of a decoded image that has passed ``check_pixels``.
 
         Raises InputError if the image is empty, or would be resized to too many pixels.
         """
@@ -156,7 +156,7 @@ PILLOW_ERRORS = (
 
 
 def open_image(content: bytes, formats: tuple[str, ...], max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Returns an image of which only the header has been read; ``formats`` are Pillow's names.
+    """Opens an image, reading only its header; ``formats`` are Pillow's names of the accepted formats.
 
     Raises InputError if the file has another format, is damaged, or has more than ``max_pixels``.
     """
@@ -174,9 +174,9 @@ def open_image(content: bytes, formats: tuple[str, ...], max_pixels: int = MAX_P
 
 
 def decoded_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Returns the image of a file, unchanged, in the mode of the file.
+    """Returns the image in a file unchanged, in the file's mode.
 
-    Raises InputError as ``open_image`` does, for any of the supported ``FORMATS``.
+    Raises the InputError of ``open_image``, called with the supported ``FORMATS``.
     """
     image = open_image(content, FORMATS, max_pixels)
     try:
@@ -187,14 +187,14 @@ def decoded_image(content: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
 
 def undecodable(content: bytes, reason: str) -> InputError:
-    """Returns the error of an incomplete or damaged file."""
+    """Returns the error for an incomplete or damaged file."""
     return InputError(f"image of {len(content)} bytes cannot be decoded: {' '.join(reason.split())}")
 
 
 def check_pixels(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns a decoded image in contiguous memory, height × width for grey or height × width × 3.
+    """Returns a decoded image in contiguous memory, as height × width if grey, else height × width × 3.
 
-    Raises InputError unless the array is uint8 of height × width, optionally × 1 or × 3.
+    Raises InputError unless the array is uint8 of shape height × width, optionally × 1 or × 3.
     """
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
@@ -216,13 +216,13 @@ _SIXTEEN_BIT_FORMATS = {"PNG", "PPM"}
 
 
 class PillowDecoder(ImageDecoder):
-    """Decodes and resizes with Pillow, whose filters widen when they shrink an image (antialias)."""
+    """Decodes and resizes with Pillow, whose filters widen when shrinking an image (antialiasing)."""
 
     formats = FORMATS
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Pillow's version, and that of libjpeg-turbo, or of the libjpeg that it was built with."""
+        """The versions of Pillow and of libjpeg-turbo, or of the libjpeg with which Pillow was built."""
         found = {"Pillow": PIL.__version__}
         turbo, libjpeg = features.version("libjpeg_turbo"), features.version("jpg")
         if turbo:
@@ -236,7 +236,7 @@ class PillowDecoder(ImageDecoder):
         return self._fit(decoded_image(content, self._max_pixels))
 
     def fit(self, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Returns the fitted pixels of an image that is decoded already."""
+        """Returns the fitted pixels of a decoded image."""
         return self._fit(Image.fromarray(array))
 
     def _fit(self, image: Image.Image) -> NDArray[np.uint8]:
@@ -254,7 +254,7 @@ def in_mode(image: Image.Image, mode: str) -> Image.Image:
     """Returns an image in grey, ``L``, or in ``RGB``.
 
     Raises:
-        InputError: Its pixels have no known range, or cannot be converted.
+        InputError: The image's pixels have no known range or cannot be converted.
     """
     # Pillow would clip at 255 instead of scaling
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SIXTEEN_BIT_FORMATS):

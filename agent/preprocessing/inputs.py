@@ -1,7 +1,7 @@
-"""Inputs of a model: the forms of their data, and their arrays in NumPy.
+"""The inputs of a model: the forms of their data, and how NumPy holds them.
 
-An origin maps the outputs for an input back to the image or the text. ``aligned`` gives frameworks
-aligned memory.
+An origin maps the outputs for an input back to its image or text. ``aligned`` provides memory aligned for
+frameworks.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from inferometer.manifests.inputs import InputParameters, TensorElementType, Ten
 
 @dataclass(frozen=True, slots=True)
 class ImageGeometry:
-    """The mapping of an image to the input of a model: the image is resized, and a part of it is cropped.
+    """How an image was mapped to a model's input by resizing and cropping it.
 
     Attributes:
         width: The width of the image, in pixels.
         height: The height of the image, in pixels.
         scale_x: The width after resizing, divided by ``width``.
         scale_y: The height after resizing, divided by ``height``.
-        left: Where the crop begins, in pixels of the resized image; negative if it is padded.
-        top: The same, from the top.
+        left: The crop's left edge, in pixels of the resized image; negative if the image is padded.
+        top: The crop's top edge, likewise.
         input_width: The width of the model's input, in pixels.
         input_height: The height of the model's input, in pixels.
     """
@@ -45,8 +45,8 @@ class ImageGeometry:
         """Converts boxes from pixels of the input to pixels of the image.
 
         Args:
-            boxes: float64, n × 4: left, top, right and bottom in pixels of the model's input.
-            clipped: Whether they are clipped to the borders of the image.
+            boxes: float64, n × 4: left, top, right and bottom, in pixels of the model's input.
+            clipped: Whether to clip the boxes to the borders of the image.
         """
         scale = np.array([self.scale_x, self.scale_y] * 2)
         offset = np.array([self.left, self.top] * 2)
@@ -61,8 +61,8 @@ class TokenizedText:
     """A text as a model receives it.
 
     Attributes:
-        text: The text that contains the answers: the second text of a pair, or the only one.
-        offsets: int64, tokens × 2; where each token begins and ends in ``text``; -1 for tokens outside of it.
+        text: The text in which answers are found: the second of a pair, or the only text.
+        offsets: int64, tokens × 2; the start and end of each token in ``text``; -1 for other tokens.
     """
 
     text: str
@@ -70,11 +70,11 @@ class TokenizedText:
 
 
 Origin: TypeAlias = ImageGeometry | TokenizedText
-"""The geometry or the text behind one input, which its tensor does not hold."""
+"""The image geometry or the text from which an input was made, which its tensor does not contain."""
 
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
-"""Arrays by the names of a model's inputs or outputs, each with the batch as its first axis."""
+"""Arrays keyed by the names of a model's inputs or outputs, each with the batch as its first axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +100,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedTensors:
-    """The preprocessed tensors of a model with several, by their names, without the batch axis."""
+    """The preprocessed tensors for a model with several inputs, by name, without the batch axis."""
 
     arrays: Tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """The URL of an encoded image, which the agent that runs the model fetches."""
+    """The URL of an encoded image; the agent that runs the model fetches it."""
 
     address: str
 
@@ -125,7 +125,7 @@ class Text:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of both in UTF-8."""
+        """The size in bytes of both texts in UTF-8."""
         return sum(len(part.encode("utf-8", "replace")) for part in (self.text, self.pair or ""))
 
 
@@ -138,15 +138,15 @@ class Input:
 
     Attributes:
         id: The name of the input in predictions and failures.
-        data: The data, or a function that reads it; the pipeline calls it in one of its threads, and its time
-            is the read time.
+        data: The data, or a function that reads it, which the pipeline calls in one of its threads; the time
+            that takes is the read time.
     """
 
     id: str
     data: Payload | Callable[[], Payload]
 
     def read(self) -> Payload:
-        """Returns the data, and reads it first if necessary; raises InputError if it cannot be read."""
+        """Returns the data, reading it first if necessary; raises InputError if it cannot be read."""
         if not callable(self.data):
             return self.data
         try:
@@ -156,13 +156,13 @@ class Input:
 
 
 MAX_PIXELS = 100_000_000
-"""The default limit of decoded and resized images: a small file can claim to hold a huge image."""
+"""The default limit for decoded and resized images: a small file can claim to contain a huge image."""
 STRING_CHARACTERS = 128
-"""The length of a synthetic string, as in perf_analyzer; also that of a string not yet known."""
+"""The length of a synthetic string, as in perf_analyzer; also assumed for strings not yet known."""
 
 
 def size_of(payload: Payload) -> int:
-    """Returns the size of a payload in bytes; 0 for one that is not read here."""
+    """Returns the size of a payload in bytes; 0 for a payload that is not read here."""
     match payload:
         case EncodedImage():
             return len(payload.content)
@@ -177,7 +177,7 @@ def size_of(payload: Payload) -> int:
 
 
 def dtype_of(parameters: InputParameters | TensorSpec) -> np.dtype[Any]:
-    """Returns the dtype of a model's input; strings are Python's own, in arrays of objects."""
+    """Returns the dtype of a model's input; strings are Python strings in arrays of objects."""
     if parameters.element_type is TensorElementType.STRING:
         return np.dtype(object)
     found: np.dtype[Any] = np.dtype(parameters.element_type.value)
@@ -185,13 +185,13 @@ def dtype_of(parameters: InputParameters | TensorSpec) -> np.dtype[Any]:
 
 
 def element_bytes(tensor: TensorSpec) -> int:
-    """Returns the size of an element in bytes; of a string, that of a synthetic one."""
+    """Returns the size of an element in bytes; for strings, that of a synthetic string."""
     dtype = dtype_of(tensor)
     return STRING_CHARACTERS if dtype.hasobject else dtype.itemsize
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Returns the names of tensors for a message."""
+    """Returns the names of tensors in the form used in messages."""
     return ", ".join(f'"{name}"' for name in names)
 
 
@@ -201,18 +201,18 @@ def batch_size(batch: Tensors) -> int:
 
 
 def blank(tensor: TensorSpec, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Returns zeros, or empty strings, of the tensor's dtype."""
+    """Returns an array of zeros, or of empty strings, with the tensor's dtype."""
     dtype = dtype_of(tensor)
     return np.full(shape, "", dtype) if dtype.hasobject else np.zeros(shape, dtype)
 
 
 def blank_batch(tensors: Iterable[TensorSpec], batch_size: int = 1) -> dict[str, NDArray[Any]]:
-    """Returns a batch of zeros, or of empty strings; dynamic axes have ``DYNAMIC_SIZE``."""
+    """Returns a batch of zeros, or of empty strings; dynamic axes have the size ``DYNAMIC_SIZE``."""
     return {each.name: blank(each, (batch_size, *each.sized())) for each in tensors}
 
 
 def padded(tensor: TensorSpec, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Returns the rows of a tensor as a batch, padded at the end to the longest of them."""
+    """Returns the rows of a tensor as a batch, each padded at the end to the length of the longest."""
     first = rows[0].shape
     if all(row.shape == first for row in rows):
         return np.stack(rows)
@@ -227,8 +227,8 @@ def padded(tensor: TensorSpec, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 SMALL_BYTES = 16 * 1024
-"""Below this size, ``tobytes`` copies faster than NumPy, which lets other threads run meanwhile: getting the
-interpreter back takes longer than copying so little."""
+"""Below this size, ``tobytes`` copies faster than NumPy, which lets other threads run meanwhile: reacquiring
+the interpreter's lock takes longer than copying so little."""
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:

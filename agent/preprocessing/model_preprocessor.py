@@ -1,4 +1,4 @@
-"""The preprocessor of a model: it combines those of its inputs, which create the tensors of a batch."""
+"""A model's preprocessor, which combines the preprocessors of its inputs to create a batch's tensors."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from inferometer.manifests.schema import ModelManifest
 class ModelPreprocessor:
     """Creates the input tensors of one model. Thread-safe.
 
-    The rows of tensors with a fixed shape are written into the memory of the batch. Those of tensors with
-    dynamic axes are kept separately and padded to the longest of the batch; an input of the model itself,
-    such as an attention mask, marks the elements that count.
+    Rows of tensors with a fixed shape are written into the batch's memory. Rows of tensors with dynamic axes
+    are kept separately and padded to the longest in the batch; one of the model's own inputs, such as an
+    attention mask, marks the elements that are not padding.
 
     Attributes:
         tensors: The tensors that the model takes, in order.
-        tensor_bytes: The memory of those of one input; approximate with dynamic axes.
+        tensor_bytes: The memory for one input's tensors; approximate with dynamic axes.
         bytes_ahead: The memory to allow for one input that is prepared ahead.
     """
 
@@ -62,18 +62,18 @@ class ModelPreprocessor:
 
     @property
     def libraries(self) -> Mapping[str, str]:
-        """The versions of the libraries that influence the tensors, by name."""
+        """The versions of the libraries that affect the tensors' values, by name."""
         return {name: found for each in self._preprocessors for name, found in each.libraries.items()}
 
     def new_batch(self, size: int) -> dict[str, NDArray[Any]]:
-        """Returns memory for the tensors of a batch that have a fixed shape."""
+        """Returns memory for those tensors of a batch that have a fixed shape."""
         return {name: np.empty((size, *dimensions), dtype) for name, dimensions, dtype in self._fixed}
 
     def prepare(self, payload: Payload, batch: Tensors, place: int) -> Tensors | None:
-        """Writes an input into its row of a batch, and returns the rows of tensors with dynamic axes, if any.
+        """Writes an input into its row of a batch, and returns its rows of tensors with dynamic axes, if any.
 
         Raises:
-            InputError: The payload does not fit the model; the row is then undefined.
+            InputError: The payload does not fit the model; the row's content is then undefined.
         """
         if isinstance(payload, NamedTensors):
             return self._written(self.named(payload.arrays), batch, place)
@@ -88,12 +88,12 @@ class ModelPreprocessor:
         return self._preprocessors[0].origin(payload) if len(self._preprocessors) == 1 else None
 
     def misfits(self, rows: Sequence[Tensors | None]) -> list[str]:
-        """Returns why each input cannot be in a batch with the first, or an empty text.
+        """Returns, for each input, why it cannot be in a batch with the first; empty if it can.
 
-        Images of any size are not padded: all images of a batch have the same size.
+        Images of any size are not padded: all images in a batch must have the same size.
 
         Args:
-            rows: The return value of ``prepare`` for each.
+            rows: The return value of ``prepare`` for each input.
         """
         found = [""] * len(rows)
         for name in self._same_size:
@@ -112,9 +112,9 @@ class ModelPreprocessor:
         """Returns the tensors of a batch, in the model's order.
 
         Args:
-            batch: Its tensors of a fixed shape.
-            places: The rows of them to return; None for all.
-            rows: The return value of ``prepare`` for each of those.
+            batch: The batch's tensors with a fixed shape.
+            places: The indices of the rows to return; None for all.
+            rows: The return value of ``prepare`` for each returned row.
         """
         if places is not None:
             batch = {name: array[places] for name, array in batch.items()}
@@ -128,10 +128,10 @@ class ModelPreprocessor:
         }
 
     def named(self, batch: Tensors | NDArray[Any]) -> Tensors:
-        """Returns tensors by name; a bare array is the only tensor of the model.
+        """Returns tensors by name; a bare array stands for the model's only tensor.
 
         Raises:
-            InputError: The names are not those of the model's tensors.
+            InputError: The names differ from those of the model's tensors.
         """
         names = self._names
         if isinstance(batch, np.ndarray):
@@ -144,7 +144,7 @@ class ModelPreprocessor:
         return batch
 
     def checked(self, batch: Tensors | NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Returns a batch in the form that the model takes: names, element types, shapes, C order.
+        """Returns a batch in the form that the model requires: names, element types, shapes, C order.
 
         Raises:
             InputError: The batch is empty, or does not fit the model.
@@ -166,7 +166,7 @@ class ModelPreprocessor:
         return {name: check_text(text) for name, text in zip(self._names, pair, strict=True)}
 
     def _written(self, arrays: Tensors, batch: Tensors, place: int) -> Tensors | None:
-        """Writes preprocessed tensors into their rows; returns those with dynamic axes."""
+        """Writes preprocessed tensors into their rows; returns the tensors with dynamic axes instead."""
         rows = {}
         for tensor in self.tensors:
             array = _named_check(arrays[tensor.name], tensor)
@@ -182,7 +182,7 @@ def model_preprocessor_of(
 ) -> ModelPreprocessor:
     """Returns the preprocessor for a model; images of more than ``max_pixels`` are rejected.
 
-    ``tokenizers`` are the files for text inputs, by the number of the input.
+    ``tokenizers`` are the tokenizer files for text inputs, by the index of the input.
     """
     files = tokenizers or {}
     return ModelPreprocessor(

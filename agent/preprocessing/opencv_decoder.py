@@ -1,4 +1,4 @@
-"""Decoding and resizing with OpenCV, as MXNet's image pipeline does; imported on demand."""
+"""Decodes and resizes with OpenCV, like MXNet's image pipeline; imported on demand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _CStderr:
 
     @contextmanager
     def silenced(self) -> Iterator[None]:
-        """Silences C's ``stderr`` while any thread is inside. Thread-safe."""
+        """Silences C's ``stderr`` while any thread is in the context. Thread-safe."""
         with self._lock:
             if not self._users and (variable := self._found()):
                 self._before, variable.value = variable.value, self._nowhere
@@ -51,7 +51,7 @@ class _CStderr:
                     self._variable.value = self._before
 
     def _found(self) -> ctypes.c_void_p | None:
-        """Returns the variable, which is looked up once."""
+        """Returns the C variable, which is looked up only once."""
         if self._nowhere is None and platform.libc_ver()[0] == "glibc":
             library = ctypes.CDLL(None)
             library.fopen.restype = ctypes.c_void_p
@@ -64,8 +64,8 @@ class _CStderr:
 
 silenced_c_stderr = _CStderr().silenced
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "PPM")
-"""The supported formats. OpenCV does not read GIF, and some of its versions crash on damaged TIFF and
-JPEG 2000 files."""
+"""The supported formats. OpenCV does not read GIF, and some OpenCV versions crash on damaged TIFF and JPEG
+2000 files."""
 
 _INTERPOLATION = {
     Interpolation.NEAREST: cv2.INTER_NEAREST,
@@ -83,9 +83,9 @@ _JPEG_LIBRARY = re.compile(
 
 
 class OpenCvDecoder(ImageDecoder):
-    """Decodes and resizes with OpenCV, whose filters do not widen when they shrink an image.
+    """Decodes and resizes with OpenCV, whose filters do not widen when shrinking an image.
 
-    OpenCV's own threads are disabled in the whole process: each preprocessing thread processes one image.
+    OpenCV's own threads are disabled process-wide, as each preprocessing thread processes its own image.
     """
 
     formats = FORMATS
@@ -100,7 +100,7 @@ class OpenCvDecoder(ImageDecoder):
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """OpenCV's version, and that of its built-in JPEG library."""
+        """The versions of OpenCV and of its built-in JPEG library."""
         found = {"OpenCV": cv2.__version__}
         if jpeg := _JPEG_LIBRARY.search(cv2.getBuildInformation()):
             found[jpeg[1]] = jpeg[2]
@@ -122,7 +122,7 @@ class OpenCvDecoder(ImageDecoder):
         return fitted if self._grey else _converted(fitted, cv2.COLOR_BGR2RGB)
 
     def fit(self, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Returns the fitted pixels of an image that is decoded already."""
+        """Returns the fitted pixels of a decoded image."""
         if self._grey and array.ndim == 3:
             array = _converted(array, cv2.COLOR_RGB2GRAY)
         elif not self._grey and array.ndim == 2:

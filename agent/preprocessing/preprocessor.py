@@ -1,7 +1,7 @@
-"""Preprocessors: the input tensor of a model, from an image or a tensor.
+"""Preprocessors, which turn an image or a tensor into a model's input tensor.
 
-``RecordReader`` is the interface of a framework's own iterator over a file of images, which preprocesses
-them itself.
+``RecordReader`` is the interface of a framework's own iterator over a file of images, which it preprocesses
+itself.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from inferometer.manifests.inputs import (
 
 
 class Preprocessor(ABC):
-    """Creates the tensors of one of a model's inputs, usually one with a shape and a dtype. Thread-safe.
+    """Creates the tensors for one of a model's inputs, usually a single tensor. Thread-safe.
 
     Attributes:
-        tensors: The tensors that it creates; here, one.
-        dimensions: Its shape without the batch, with -1 for a dynamic axis.
-        dtype: Its dtype.
-        tensor_bytes: The memory that it takes; approximate with dynamic axes.
+        tensors: The tensors that it creates; by default, one.
+        dimensions: The tensor's shape without the batch, with -1 for a dynamic axis.
+        dtype: The tensor's dtype.
+        tensor_bytes: The memory that the tensors take; approximate with dynamic axes.
     """
 
     def __init__(self, parameters: InputParameters) -> None:
@@ -66,25 +66,25 @@ class Preprocessor(ABC):
 
     @property
     def libraries(self) -> Mapping[str, str]:
-        """The versions of the libraries that influence the tensor, by name."""
+        """The versions of the libraries that affect the tensor's values, by name."""
         return {}
 
     def __call__(self, payload: Payload) -> NDArray[Any]:
-        """Returns the input tensor; raises InputError as ``write`` does."""
+        """Returns the input tensor; raises the InputError of ``write``."""
         tensor = np.empty(self.dimensions, self.dtype)
         self.write(payload, tensor)
         return tensor
 
     def prepare(self, payload: Payload, batch: Tensors, place: int) -> Tensors | None:
-        """Writes the tensors of a fixed shape into their row of a batch; returns the others' rows, if any.
+        """Writes fixed-shape tensors into their row of a batch; returns the rows of other tensors, if any.
 
         Args:
             payload: The input.
-            batch: The tensors of the batch that have a fixed shape, with the batch as their first axis.
-            place: The row.
+            batch: The batch's tensors with a fixed shape, with the batch as their first axis.
+            place: The index of the row.
 
         Raises:
-            InputError: As ``write``.
+            InputError: See ``write``.
         """
         tensor = self.tensors[0]
         if tensor.is_dynamic:
@@ -98,13 +98,13 @@ class Preprocessor(ABC):
 
         Raises:
             InputError: The payload does not fit the model; the content of ``out`` is then undefined. The
-                message does not name the input, which the caller knows.
+                message does not name the input, as the caller knows it.
         """
 
     def origin(self, payload: Payload) -> Origin | None:
-        """Returns the origin of a written input for postprocessing; None if there is none.
+        """Returns a written input's origin, for postprocessing; None if there is none.
 
-        It is called for models of tasks that require it, such as object detection.
+        It is called for models whose task requires the origin, such as object detection.
 
         Raises:
             InputError: The payload does not fit the model.
@@ -113,15 +113,15 @@ class Preprocessor(ABC):
 
 
 def check_tensor(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...] = ()) -> NDArray[Any]:
-    """Returns a preprocessed tensor in the model's element type and in C order.
+    """Returns a preprocessed tensor with the model's element type and in C order.
 
     Args:
         array: The tensor of one input, or of a batch.
-        tensor: The tensor that the model takes.
-        batch: The size of the batch, if it is one.
+        tensor: The description of the tensor that the model takes.
+        batch: The batch size, if the array is a batch.
 
     Raises:
-        InputError: It has another shape, or an element type that would lose values.
+        InputError: The array has another shape, or conversion of its element type would lose values.
     """
     axes = len(batch)
     if array.shape[:axes] != batch or not tensor.takes(array.shape[axes:]):
@@ -131,7 +131,7 @@ def check_tensor(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...]
 
 
 def check_elements(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Returns a tensor as ``dtype`` and in C order; raises InputError if that would lose values."""
+    """Returns a tensor as ``dtype`` in C order; raises InputError if the conversion would lose values."""
     if dtype.hasobject:
         return check_strings(array)
     # floats only lose precision; an integer that is too large would wrap around
@@ -147,7 +147,7 @@ def check_elements(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def check_strings(array: NDArray[Any]) -> NDArray[Any]:
-    """Returns strings as Python's own, in C order; raises InputError for an element that is not one."""
+    """Returns strings as Python strings in C order; raises InputError if an element is not a string."""
     if array.dtype.kind not in "UO":
         raise InputError(f"tensor has element type {array.dtype}; the model takes strings")
     found: NDArray[Any] = np.asarray(array, np.dtype(object), order="C")
@@ -167,9 +167,9 @@ def check_text(text: str) -> NDArray[Any]:
 
 
 def input_bytes(tensors: Iterable[TensorSpec]) -> int:
-    """Returns the size of a model's tensors for one input in bytes.
+    """Returns the size in bytes of a model's tensors for one input.
 
-    Dynamic axes count with their size in synthetic inputs.
+    Dynamic axes are taken to have their size in synthetic inputs.
     """
     return sum(math.prod(each.sized()) * element_bytes(each) for each in tensors)
 
@@ -178,9 +178,9 @@ _PHOTOGRAPH_PIXELS = 12_000_000
 
 
 def bytes_ahead(tensors: Iterable[TensorSpec]) -> int:
-    """Returns the memory to allow for one input that is prepared ahead, in bytes.
+    """Returns how many bytes of memory to allow for one input that is prepared ahead.
 
-    That is the size of its tensors; images of any size count as a photograph of 12 megapixels.
+    That is the size of its tensors; an image of any size is assumed to have 12 megapixels.
     """
     taken = 0
     for each in tensors:
@@ -215,11 +215,11 @@ def open_decoder(parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> I
 class ImagePreprocessor(Preprocessor):
     """Turns images into input tensors.
 
-    The order is: decode, convert to red, green and blue or to grey, resize, crop, ``(pixel - mean) / scale``
-    on 0…255, ``color_mode``, layout, element type. With ``keep_aspect_ratio`` the image is resized until it
-    just covers the target divided by ``crop_ratio``; without it, both sides are resized to that size.
+    The steps are: decode, convert to red, green and blue or to grey, resize, crop, ``(pixel - mean) / scale``
+    on 0…255, ``color_mode``, layout, element type. With ``keep_aspect_ratio``, the image is resized so that
+    it just covers the target divided by ``crop_ratio``; otherwise both sides are resized to that size.
     ``crop_method`` selects the part that is then cropped; ``none`` resizes the whole image to the target.
-    Images of any size keep theirs, bounded by ``max_dimension`` if the manifest has one.
+    Images of any size keep their size, or get ``max_dimension`` as their longer side if it is given.
 
     Raises:
         FrameworkUnavailableError: The library that the manifest's ``decoder`` names is not installed.
@@ -238,11 +238,11 @@ class ImagePreprocessor(Preprocessor):
 
     @property
     def libraries(self) -> Mapping[str, str]:
-        """The versions of the libraries that decode and resize, which influence a model's accuracy."""
+        """The versions of the libraries that decode and resize, which affect a model's accuracy."""
         return self._decoder.versions
 
     def __call__(self, payload: Payload) -> NDArray[Any]:
-        """Returns the input tensor for an image, or a tensor of the model's shape."""
+        """Returns the input tensor for an image, or for a tensor of the model's shape."""
         if isinstance(payload, Tensor):
             return check_tensor(payload.array, self.tensors[0])
         pixels = self._fitted(payload)
@@ -253,14 +253,14 @@ class ImagePreprocessor(Preprocessor):
         return tensor
 
     def write(self, payload: Payload, out: NDArray[Any]) -> None:
-        """Writes the input tensor for an image, or a tensor of the model's shape."""
+        """Writes the input tensor for an image, or for a tensor of the model's shape."""
         if isinstance(payload, Tensor):
             out[...] = check_tensor(payload.array, self.tensors[0])
         else:
             self._normalise(self._fitted(payload), out)
 
     def _fitted(self, payload: EncodedImage | Pixels | NamedTensors | Url | Text) -> NDArray[np.uint8]:
-        """Returns the pixels of an image, resized to the model's input; height × width × channels."""
+        """Returns an image's pixels resized to the model's input, as height × width × channels."""
         match payload:
             case EncodedImage():
                 return self._decoder.decode(payload.content)
@@ -287,7 +287,7 @@ class ImagePreprocessor(Preprocessor):
         return ImageGeometry(width, height, *scales, fit.left, fit.top, fit.crop_width, fit.crop_height)
 
     def _normalise(self, pixels: NDArray[np.uint8], out: NDArray[Any]) -> None:
-        """Converts pixels in red, green and blue, or grey; height × width × channels."""
+        """Converts red, green and blue or grey pixels, height × width × channels, to the model's input."""
         if not self._floats:
             ordered = pixels[:, :, self._order]
             out[...] = ordered.transpose(2, 0, 1) if self._chw else ordered
@@ -305,10 +305,10 @@ class ImagePreprocessor(Preprocessor):
 
 
 class TensorPreprocessor(Preprocessor):
-    """Accepts tensors of the model's shape, and rejects images, for which the manifest has no parameters."""
+    """Accepts tensors of the model's shape; rejects images, for which the manifest has no parameters."""
 
     def __call__(self, payload: Payload) -> NDArray[Any]:
-        """Returns a tensor as the model's element type; see ``check_tensor``."""
+        """Returns a tensor with the model's element type; see ``check_tensor``."""
         match payload:
             case Tensor():
                 return check_tensor(payload.array, self.tensors[0])
@@ -330,12 +330,12 @@ class TensorPreprocessor(Preprocessor):
         )
 
     def write(self, payload: Payload, out: NDArray[Any]) -> None:
-        """Writes a tensor as the model's element type; see ``check_tensor``."""
+        """Writes a tensor with the model's element type; see ``check_tensor``."""
         out[...] = self(payload)
 
 
 def preprocessor_of(parameters: InputParameters, max_pixels: int = MAX_PIXELS) -> Preprocessor:
-    """Returns the preprocessor for an image or a tensor; ``model_preprocessor_of`` returns that for a text.
+    """Returns the preprocessor for an image or tensor; for texts, see ``model_preprocessor_of``.
 
     Images of more than ``max_pixels`` are rejected.
 
@@ -356,11 +356,11 @@ class RecordOptions:
     """The options of a record reader.
 
     Attributes:
-        batch_size: Samples in a batch; the last one of an epoch may hold fewer.
-        threads: The threads that decode.
-        prefetch: The batches that are loaded ahead; an iterator that always does so loads at least one.
-        shuffle: Whether the order is drawn anew for each epoch, by the framework.
-        seed: The seed of that order.
+        batch_size: The number of samples in a batch; an epoch's last batch may have fewer.
+        threads: The number of decoding threads.
+        prefetch: The number of batches loaded ahead; an iterator that always loads ahead loads at least one.
+        shuffle: Whether the framework shuffles the samples anew for each epoch.
+        seed: The seed for shuffling.
     """
 
     batch_size: int
@@ -371,12 +371,12 @@ class RecordOptions:
 
 
 class RecordReader(Closeable):
-    """Reads, decodes and preprocesses images as its framework does. A damaged file may end the process.
+    """Reads, decodes and preprocesses images like its framework. A damaged file may end the process.
 
     Args:
-        path: The file.
-        count: The number of its records.
-        parameters: The model's input.
+        path: The file of images.
+        count: The number of records in the file.
+        parameters: The parameters of the model's input.
         options: See ``RecordOptions``.
 
     Raises:
@@ -391,10 +391,10 @@ class RecordReader(Closeable):
 
     @abstractmethod
     def epoch(self, out: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
-        """Yields the labels of each batch, int64, (samples,); its inputs are then in rows of ``out``.
+        """Yields each batch's labels, int64 of shape (samples,), once its inputs are in the rows of ``out``.
 
         Args:
-            out: ``(batch size, *dimensions)``, float32; the same memory for every batch.
+            out: float32 of shape ``(batch size, *dimensions)``; the same memory for every batch.
 
         Raises:
             DatasetError: The framework cannot read or decode a record.

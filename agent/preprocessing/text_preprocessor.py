@@ -1,4 +1,4 @@
-"""The preprocessor of texts: rows of tokens, as long as each text, from the ``tokenizers`` library.
+"""Preprocesses texts, with the ``tokenizers`` library, into rows of tokens as long as each text.
 
 Only this module imports the library, for manifests with text inputs.
 """
@@ -38,8 +38,8 @@ class Tokens:
 
     Attributes:
         ids: int64, tokens.
-        types: int64, tokens; 1 for those of a second text.
-        text: The text that contains the answers.
+        types: int64, tokens; 1 for the tokens of a second text, else 0.
+        text: The text in which answers are found.
     """
 
     ids: NDArray[np.int64]
@@ -48,14 +48,14 @@ class Tokens:
 
 
 class TextTokenizer:
-    """Splits texts into tokens as a manifest and its tokenizer's file specify. Thread-safe.
+    """Splits texts into tokens as specified by a manifest and its tokenizer file. Thread-safe.
 
     Args:
-        parameters: The input.
-        path: The file of the tokenizer.
+        parameters: The parameters of the text input.
+        path: The tokenizer file.
 
     Attributes:
-        padding_id: The number of the token that texts are padded with.
+        padding_id: The number of the token with which texts are padded.
 
     Raises:
         ArtifactError: The file is not a tokenizer, or does not fit the parameters.
@@ -82,15 +82,15 @@ class TextTokenizer:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """The version of the library, which determines the tokens."""
+        """The library and its version, which determines the tokens."""
         return {"tokenizers": metadata.version("tokenizers")}
 
     def __call__(self, text: Text) -> Tokens:
         """Returns the tokens of a text.
 
         Raises:
-            InputError: A text is empty or nothing but white space, has no tokens or too many of them, or is
-                not Unicode text.
+            InputError: A text is empty or only white space, has no tokens or too many, or is not Unicode
+                text.
         """
         for part in (text.text, text.pair):
             if part is not None and not part.strip():
@@ -133,7 +133,7 @@ def _opened(parameters: TextParameters, path: Path) -> Tokenizer:
 
 
 def _word_pieces(path: Path, text: str, *, lower_case: bool) -> Tokenizer:
-    """Returns the tokenizer of BERT for a vocabulary."""
+    """Returns BERT's tokenizer for a vocabulary."""
     lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
     vocabulary = {token: number for number, token in enumerate(lines)}
     if missing := [token for token in (_UNKNOWN, _FIRST, _SEPARATOR) if token not in vocabulary]:
@@ -166,8 +166,8 @@ def _padding_id(tokenizer: Tokenizer, parameters: TextParameters) -> int:
 class TextPreprocessor(Preprocessor):
     """Turns texts into the numbers of their tokens, with a mask and types if the model takes them.
 
-    A batch is padded to its longest text, or to ``max_length``; the mask and the types of the padding
-    are 0. Raises ArtifactError as ``TextTokenizer`` does.
+    A batch is padded to its longest text, or to ``max_length``; the mask and the types of the padding are 0.
+    Raises ArtifactError like ``TextTokenizer``.
     """
 
     def __init__(self, parameters: TextParameters, tokenizer: Path) -> None:
@@ -184,7 +184,7 @@ class TextPreprocessor(Preprocessor):
         return self._tokenize.versions
 
     def prepare(self, payload: Payload, batch: Tensors, place: int) -> Tensors | None:
-        """Returns the rows of a text; writes them, and returns None, if all texts have the same length."""
+        """Returns a text's rows; if all rows have the same length, writes them instead and returns None."""
         if not isinstance(payload, Text):
             raise InputError(f"the model takes texts; found {type(payload).__name__.lower()} data")
         tokens = self._tokenize(payload)
@@ -204,12 +204,12 @@ class TextPreprocessor(Preprocessor):
         return None
 
     def origin(self, payload: Payload) -> TokenizedText | None:
-        """Returns the text that this thread has just prepared, with the places of its tokens."""
+        """Returns the text that this thread has just prepared, with the positions of its tokens."""
         latest, text = getattr(self._latest, "text", (None, None))
         return text if latest is payload else None
 
     def write(self, payload: Payload, out: NDArray[Any]) -> None:
-        """Writes only the numbers of the tokens, padded."""
+        """Writes only the padded numbers of the tokens."""
         tokens = self._tokenize(payload) if isinstance(payload, Text) else None
         if tokens is None or len(tokens.ids) > len(out):
             raise InputError(f"the model takes texts of at most {len(out)} tokens")

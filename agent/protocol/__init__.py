@@ -1,1 +1,1 @@
-"""The parts that both ends of a connection share: tensors, messages, spans and status codes."""
+"""The parts shared by both ends of a connection: tensors, messages, spans and status codes."""

@@ -1,4 +1,4 @@
-"""The information about an agent that clients use to choose one: its machine, frameworks and models."""
+"""The information that clients use to choose an agent: its machine, frameworks and models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inferometer.manifests.catalog import Catalog
 
 @dataclass(frozen=True, slots=True)
 class RunnableModel:
-    """A model that an agent can run, because its framework is installed there."""
+    """A model that an agent can run because its framework is installed there."""
 
     name: str
     version: str
@@ -24,9 +24,9 @@ class RunnableModel:
 class AgentInfo:
     """The properties of an agent that do not change while it runs.
 
-    The processor's name is empty if unknown. ``frameworks`` are the installed versions by name, ``models``
-    those that it can run. ``started_at`` is in UTC; None if unknown. ``http_port`` is the port of the Open
-    Inference Protocol over HTTP; None if it serves none.
+    The processor's name is empty if unknown. ``frameworks`` maps names to installed versions; ``models`` are
+    the models that the agent can run. ``started_at`` is in UTC; None if unknown. ``http_port`` is the port of
+    the Open Inference Protocol over HTTP, or None if it is not served.
     """
 
     hostname: str
@@ -43,7 +43,7 @@ class AgentInfo:
 def read_agent_info(
     catalog: Catalog, registry: Registry, started_at: datetime, http_port: int | None = None
 ) -> AgentInfo:
-    """Reads the properties of an agent on this machine, which has served since ``started_at``."""
+    """Returns the properties of an agent on this machine that has been serving since ``started_at``."""
     versions = registry.versions
     environment = read_environment(versions)
     by_name = {name.casefold(): version for name, version in versions.items()}

@@ -1,4 +1,4 @@
-"""Conversion between messages and the objects of the program: options, results, and agent properties."""
+"""Converts between messages and the program's objects: options, results, and agent properties."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _INT64 = np.dtype("<i8")
 
 @dataclass(frozen=True, slots=True)
 class TracePart:
-    """The spans that a call has recorded since the last part.
+    """The spans that a call has recorded since it sent the previous part.
 
-    ``dropped`` counts those for which there was no room; ``notes`` name missing data, one line each.
-    ``resource`` is the process that recorded the spans of the call, in one of the call's parts.
+    ``dropped`` counts the spans for which there was no room; ``notes`` describe missing data, one line each.
+    ``resource`` describes the process that recorded the call's spans; one part of each call has it.
     """
 
     chunks: Sequence[SpanChunk] = ()
@@ -70,7 +70,7 @@ class TracePart:
 
 
 def trace_part_message(part: TracePart) -> predict_pb2.TracePart:
-    """Returns the message of a part."""
+    """Returns the message for a part."""
     return predict_pb2.TracePart(
         spans=[
             predict_pb2.SpanChunk(
@@ -86,7 +86,7 @@ def trace_part_message(part: TracePart) -> predict_pb2.TracePart:
 
 
 def read_trace_part(message: predict_pb2.TracePart) -> TracePart:
-    """Returns the part that a message holds; raises ValueError if its spans are not valid."""
+    """Returns the part that a message contains; raises ValueError if its spans are not valid."""
     return TracePart(
         [_span_chunk(chunk) for chunk in message.spans],
         message.dropped,
@@ -142,7 +142,7 @@ _NESTED_COUNTERS = ("processors", "gpu", "heat_throttles")
 
 
 def conditions_response(counters: ConditionCounters) -> predict_pb2.ConditionsResponse:
-    """Returns the message of counters; those that are None are not set."""
+    """Returns the message for counters; fields whose counter is None are not set."""
     message = predict_pb2.ConditionsResponse(heat_throttles=counters.heat_throttles)
     _write_counters(message, counters)
     for name in ("processors", "gpu"):
@@ -153,7 +153,7 @@ def conditions_response(counters: ConditionCounters) -> predict_pb2.ConditionsRe
 
 
 def read_conditions(message: predict_pb2.ConditionsResponse) -> ConditionCounters:
-    """Returns the counters of a message."""
+    """Returns the counters in a message."""
     counters = ConditionCounters(**_read_counters(message, ConditionCounters))
     return replace(
         counters,
@@ -166,14 +166,14 @@ def read_conditions(message: predict_pb2.ConditionsResponse) -> ConditionCounter
 
 
 def _write_counters(message: Message, counters: object) -> None:
-    """Sets the plain fields, which have the same names in the message."""
+    """Sets the plain fields, whose names in the message are the same."""
     for name in _plain_counters(type(counters)):
         if (value := getattr(counters, name)) is not None:
             setattr(message, name, value)
 
 
 def _read_counters(message: Message, kind: type) -> dict[str, Any]:
-    """Returns the plain fields that are set; those that cannot be unset are 0 or empty."""
+    """Returns the plain fields that are set; fields that cannot be unset are 0 or empty."""
     optional = {field.name for field in message.DESCRIPTOR.fields if field.has_presence}
     return {
         name: getattr(message, name)
@@ -191,9 +191,9 @@ _PRECISIONS = {each: predict_pb2.Precision.Value(f"PRECISION_{each.name}") for e
 
 
 def read_inputs(messages: Iterable[predict_pb2.Input]) -> tuple[Input, ...]:
-    """Returns the inputs of a request.
+    """Returns the inputs in a request.
 
-    Raises InputError if one has no data, or a tensor does not match its own description.
+    Raises InputError if an input has no data, or if a tensor does not match its own description.
     """
     return tuple(Input(message.id, _read_payload(message)) for message in messages)
 
@@ -221,7 +221,7 @@ def _read_payload(message: predict_pb2.Input) -> Payload:
 
 
 def read_options(request: predict_pb2.OpenRequest) -> SessionOptions:
-    """Returns the options of the session to open; raises ConfigurationError if they are not valid."""
+    """Returns the options for the session to open; raises ConfigurationError if they are not valid."""
     return SessionOptions(
         device=read_device(request.device),
         threads=request.threads or None,
@@ -238,7 +238,7 @@ def read_options(request: predict_pb2.OpenRequest) -> SessionOptions:
 def open_request(
     model_name: str, model_version: str | None, framework_name: str | None, options: SessionOptions
 ) -> predict_pb2.OpenRequest:
-    """Returns the request that opens a model; None means any version, any framework."""
+    """Returns the request to open a model; None means any version or any framework."""
     return predict_pb2.OpenRequest(
         model_name=model_name,
         model_version=model_version or "",
@@ -256,7 +256,7 @@ def open_request(
 
 
 def _read_weights(number: int) -> Weights:
-    """Raises ConfigurationError for an unknown number; unspecified means the pretrained weights."""
+    """Raises ConfigurationError for an unknown number; unspecified means pretrained weights."""
     if number == predict_pb2.WEIGHTS_UNSPECIFIED:
         return Weights.PRETRAINED
     for weights, known in _WEIGHTS.items():
@@ -266,7 +266,7 @@ def _read_weights(number: int) -> Weights:
 
 
 def _read_precision(number: int) -> Precision | None:
-    """Raises ConfigurationError for an unknown number; unspecified means the model's own, which is None."""
+    """Raises ConfigurationError for an unknown number; unspecified means the model's own precision, None."""
     if number == predict_pb2.PRECISION_UNSPECIFIED:
         return None
     for precision, known in _PRECISIONS.items():
@@ -276,7 +276,7 @@ def _read_precision(number: int) -> Precision | None:
 
 
 def read_device(message: predict_pb2.Device) -> Device:
-    """Returns the device of a message, by default the CPU; raises ConfigurationError for an unknown kind."""
+    """Returns a message's device, by default the CPU; raises ConfigurationError for an unknown kind."""
     if message.kind in {predict_pb2.DEVICE_KIND_UNSPECIFIED, predict_pb2.DEVICE_KIND_CPU}:
         return Device(DeviceKind.CPU)
     if message.kind == predict_pb2.DEVICE_KIND_GPU:
@@ -292,7 +292,7 @@ def _device_message(device: Device) -> predict_pb2.Device:
 def open_response(
     session_id: str, description: SystemDescription, trace: TracePart | None = None
 ) -> predict_pb2.OpenResponse:
-    """Returns the response to a request that opened a session; ``trace`` holds its spans."""
+    """Returns the response to a request that opened a session; ``trace`` contains its spans."""
     return predict_pb2.OpenResponse(
         session_id=session_id,
         manifest_json=description.manifest.model_dump_json(),
@@ -333,7 +333,7 @@ def _read_axis(message: predict_pb2.AxisSizes) -> AxisSizes | None:
 def read_description(
     response: predict_pb2.OpenResponse, agent: str, asked: SessionOptions | None = None
 ) -> SystemDescription:
-    """Returns the description of a session that the remote agent at an address opened.
+    """Returns the description of a session opened by the remote agent at an address.
 
     Raises AgentError if the response is not valid, or the agent has ignored an option that was ``asked`` for.
     """
@@ -366,7 +366,7 @@ def read_description(
 
 
 def _precision_of(response: predict_pb2.OpenResponse, manifest: ModelManifest) -> Precision | None:
-    """Returns the precision of an opened model; an agent of an earlier version casts none."""
+    """Returns the precision of an opened model; agents of earlier versions cast none."""
     if response.precision == predict_pb2.PRECISION_OF_THE_FILE:
         return None
     if response.precision == predict_pb2.PRECISION_UNSPECIFIED:
@@ -375,7 +375,7 @@ def _precision_of(response: predict_pb2.OpenResponse, manifest: ModelManifest) -
 
 
 def _check_obeyed(response: predict_pb2.OpenResponse, agent: str, asked: SessionOptions) -> None:
-    """Raises AgentError if an agent of an earlier version does not know an option and so ignored it."""
+    """Raises AgentError if an agent of an earlier version has ignored an option that it does not know."""
     passed_over = []
     if response.precision == predict_pb2.PRECISION_UNSPECIFIED and asked.precision is not None:
         passed_over.append(f"the precision {asked.precision.value}")

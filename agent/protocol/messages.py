@@ -1,9 +1,9 @@
-"""The messages of Predict and PredictStream, which carry tensors, to and from bytes.
+"""Converts the messages of Predict and PredictStream, which contain tensors, to and from bytes.
 
-Those of PredictStream have every field of those of Predict under the same number, so one function reads
-both.
+The messages of PredictStream have all fields of Predict's messages, with the same numbers, so one function
+reads both.
 
-See ``agent.protocol.tensors`` for the reason why the library alone does not encode them.
+See ``agent.protocol.tensors`` for why the protobuf library alone does not encode them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _PREDICTIONS = predict_pb2.PredictResponse.PREDICTIONS_FIELD_NUMBER
 _TENSOR = tensor_pb2.NamedTensor.TENSOR_FIELD_NUMBER
 _CONTENT = tensor_pb2.Tensor.CONTENT_FIELD_NUMBER
 _TRACE_KEY = bytes([predict_pb2.PredictStreamResponse.TRACE_FIELD_NUMBER << 3 | 2])
-"""The first byte of a message that holds only ``trace``, which saves decoding a result."""
+"""The first byte of a message that contains only ``trace``; comparing it saves decoding a result."""
 
 _STAGES = {stage: predict_pb2.Stage.Value(f"STAGE_{stage.name}") for stage in Stage}
 _STAGES_BACK = {number: stage for stage, number in _STAGES.items()}
@@ -62,7 +62,7 @@ _STAGES_BACK = {number: stage for stage, number in _STAGES.items()}
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A decoded tensor: its header, and its content as a view of the message."""
+    """A decoded tensor: its header, and a view of its content within the message."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -75,14 +75,14 @@ class TensorView:
 
 @dataclass(frozen=True, slots=True)
 class PredictCall:
-    """A decoded ``PredictRequest`` or ``PredictStreamRequest``, with its ``batch``, if any, separated."""
+    """A decoded ``PredictRequest`` or ``PredictStreamRequest``; its ``batch``, if any, is kept separately."""
 
     message: predict_pb2.PredictStreamRequest
     batch: TensorView | None
 
     @property
     def size(self) -> int:
-        """The number of inputs that it declares."""
+        """The number of inputs that the message declares."""
         if self.batch is not None:
             return self.batch.shape[0] if self.batch.shape else 0
         sizes = [each.tensor.shape[0] for each in self.message.tensors if each.tensor.shape]
@@ -91,7 +91,7 @@ class PredictCall:
     def preprocessed(self) -> Tensors | NDArray[Any] | None:
         """Returns a batch of preprocessed tensors by name, or the only tensor; None for other inputs.
 
-        Raises InputError if it has other inputs too, or a tensor does not match its own description.
+        Raises InputError if it also has other inputs, or a tensor does not match its own description.
         """
         if self.batch is None and not self.message.tensors:
             return None
@@ -103,10 +103,10 @@ class PredictCall:
 
 
 def encode_batch_request(session_id: str, batch: Tensors | NDArray[Any]) -> bytes:
-    """Returns a ``PredictRequest`` for a batch of preprocessed tensors by name, or of the model's only one.
+    """Returns a ``PredictRequest`` for a batch of preprocessed tensors, by name or for the only input.
 
-    A single one is sent without its name, as agents of every version read it. Raises InputError if the
-    protocol does not support a tensor's element type.
+    A single tensor is sent without its name, a form that agents of every version can read. Raises InputError
+    if the protocol does not support a tensor's element type.
     """
     if not isinstance(batch, np.ndarray):
         if len(batch) != 1:
@@ -159,7 +159,7 @@ def decode_request(content: bytes) -> PredictCall:
 def encode_answer(answer: BatchResult | TracePart) -> bytes:
     """Returns a ``PredictStreamResponse`` with a result or, in a traced stream, with spans.
 
-    Raises PredictionError as ``encode_response`` does.
+    Raises PredictionError like ``encode_response``.
     """
     if isinstance(answer, TracePart):
         return predict_pb2.PredictStreamResponse(trace=trace_part_message(answer)).SerializeToString()
@@ -194,7 +194,7 @@ def encode_response(result: BatchResult) -> bytes:
 
 
 def _named_parts(arrays: Tensors) -> Parts:
-    """Returns the tensors of a message with their names."""
+    """Returns the tensors of a message, together with their names."""
     tensors: Parts = []
     for name, array in arrays.items():
         named = tensor_pb2.NamedTensor(name=name).SerializeToString()
@@ -263,7 +263,7 @@ def _tensor_parts(array: NDArray[Any]) -> Parts:
 
 
 def _padding(number: int, head: bytes, field: Parts) -> bytes:
-    """Returns the padding before a message whose last field is ``field``, which aligns its first tensor."""
+    """Returns the padding before a message's last field, ``field``, that aligns the first tensor in it."""
     before = itertools.takewhile(lambda part: isinstance(part, bytes), field)
     return padding(number, len(head) + sum(map(len, before)))
 
@@ -283,7 +283,7 @@ def _read_predictions(content: bytes, span: Span) -> Outputs:
 
 
 def _read_tensors(content: bytes, span: Span) -> tuple[bytes, Tensors]:
-    """Returns the named tensors of a message, and the rest of the message."""
+    """Returns the rest of a message without its named tensors, and those tensors."""
     tensors: dict[str, NDArray[Any]] = {}
     other, found = cut_out(content, _TENSORS, span)
     for named in found:

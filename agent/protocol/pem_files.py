@@ -1,4 +1,4 @@
-"""Certificates and keys in PEM files, read and verified."""
+"""Reads and verifies certificates and keys in PEM files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_PEM = frozenset({"NO_START_LINE", "BAD_BASE64_DECODE", "BAD_END_LINE", "SHOR
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A certificate chain, the own certificate first, and its private key, which ``repr`` hides; in PEM."""
+    """A certificate chain in PEM, its own certificate first, and its private key, which ``repr`` hides."""
 
     chain: bytes
     key: bytes
@@ -45,7 +45,7 @@ def read_identity(certificate: Path, key: Path) -> Identity:
 def read_authorities(path: Path) -> bytes:
     """Reads the trusted certificates.
 
-    Raises ConfigurationError if the file cannot be read, or holds no certificate in PEM.
+    Raises ConfigurationError if the file cannot be read, or contains no certificate in PEM.
     """
     content = _read(AUTHORITIES_OPTION, path)
     _load_authorities(AUTHORITIES_OPTION, path, content)
@@ -64,7 +64,7 @@ def _read(option: str, path: Path) -> bytes:
 
 
 def _load_authorities(option: str, path: Path, content: bytes) -> None:
-    """Raises ConfigurationError unless the file holds certificates, and all of them can be read."""
+    """Raises ConfigurationError unless the file contains certificates, all of which can be read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     text = content.decode("ascii", errors="replace").replace("\ufffd", "?")  # comments may not be ASCII
     try:

@@ -1,9 +1,9 @@
-"""The outcome of calls: the gRPC and HTTP status of each error of the program, as sent to the client.
+"""The outcome of calls: the gRPC and HTTP status sent to the client for each error of the program.
 
-The status carries the error's single line as its message, and the name of its class as trailing metadata,
-so the remote client raises the same class again. The HTTP statuses are those of KServe and Triton; the body
-of an unsuccessful response is ``{"error": "…"}``, with the message. The metadata keys of calls, which
-clients and agents share, are here too.
+The status message is the error's single line, and trailing metadata contain the name of its class, so that
+the remote client raises the same class again. HTTP statuses are the same as in KServe and Triton; the body of
+an unsuccessful response is ``{"error": "…"}`` with the message. This module also defines the metadata keys of
+calls, which clients and agents share.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from inferometer.manifests.errors import ConfigurationError
 AUTHORIZATION_KEY = "authorization"
 """The secret that a client sends with every call; see ``bearer``."""
 TRACEPARENT_KEY = "traceparent"
-"""The W3C header; a call without it, or with one that is malformed or not sampled, is not traced."""
+"""The W3C header; a call is not traced if this is missing, malformed or marked as not sampled."""
 LEVEL_KEY = "inferometer-trace-level"
-"""The trace level, from a client that receives the spans itself."""
+"""The trace level, sent by a client that receives the spans itself."""
 LAYERS_KEY = "inferometer-trace-layers"
-"""``0`` if the client wants no spans of layers, as in a warm-up."""
+"""The value ``0`` means that the client wants no spans of layers, as in a warm-up."""
 RETRY_KEY = "grpc-retry-pushback-ms"
-"""gRPC's trailing metadata for "no retry for so many milliseconds"."""
+"""The gRPC trailing metadata that asks for no retry for the given number of milliseconds."""
 
 
 def bearer(secret: str) -> str:
@@ -39,7 +39,7 @@ def bearer(secret: str) -> str:
 
 
 ERROR_CLASS_KEY = "inferometer-error"
-"""The trailing metadata that names the error's class."""
+"""The trailing metadata with the name of the error's class."""
 
 _Code = grpc.StatusCode
 _STATUSES: dict[type[errors.InferometerError], tuple[grpc.StatusCode, int]] = {
@@ -78,11 +78,11 @@ _STATUSES: dict[type[errors.InferometerError], tuple[grpc.StatusCode, int]] = {
     errors.EvaluationInterrupted: (_Code.CANCELLED, 499),
 }
 STATUS_CODES = {kind: code for kind, (code, _) in _STATUSES.items()}
-"""The gRPC status of each class; a class that is not here has that of its nearest ancestor."""
+"""The gRPC status of each class; a class not listed here has the status of its nearest ancestor."""
 HTTP_STATUSES = {kind: status for kind, (_, status) in _STATUSES.items()}
-"""The HTTP status of each class, in the same way."""
+"""The HTTP status of each class; a class not listed here has the status of its nearest ancestor."""
 CLASSES = {kind.__name__: kind for kind in _STATUSES}
-"""The classes by the names that are transmitted."""
+"""The classes by the names under which they are transmitted."""
 _CODES = {
     400: _Code.INVALID_ARGUMENT,
     401: _Code.UNAUTHENTICATED,
@@ -113,7 +113,7 @@ class NotOfferedError(Exception):
 
 
 def status_code(error: BaseException) -> grpc.StatusCode:
-    """Returns the gRPC status of an error; CANCELLED if it is not an ``Exception``."""
+    """Returns the gRPC status for an error; CANCELLED if it is not an ``Exception``."""
     if isinstance(error, NotOfferedError):
         return _Code.UNIMPLEMENTED
     unknown = _Code.INTERNAL if isinstance(error, Exception) else _Code.CANCELLED
@@ -121,7 +121,7 @@ def status_code(error: BaseException) -> grpc.StatusCode:
 
 
 def code_of(http_status: int, error_class: str = "") -> grpc.StatusCode:
-    """Returns the gRPC status of an unsuccessful response over HTTP: of its error class, if it names one."""
+    """Returns the gRPC status for an HTTP error response: that of its error class, if it names one."""
     if error_class in CLASSES:
         return STATUS_CODES[CLASSES[error_class]]
     return _CODES.get(http_status, _Code.INTERNAL if http_status >= 500 else _Code.UNKNOWN)
@@ -133,13 +133,13 @@ def class_name(error: errors.InferometerError) -> str:
 
 
 def one_line(text: object) -> str:
-    """Returns a text as one line that fits into a status."""
+    """Returns a text as a single line that fits into a status."""
     return errors.one_line(str(text), _MAX_MESSAGE_CHARACTERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The outcome of a call; ``error_class`` is None for an error outside the program's tree."""
+    """The outcome of a call; ``error_class`` is None for an error that is not one of the program's own."""
 
     code: grpc.StatusCode
     message: str
@@ -153,7 +153,7 @@ def status_of(error: Exception, method: str) -> Status:
 
 
 def described(error: Exception, method: str) -> str:
-    """Returns an error's message for the client; logs a fault of the program, so call it in the handler."""
+    """Returns an error's message for the client, logging faults of the program; call it in the handler."""
     if isinstance(error, errors.InferometerError | NotOfferedError):
         return one_line(error)
     _log.exception("%s failed: %s", method, type(error).__name__)
@@ -165,7 +165,7 @@ NOT_ADMITTED = 401
 
 
 class HttpRequestError(errors.InputError):
-    """A request for which HTTP has its own ``status``, such as 413; ``headers`` go with the response."""
+    """A request is rejected with an HTTP-only ``status`` such as 413; the response has the ``headers``."""
 
     def __init__(self, status: int, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)

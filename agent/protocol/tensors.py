@@ -1,17 +1,16 @@
-"""Tensors in messages, in the forms that both protocols share.
+"""Tensors in messages, in the forms that are common to both protocols.
 
-Arrays: the name of an element type, a shape, and little-endian bytes. A decoded array of numbers is a
-read-only view of the message's bytes: nothing is copied.
+Arrays consist of the name of an element type, a shape, and little-endian bytes. A decoded array of numbers is
+a read-only view of the message's bytes: nothing is copied.
 
-Strings: each in UTF-8 after its length in 4 bytes, little-endian. That is the form of ``BYTES`` in the
-Open Inference Protocol, which leaves the meaning of the bytes open. In an array they are Python's own
-strings.
+Strings are in UTF-8, each preceded by its length in 4 little-endian bytes. This is the form of ``BYTES`` in
+the Open Inference Protocol, which leaves the meaning of the bytes open. In arrays they are Python strings.
 
-The part of protobuf's wire format that avoids copies of large tensors: the protobuf library copies the
-content of every ``bytes`` field when a message is built, serialized, parsed and accessed. For a tensor of
-hundreds of kilobytes these copies are most of the cost of a call besides the transport. Therefore the
-library serializes only the small fields of a message; the tensor's own bytes follow, and the tensor is cut
-out before the library parses the rest. The bytes on the wire are ordinary protobuf.
+The module implements the part of protobuf's wire format that avoids copying large tensors: the library copies
+the content of every ``bytes`` field when a message is built, serialized, parsed and accessed. For a tensor of
+hundreds of kilobytes, these copies are most of a call's cost besides the transport. The library therefore
+serializes only the small fields of a message, which the tensor's bytes follow, and the tensor is cut out
+before the library parses the rest. The bytes on the wire are ordinary protobuf.
 
 Format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -36,17 +35,17 @@ _STRING_LENGTH = struct.Struct("<I")
 
 
 def is_text(dtype: np.dtype[Any]) -> bool:
-    """Returns whether an array of a dtype holds strings: Python's own, or NumPy's of a fixed length."""
+    """Returns whether an array of a dtype contains strings, either Python's or NumPy's of a fixed length."""
     return dtype.kind in "OU"
 
 
 def pack(elements: Iterable[bytes]) -> bytes:
-    """Returns elements as raw contents."""
+    """Returns elements in the form of raw contents."""
     return b"".join(part for element in elements for part in (_STRING_LENGTH.pack(len(element)), element))
 
 
 def pack_strings(array: NDArray[Any]) -> bytes:
-    """Returns an array of strings as raw contents; raises PredictionError if an element is not one."""
+    """Returns an array of strings as raw contents; raises PredictionError if an element is not a string."""
     try:
         return pack(element.encode() for element in array.flat)
     except (AttributeError, UnicodeEncodeError) as error:
@@ -54,7 +53,7 @@ def pack_strings(array: NDArray[Any]) -> bytes:
 
 
 def unpack(content: memoryview, what: str, most: int = sys.maxsize) -> list[bytes]:
-    """Returns the elements in raw contents; raises InputError if one is cut off or there are too many."""
+    """Returns the elements of raw contents; raises InputError if one is cut off or there are too many."""
     place = 0
     elements: list[bytes] = []
     while place + _STRING_LENGTH.size <= len(content) and len(elements) <= most:
@@ -72,7 +71,7 @@ def unpack(content: memoryview, what: str, most: int = sys.maxsize) -> list[byte
 
 
 def strings(elements: Sequence[bytes], shape: Sequence[int], what: str) -> NDArray[Any]:
-    """Returns an array of strings; raises InputError if they do not match the shape, or are not UTF-8."""
+    """Returns an array of strings; raises InputError if they do not fit the shape or are not UTF-8."""
     if len(elements) != math.prod(shape):
         raise InputError(
             f"{what}: {len(elements)} elements for shape {list(shape)}, which takes {math.prod(shape)}"
@@ -106,10 +105,10 @@ _LITTLE_ENDIAN = sys.byteorder == "little"
 def read_array(
     dtype: str | np.dtype[Any], shape: Sequence[int], content: bytes | memoryview, what: str
 ) -> NDArray[Any]:
-    """Returns the array of a tensor in a message, whose content is in C order and little-endian.
+    """Returns the array for a tensor in a message, whose content is in C order and little-endian.
 
-    It is aligned: a read-only view of ``content`` if that is aligned and in the machine's byte order, else a
-    copy. ``what`` names the tensor in errors, such as ``input 7``.
+    The array is aligned: it is a read-only view of ``content`` if that is aligned and in the machine's byte
+    order, otherwise a copy. ``what`` names the tensor in errors, such as ``input 7``.
 
     Raises:
         InputError: The element type is not supported, or content and shape do not match.
@@ -125,7 +124,7 @@ def read_array(
 def read_elements(
     element: np.dtype[Any], shape: Sequence[int], content: bytes | memoryview, what: str
 ) -> NDArray[Any]:
-    """Like ``read_array`` for a dtype of ``ELEMENT_TYPES``, but returns a view even if it is not aligned."""
+    """Like ``read_array``, for a dtype of ``ELEMENT_TYPES``, but returns a view even if it is not aligned."""
     if len(shape) > MAX_DIMENSIONS:
         raise InputError(f"{what}: a tensor of {len(shape)} axes; at most {MAX_DIMENSIONS} are possible")
     if shape and min(shape) < 0:
@@ -150,12 +149,12 @@ def read_elements(
 
 
 def read_tensor(message: tensor_pb2.Tensor, what: str) -> NDArray[Any]:
-    """Returns the array of a ``Tensor`` message; see ``read_array``."""
+    """Returns the array in a ``Tensor`` message; see ``read_array``."""
     return read_array(message.dtype, message.shape, message.content, what)
 
 
 def read_named(messages: Iterable[tensor_pb2.NamedTensor], what: str) -> dict[str, NDArray[Any]]:
-    """Returns arrays by their names; raises InputError as ``read_array``, and if a name occurs twice."""
+    """Returns arrays by name; raises InputError like ``read_array``, and if a name occurs twice."""
     found: dict[str, NDArray[Any]] = {}
     for message in messages:
         named = f'{what}, tensor "{message.name[:80]}"'
@@ -166,14 +165,14 @@ def read_named(messages: Iterable[tensor_pb2.NamedTensor], what: str) -> dict[st
 
 
 def fill_named(messages: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Writes arrays with their names into repeated ``NamedTensor``; raises InputError as ``element_name``."""
+    """Writes arrays and their names to repeated ``NamedTensor``; raises InputError like ``element_name``."""
     for name, array in arrays.items():
         message = messages.add(name=name)
         fill_tensor(message.tensor, array)
 
 
 def fill_tensor(message: tensor_pb2.Tensor, array: NDArray[Any]) -> None:
-    """Writes an array into a ``Tensor`` message; raises InputError as ``element_name`` does."""
+    """Writes an array into a ``Tensor`` message; raises InputError like ``element_name``."""
     message.dtype = element_name(array)
     message.shape.extend(array.shape)
     message.content = array_bytes(array).tobytes()
@@ -188,12 +187,12 @@ def element_name(array: NDArray[Any]) -> str:
 
 
 def array_bytes(array: NDArray[Any]) -> memoryview:
-    """Returns the elements in C order, little-endian; a view if the array already has this layout.
+    """Returns the elements as little-endian bytes in C order, as a view if the array has this layout.
 
-    A copy of few bytes takes less time than a view.
+    A few bytes are copied, which takes less time than a view.
 
     Raises:
-        PredictionError: An array of strings has an element that is not one.
+        PredictionError: An array of strings has an element that is not a string.
     """
     if is_text(array.dtype):
         return memoryview(pack_strings(array))
@@ -211,18 +210,18 @@ _MAX_VARINT_BITS = 64
 _ALIGNMENT_BYTES = 16
 
 Parts: TypeAlias = list[bytes | memoryview]
-"""A message, or a piece of one, as parts that are joined before sending."""
+"""A message, or a piece of one, as a list of parts to be joined before sending."""
 Span: TypeAlias = tuple[int, int]
-"""The range of a piece of a message: its first byte, and the one after its last."""
+"""The position of a piece of a message: its first byte, and the byte after its last."""
 
 
 def length_delimited(number: int, parts: Sequence[bytes | memoryview]) -> Parts:
-    """Returns the field ``number``, a message or bytes, whose content is ``parts``."""
+    """Returns the field ``number``, a message or bytes, with ``parts`` as its content."""
     return [_varint(number << 3 | _LENGTH_DELIMITED) + _varint(sum(map(len, parts))), *parts]
 
 
 def padding(number: int, offset: int) -> bytes:
-    """Returns a field of zeros that moves ``offset`` to a multiple of 16 bytes.
+    """Returns a field of zeros that advances ``offset`` to a multiple of 16 bytes.
 
     The content of a ``bytes`` object has the same alignment.
     """
@@ -233,10 +232,10 @@ def padding(number: int, offset: int) -> bytes:
 
 
 def cut_out(content: bytes, number: int, span: Span | None = None) -> tuple[bytes, list[Span]]:
-    """Cuts the length-delimited field ``number`` out of a message; without a span, out of all of ``content``.
+    """Cuts the length-delimited field ``number`` out of a message: the ``span``, or all of ``content``.
 
-    Returns the message without the field, and the ranges of the field's contents, of which there may be
-    several. Raises DecodeError if the message is not valid.
+    Returns the message without the field, and the range of each of the field's contents, of which there may
+    be several. Raises DecodeError if the message is not valid.
     """
     position, end = span or (0, len(content))
     kept_from = position
@@ -278,7 +277,7 @@ def _after(content: bytes, key: int, position: int) -> int:
 
 
 def _read_varint(content: bytes, position: int) -> tuple[int, int]:
-    """Returns a number and its end."""
+    """Returns a number and the position after it."""
     byte = content[position]
     if byte < 0x80:
         return byte, position + 1

@@ -1,7 +1,7 @@
 """Access to a server: the address it listens on, its host names, the secret, and the limits.
 
-The host names keep out requests that a browser sends for pages of other sites. Limits apply to requests,
-images, streams and connections. Limits per client, on its requests per second and its streams, keep one
+Checking host names keeps out requests that browsers send for pages of other sites. Limits apply to requests,
+images, streams and connections. Limits on the requests per second and the streams of each client keep one
 client from monopolizing an agent.
 """
 
@@ -77,7 +77,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def check_free(host: str, port: int) -> None:
-    """Binds the address once, because gRPC does not report why binding fails; raises ConfigurationError."""
+    """Tries to bind the address; raises ConfigurationError with the reason, which gRPC does not report."""
     if not 0 <= port <= 65535:
         raise ConfigurationError(f"port {port}: a port is 0…65535")
     try:
@@ -95,8 +95,8 @@ def check_free(host: str, port: int) -> None:
 def is_loopback(host: str) -> bool:
     """Returns whether a host name or address is one that only this machine can reach.
 
-    A name is looked up, and is one if all of its addresses are. Raises ConfigurationError if the name is
-    unknown.
+    A name is looked up, and qualifies only if all of its addresses do. Raises ConfigurationError if the name
+    is unknown.
     """
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host or _EVERYWHERE, None)}
@@ -117,11 +117,11 @@ def metrics_warning(host: str, port: int) -> str | None:
 
 
 def check_exposure(host: str, *, tls: bool, secret: bool, insecure: bool, what: str = "agent") -> str | None:
-    """Checks that nobody exposes an agent, or ``what``, unknowingly; returns the warning to log, or None.
+    """Checks that an agent, or ``what``, is not exposed unknowingly; returns the warning to log, or None.
 
     Raises:
-        ConfigurationError: Others can reach it, TLS or a secret is missing, and the user has not accepted
-            that with ``insecure``. Or the host is unknown.
+        ConfigurationError: The host is unknown, or others can reach it without TLS or without a secret, and
+            the user has not accepted that with ``insecure``.
     """
     missing = " and no ".join(name for name, there in (("TLS", tls), ("secret", secret)) if not there)
     if not missing or is_loopback(host):
@@ -152,7 +152,7 @@ class HostNames:
     do not come from a browser.
 
     ``names`` are further names, without a port; None accepts any name. ``proxies`` are the names that a proxy
-    uses for the server; pages under them count as the server's own.
+    uses for the server; pages under them are treated as the server's own.
     """
 
     def __init__(self, names: Iterable[str] | None, proxies: Iterable[str] = ()) -> None:
@@ -164,9 +164,9 @@ class HostNames:
         """Returns the names of a server that listens on ``host``.
 
         Args:
-            allowed: What the user has allowed, ``*`` for every name. None allows every name to a server that
-                requires a ``secret``, which no site knows, or that others can reach too; any other server
-                answers only to its own names.
+            allowed: The names that the user has allowed; ``*`` allows every name. With None, a server that
+                requires a ``secret``, which no site knows, or that others can reach answers to every name;
+                any other server answers only to its own names.
             host: The host that the server listens on.
             secret: Whether the server requires a secret.
 
@@ -224,9 +224,9 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 
 
 class SecretCheck:
-    """Admits calls that carry the secret, and calls of the health service.
+    """Admits calls that present the secret, and calls to the health service.
 
-    Calls of methods that do not exist are checked too, so that nobody without the secret learns which exist.
+    Calls to methods that do not exist are checked too, so that nobody without the secret learns which exist.
     The secret is sent unencrypted: on a network that others can listen to, only TLS protects it. Raises
     ConfigurationError if the secret cannot be sent.
     """
@@ -235,7 +235,7 @@ class SecretCheck:
         self._expected = _secret_digest(bearer(secret))
 
     def admits(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
-        """Returns whether a call of a method, such as ``/package.Service/Method``, is allowed."""
+        """Returns whether a call to a method, such as ``/package.Service/Method``, is allowed."""
         if path.startswith(f"/{HEALTH_SERVICE}/"):
             return True
         sent = [value for key, value in metadata if key == AUTHORIZATION_KEY]
@@ -258,14 +258,14 @@ class Limits:
 
     Attributes:
         max_inputs: The maximum number of inputs in one request, and the largest batch of a dataset.
-        max_pixels: The maximum number of pixels of a decoded image; a small file can claim to hold many.
+        max_pixels: The maximum number of pixels of a decoded image; a small file can declare many.
         max_streams: The maximum number of concurrent streams; each occupies a thread. None means half of the
             threads.
         max_client_streams: The maximum number of concurrent streams of one client.
         max_client_rps: The average number of requests per second that one client may send. A call that comes
             sooner is refused; the messages of a stream wait.
         client_burst: The number of requests that one client may send at once after a pause. None means as
-            many as per second.
+            many as it may send per second.
         max_connections: The maximum number of open connections.
         max_connection_age_s: How long a connection lives, in seconds, before its client has to reconnect;
             calls in progress are finished.
@@ -304,7 +304,7 @@ class Limits:
             )
 
     def streams_of(self, workers: int) -> int:
-        """Returns how many of the threads that answer calls streams may occupy.
+        """Returns how many of the threads for calls may be occupied by streams.
 
         Raises ConfigurationError if none would be left for other calls.
         """
@@ -340,7 +340,7 @@ class StreamLimit:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Counts one stream for the duration of a ``with`` block; raises SessionLimitError at the limit."""
+        """Counts a stream during a ``with`` block; raises SessionLimitError if the limit is reached."""
         if not self._free.acquire(blocking=False):
             raise SessionLimitError(f"the agent serves its limit of {self._streams} streams; try again later")
         try:
@@ -353,23 +353,23 @@ _IPV6_NETWORK_BITS = 64
 
 
 def client_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Returns the client of a call: the names in its certificate, or else the address of its host.
+    """Returns the identity of a call's client: the names in its certificate, or else its host's address.
 
-    For an IPv6 address, that is the network, because a host can choose any address within it.
+    For IPv6, the network takes the place of the address, because a host can choose any address within it.
     """
     named = context.peer_identities() or ()
     return client_named([name.decode("utf-8", "replace") for name in named], unquote(context.peer()))
 
 
 def client_named(names: Collection[str], peer: str) -> str:
-    """Returns the client of a call from its certificate's names and its ``peer``; see ``client_of``."""
+    """Identifies a call's client by the names in its certificate and its ``peer``; see ``client_of``."""
     if names:
         return "certificate " + ", ".join(sorted(names))
     return "host " + _host(peer)
 
 
 def _host(peer: str) -> str:
-    """Returns the host of gRPC's ``ipv4:1.2.3.4:5`` or ``ipv6:[::1]:5``; anything else is unchanged."""
+    """Returns the host in gRPC's ``ipv4:1.2.3.4:5`` or ``ipv6:[::1]:5``; other text is unchanged."""
     kind, _, address = peer.partition(":")
     host = address.rpartition(":")[0].strip("[]").partition("%")[0]
     if kind == "ipv4":
@@ -383,7 +383,7 @@ def _host(peer: str) -> str:
 
 
 MAX_CLIENTS = 10_000
-"""The number of clients to remember; a further one replaces the one that was idle the longest."""
+"""The number of clients to remember; a further one replaces the client that has been idle the longest."""
 
 
 @dataclass(slots=True)
@@ -440,7 +440,7 @@ _CHECK = f"{HEALTH_SERVICE}/Check"
 
 
 class ClientLimits:
-    """Refuses calls of a client that exceeds its limits. For one event loop.
+    """Refuses calls from a client that exceeds its limits. For one event loop.
 
     Health checks are not limited. A stream counts as one request, and so does each message after its first;
     these messages are not refused but read later.
@@ -458,7 +458,7 @@ class ClientLimits:
         return limits.max_client_rps is not None or limits.max_client_streams is not None
 
     def admit(self, method: str, client: str, trailing: list[tuple[str, str]]) -> None:
-        """Counts a call of a method, ``package.Service/Method``, from a client; see ``client_of``.
+        """Counts a client's call to a method, ``package.Service/Method``; see ``client_of``.
 
         Raises RateLimitError if the client sends requests too fast; ``trailing``, the metadata sent with the
         status, then says when to retry.

@@ -1,11 +1,11 @@
 """The agent's methods and their calls over gRPC and HTTP: the context of a call and the shared processing.
 
-A method takes a request and its ``CallContext``, and returns a response or raises an error of the
-program. An ``async def`` method runs on the event loop and must not block it, a plain ``def`` runs in a
+A method takes a request and its ``CallContext``, and returns a response or raises one of the program's
+errors. An ``async def`` method runs on the event loop and must not block it, a plain ``def`` runs in a
 thread, and an async generator yields the responses of a stream. A method that takes a stream is given an
 async iterator.
 
-The call of an HTTP client has a deadline from a header, and is cancelled when the client disconnects.
+The call of an HTTP client gets its deadline from a header, and is cancelled when the client disconnects.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from inferometer.agent.tracing.recorder import Attributes, SpanKind, TraceContex
 from inferometer.manifests.errors import AgentError, ConfigurationError, DeadlineError, InputError
 
 UNKNOWN = "unknown"
-"""The name of any unknown method in metrics and logs, because clients can make names up."""
+"""The name used for all unknown methods in metrics and logs, because clients can invent names."""
 NS_PER_S = 1_000_000_000
 _CHECKS = 10  # polls within the quiet period
 NOT_ADMITTED = Status(grpc.StatusCode.UNAUTHENTICATED, "the agent requires a secret, and this is not it")
@@ -137,9 +137,9 @@ Codec: TypeAlias = "tuple[Callable[[bytes], Any], Callable[[Any], bytes]]"
 class Method:
     """A method that the agent offers, at a path ``package.Service/Method``.
 
-    ``behaviour`` is what it does; see the module. ``decode`` raises DecodeError if its argument is not a
-    request. A method ``aside`` has a thread apart from those that predict: it answers however busy they are,
-    and while the agent stops.
+    ``behaviour`` is the function that implements it; see the module. ``decode`` raises DecodeError if its
+    argument is not a request. A method that is ``aside`` runs in a thread apart from those that predict: it
+    answers however busy they are, even while the agent is stopping.
     """
 
     path: str
@@ -153,8 +153,8 @@ class Method:
         """Reads a request.
 
         Raises:
-            InputError: It is malformed. A gRPC deserializer would answer INTERNAL and, in a stream, leave the
-                call open forever (seen in grpcio 1.85).
+            InputError: The request is malformed. A gRPC deserializer would answer INTERNAL and, in a stream,
+                leave the call open forever (seen in grpcio 1.85).
         """
         try:
             return self.decode(content)
@@ -168,10 +168,10 @@ def methods_of(
     codecs: Mapping[str, Codec] | None = None,
     aside: Collection[str] = (),
 ) -> list[Method]:
-    """Returns the methods of a service that a servicer implements under their names in snake case.
+    """Returns a service's methods, which a servicer implements under their snake-case names.
 
-    ``codecs``, by method name, encode and decode messages in place of the protobuf library. The methods
-    ``aside`` answer however busy the agent is, and while it is stopping.
+    ``codecs``, by method name, encode and decode messages in place of the protobuf library. The methods in
+    ``aside`` answer however busy the agent is, even while it is stopping.
     """
     found = []
     for method in service.methods:
@@ -231,20 +231,20 @@ class Calls:
         self._arrived_ns = 0
 
     def stop(self) -> None:
-        """Refuses further calls, except those ``aside``, with UNAVAILABLE, which clients may retry."""
+        """Refuses further calls, except of ``aside`` methods, with UNAVAILABLE, which clients may retry."""
         self._stopping = True
 
     def used_within(self, period_s: float) -> bool:
         """Returns whether a call is in progress or began in the last ``period_s`` seconds.
 
-        Calls that are ``aside`` do not count.
+        Calls of ``aside`` methods are ignored.
         """
         latest_ns = self._latest_ns
         return self.is_busy or (latest_ns is not None and self._clock() - latest_ns < period_s * NS_PER_S)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call that is not ``aside`` is in progress."""
+        """Whether a call of a method that is not ``aside`` is in progress."""
         return self._under_way > 0
 
     async def pause(self, quiet_s: float, longest_s: float) -> None:
@@ -273,7 +273,7 @@ class Calls:
             await self._resumed.wait()
 
     def admit(self, call: CallContext, client: Callable[[], str], *, aside: bool) -> None:
-        """Counts a call of a ``client`` against its limits; see ``client_of``.
+        """Counts a call from a ``client`` against its limits; see ``client_of``.
 
         Raises AgentError if the agent is stopping, and RateLimitError if the client is over its limit.
         """
@@ -370,7 +370,7 @@ _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
 class HttpCall(CallContext):
-    """A call of an HTTP client, in the task that answers it. For use on the event loop."""
+    """A call from an HTTP client, in the task that answers it. For use on the event loop."""
 
     __slots__ = ("_deadline_s", "_loop", "_task", "_timer", "error", "path", "port", "reason", "scheme")
 

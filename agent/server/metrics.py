@@ -78,7 +78,7 @@ class Distribution:
             self._total += value
 
     def read(self) -> tuple[list[int], float]:
-        """Returns the count of each bucket, the last one beyond all bounds, and the sum of the values."""
+        """Returns the counts of the buckets, the last of them unbounded, and the sum of the values."""
         with self._lock:
             return list(self._counts), self._total
 
@@ -196,7 +196,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
 class GpuMetrics(Collector):
     """One sample per GPU for each figure that its driver reports; no samples without a driver.
 
-    The label ``gpu`` is the driver's number, which ``CUDA_VISIBLE_DEVICES`` does not change.
+    The label ``gpu`` is the driver's number for the GPU, which ``CUDA_VISIBLE_DEVICES`` does not change.
     """
 
     def __init__(self) -> None:
@@ -238,7 +238,7 @@ _BATCH_INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Metrics:
-    """Counts calls and predictions, and reads ``load`` at each scrape. Thread-safe; an observer of all."""
+    """Observes and counts calls and predictions, and reads ``load`` at each scrape. Thread-safe."""
 
     def __init__(self, load: Callable[[], AgentLoad]) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
@@ -280,7 +280,7 @@ class Metrics:
             _QUEUE_S,
         )
         self._answered: dict[tuple[str, str], tuple[Tally, Tally, Distribution]] = {}
-        """The counters of the calls, by method and model, that were answered with OK."""
+        """The counters of the calls that were answered with OK, by method and model."""
         for metric in (
             self._requests,
             self._request_seconds,
@@ -355,7 +355,7 @@ def failure_kind(error: BaseException) -> str:
 
 
 class _LoadCollector(Collector):
-    """The metrics of what the agent holds, read at each scrape."""
+    """The metrics of the agent's load, which is read at each scrape."""
 
     def __init__(self, load: Callable[[], AgentLoad]) -> None:
         self._load = load
@@ -404,7 +404,7 @@ class _LoadCollector(Collector):
 _TIMEOUT_S = 10.0
 
 _POLL_S = 0.05
-"""The interval at which it checks whether to stop."""
+"""The interval at which the server checks whether to stop."""
 
 
 class MetricsServer:

@@ -1,6 +1,6 @@
 """The observers of one server, created from its options, and the log of a served agent.
 
-One observer logs a line for each call. The lines of the log are text, or one JSON object each.
+One observer logs a line for each call. The lines of the log are either text or JSON objects.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def _level_of(call: Call, code: grpc.StatusCode) -> int:
 class Observation:
     """Observes a server from ``start`` to ``close``: its calls, its predictions and its ``load``.
 
-    ``on_fitness`` is passed to ``PredictionWatch``. Without a ``metrics_port``, nothing is counted or served;
-    0 selects a free port.
+    ``on_fitness`` is passed to ``PredictionWatch``. Without a ``metrics_port``, no metrics are counted or
+    served; 0 selects a free port.
 
     Raises:
         ConfigurationError: The address for the metrics cannot be bound.
@@ -165,7 +165,7 @@ class Observation:
 
     @property
     def metrics_url(self) -> str | None:
-        """The URL of the metrics; None if there are none."""
+        """The URL of the metrics; None if they are not served."""
         return None if self._metrics is None else self._metrics.url
 
     def start(self) -> None:

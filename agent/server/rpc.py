@@ -31,12 +31,12 @@ from inferometer.agent.server.calls import (
 from inferometer.agent.serving.observers import Call
 
 _NO_DEADLINE_S = 10 * 365 * 24 * 3600.0
-"""gRPC gives a call without a deadline one that is farther in the future."""
+"""Deadlines beyond this mean that there is none: gRPC gives every call a deadline."""
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class GrpcCall(CallContext):
-    """A call of a gRPC client."""
+    """A call from a gRPC client."""
 
     __slots__ = ("_context",)
 
@@ -84,8 +84,8 @@ class GrpcCall(CallContext):
 class Dispatcher(grpc.GenericRpcHandler):
     """Finds the method of a call, and calls it with the limits, errors and observers that all calls share.
 
-    Messages that gRPC itself refuses, such as those over the size limit, and calls of methods that do not
-    exist reach no method and no observer. The secret is also checked for calls of methods that do not exist.
+    Messages that gRPC itself refuses, such as those over the size limit, and calls to methods that do not
+    exist reach no method and no observer. The secret is also checked for calls to methods that do not exist.
 
     ``calls`` is the processing of all calls, including those over HTTP.
     """
@@ -102,7 +102,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         self._unknown_refusal = self._refusal(UNKNOWN)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> _Handler | None:
-        """Returns the handler of a call; None if there is no such method. gRPC calls it."""
+        """Returns the handler of a call; None if there is no such method. Called by gRPC."""
         path: str = handler_call_details.method
         if self._secret is not None and not self._secret.admits(
             path, handler_call_details.invocation_metadata
@@ -120,7 +120,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(partial(self._answer, method, is_async))
 
     def _refusal(self, path: str) -> _Handler:
-        """Refuses a call without the secret; as a stream handler, it does not wait for a request."""
+        """Returns a handler of refused calls; as it handles streams, it does not wait for a request."""
 
         async def refuse(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
             with self._observed(path, context, aside=True) as call:
@@ -170,7 +170,7 @@ class Dispatcher(grpc.GenericRpcHandler):
     async def _requests(
         self, method: Method, contents: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[Any, None]:
-        """Yields the requests of a stream at the client's allowed rate; the call counted as the first one."""
+        """Yields the requests of a stream at the client's allowed rate; the call counts as the first."""
         is_first = True
         # gRPC's generator has the latest message, and would be collected late: it is part of a cycle
         async with aclosing(cast("AsyncGenerator[bytes, None]", aiter(contents))) as received:
@@ -230,7 +230,7 @@ class GrpcServer(Closeable):
         """Stops accepting calls, and cancels the calls in progress after the grace period.
 
         ``closed`` is called on the event loop once clients have been told to reconnect elsewhere (GOAWAY).
-        gRPC may take ``timeout_s`` seconds to stop; returns whether it did.
+        gRPC may take ``timeout_s`` seconds to stop; returns whether it stopped in time.
         """
         return not self.is_running or self.complete(self._stop(grace_s, closed), timeout_s)
 
@@ -268,7 +268,7 @@ class GrpcServer(Closeable):
 
 
 async def _end_of_tasks() -> None:
-    """Waits briefly until every call has ended, including cancelled calls that still clean up."""
+    """Waits briefly until every call has ended, including cancelled calls that are still cleaning up."""
     if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(tasks, timeout=_CLEANUP_S)
 

@@ -64,7 +64,7 @@ _LONGEST_CHECK_S = 5.0
 _LEAVING_S = 2.0
 _SIDE_THREADS = 8
 _UNFIT_SERVICES = ("", predict_service.SERVICE, v2_service.SERVICE)
-"""Services that do not serve while a device is lost or a prediction hangs."""
+"""The services that report NOT_SERVING while a device is lost or a prediction hangs."""
 _log = logging.getLogger(__name__)
 
 
@@ -82,9 +82,9 @@ class ServerOptions:
         session_idle_s: How long a model may be idle, in seconds, before it is closed.
         grace_s: How long a stopping agent continues accepted work, in seconds.
         drain_s: How long a stopping agent in use still accepts calls, in seconds, after its health becomes
-            NOT_SERVING, to give load balancers time to turn away.
-        serving: How the models that clients share are loaded, and their requests batched.
-        tls: The certificate and its key; None listens without TLS.
+            NOT_SERVING, to give load balancers time to redirect traffic.
+        serving: How the models that clients share are loaded, and how their requests are batched.
+        tls: The certificate and its key; None disables TLS.
         insecure: Whether others may reach the agent without TLS or without a secret.
         limits: The limits on clients.
         metrics_port: The port of the metrics for Prometheus; 0 selects a free one, None serves no metrics.
@@ -156,7 +156,7 @@ class AgentServer:
         self._side = futures.ThreadPoolExecutor(_SIDE_THREADS, thread_name_prefix="grpc-side")
         self._workers = futures.ThreadPoolExecutor(options.workers, thread_name_prefix="grpc-worker")
         self.registry_service = RegistryService(catalog, registry, lambda: self.load)
-        """The description of this agent, also used for its publication."""
+        """The service that describes this agent, which is also used for its publication."""
         self.models = ServedModels(
             registry,
             lambda manifest, chosen, trace: open_session(

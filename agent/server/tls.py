@@ -25,14 +25,14 @@ from inferometer.agent.protocol.pem_files import (
 from inferometer.manifests.errors import ConfigurationError
 
 _FAULTS = {9: "is not valid yet", 10: "has expired"}
-"""The meanings of OpenSSL's ``X509_V_ERR_`` numbers for dates."""
+"""The meanings of OpenSSL's ``X509_V_ERR_`` numbers that concern dates."""
 
 
 def date_fault(certificate: Path, key: Path) -> str | None:
     """Returns what is wrong with the dates of a certificate; None if nothing is, or if this is unknown.
 
-    Python reads the dates of accepted certificates only. Therefore, an in-memory client that trusts nothing
-    else connects to a server with this certificate and its chain.
+    Python reads the dates of accepted certificates only. Therefore, an in-memory client, which trusts nothing
+    else, connects to a server with this certificate and its chain.
     """
     client, server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client.check_hostname = False
@@ -67,7 +67,7 @@ _Version = tuple[tuple[int, int, int], ...]
 class ServerTls:
     """The TLS files: the agent's certificate with its chain, and its key.
 
-    ``clients_ca`` names the authorities for clients; if set, every client must present a certificate.
+    ``clients_ca`` names the authorities for clients' certificates; if set, every client must present one.
     """
 
     certificate: Path
@@ -76,7 +76,7 @@ class ServerTls:
 
     @classmethod
     def of(cls, certificate: Path | None, key: Path | None, clients_ca: Path | None) -> ServerTls | None:
-        """Returns the files that the options name, or None; raises ConfigurationError if one is missing."""
+        """Returns the files that the options name, if any; raises ConfigurationError if one is missing."""
         if certificate is None and key is None:
             if clients_ca is not None:
                 raise ConfigurationError(
@@ -92,7 +92,7 @@ class ServerTls:
         return cls(certificate, key, clients_ca)
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Returns gRPC's credentials. When a file changes, connections from then on get the new one.
+        """Returns gRPC's credentials. After a file has changed, new connections use the new one.
 
         Raises ConfigurationError if a file is missing, unreadable or not PEM, or if the files do not match.
         """
@@ -112,7 +112,7 @@ class ServerTls:
         return grpc.ssl_server_certificate_configuration([(identity.key, identity.chain)], roots)
 
     def version(self) -> _Version | None:
-        """Returns a value that changes with the files; None if one of them is missing now."""
+        """Returns a value that changes with the files; None if one of them is currently missing."""
         try:
             found = [path.stat() for path in (self.certificate, self.key, self.clients_ca) if path]
         except OSError:
@@ -123,8 +123,8 @@ class ServerTls:
 class _Renewal:
     """Rereads the files when they have changed; gRPC calls it for each connection, in its own threads.
 
-    Certificate and key are two files, which do not change at the same moment: files that do not fit are
-    ignored, and read again at the next connection.
+    The certificate and the key are two files, which do not change at the same moment: files that do not match
+    are ignored, and reread at the next connection.
     """
 
     def __init__(self, tls: ServerTls) -> None:

@@ -97,7 +97,7 @@ def _copies(
 _REMEMBERED = 64
 """The number of predictions over which the mean time is taken."""
 _UNKNOWN_NS = 1e6
-"""The initial mean: it takes some 150 predictions to identify a quick model."""
+"""The initial mean; it takes some 150 predictions to identify a quick model."""
 _log = logging.getLogger(__name__)
 _Request = TypeVar("_Request", bound=QueuedRequest)
 _Predictable = TypeVar("_Predictable", bound=QueuedRequest, contravariant=True)
@@ -122,10 +122,10 @@ class BatchPredictor(Protocol[_Predictable]):
         """
 
     def split(self, requests: Sequence[_Predictable], outputs: Any) -> Any:
-        """Returns the answers of a batch; its time counts in the statistics."""
+        """Splits a batch's outputs into answers; the statistics include the time that this takes."""
 
     def answer(self, requests: Sequence[_Predictable], answers: Any, batch: PredictedBatch) -> None:
-        """Gives each request its answer from those that ``split`` returned."""
+        """Passes to each request its answer, as returned by ``split``."""
 
     def close(self) -> None:
         """Frees the model."""
@@ -175,7 +175,7 @@ class BatchWorker(Generic[_Request]):
     def answer_inline(self, request: _Request) -> bool:
         """Predicts a request that is not queued, in the calling thread; returns whether it did.
 
-        It does not if a batch is in progress, another request is waiting, or this request is not wanted.
+        Does nothing if a batch is in progress, another request is waiting, or this one is no longer wanted.
         """
         if not self._turn.acquire(blocking=False):
             return False
@@ -254,19 +254,19 @@ class BatchMemory:
         self._views: dict[str, NDArray[Any]] = {}  # of the memory, in the shape of the last batch
 
     def assemble(self, batches: Sequence[Tensors]) -> Tensors:
-        """Returns several batches of the same tensors as one batch, which is valid until the next call.
+        """Joins several batches of the same tensors into one batch, which is valid until the next call.
 
         Its tensors are aligned; the given ones need not be. A single batch is not copied if it is aligned.
 
         Raises:
-            InputError: The shapes of a tensor differ in other axes than the batch.
+            InputError: The shapes of a tensor differ in an axis other than the batch.
         """
         if len(batches) == 1:
             return {name: aligned(tensor) for name, tensor in batches[0].items()}
         return {name: self._joined(name, [each[name] for each in batches]) for name in batches[0]}
 
     def _joined(self, name: str, tensors: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Returns the rows of a tensor from several batches."""
+        """Joins the rows of a tensor from several batches."""
         first = tensors[0]
         shape = first.shape[1:]
         if any(tensor.shape[1:] != shape for tensor in tensors):
@@ -287,7 +287,7 @@ class BatchMemory:
         return memory[:size].reshape(self._max_batch_size, *shape)
 
     def all_apart(self, outputs: Tensors) -> Tensors:
-        """Returns outputs that the next batch does not overwrite; a model may return its input."""
+        """Returns the outputs where the next batch does not overwrite them; a model may return its input."""
         if not self._memory:
             return outputs
         return {
@@ -301,7 +301,7 @@ class BatchMemory:
 class SessionPredictor:
     """Predicts the batches of a served model and closes its session; satisfies ``BatchPredictor``.
 
-    ``clock`` is the clock of the requests, in nanoseconds, and ``thread_ns`` the processor time of a thread.
+    ``clock`` is the clock of the requests, in nanoseconds; ``thread_ns`` returns a thread's processor time.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class SessionPredictor:
         self.mean_thread_ns = _UNKNOWN_NS
         """The moving mean of the thread time that a prediction of one input takes.
 
-        It excludes waits for a processor or the interpreter, which a busy agent would attribute to the model.
+        It excludes waits for a processor or the interpreter, which are due to a busy agent, not to the model.
         """
         self._session = session
         self._clock = clock

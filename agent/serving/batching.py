@@ -1,8 +1,8 @@
 """Dynamic batching: which waiting requests are predicted together, and when their batch begins.
 
-This module has its options; the queue policies, for requests that wait too long or are too many; and the
-queue of a model whose requests have priorities, as in Triton's dynamic batcher. The policies have the
-names and the meaning of ``ModelQueuePolicy`` in Triton's model configuration:
+This module contains the options of batching; the queue policies, which apply if requests wait too long or are
+too many; and the queue of a model whose requests have priorities, as in Triton's dynamic batcher. The
+policies have the names and the meaning of ``ModelQueuePolicy`` in Triton's model configuration:
 https://github.com/triton-inference-server/common/blob/main/protobuf/model_config.proto
 """
 
@@ -35,11 +35,11 @@ _TRUTHS = {"true": True, "false": False}
 
 
 class TimeoutAction(str, Enum):
-    """The action on a request that has waited for its timeout."""
+    """The action taken on a request whose timeout has expired in the queue."""
 
     REJECT = "REJECT"
     DELAY = "DELAY"
-    """It waits until no request of its priority or a higher one waits that is within its timeout."""
+    """It waits until no other request of its priority or a higher one is waiting within its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class QueuePolicy:
 
     @classmethod
     def parse(cls, text: str, option: str) -> QueuePolicy:
-        """Parses comma-separated ``name=value`` pairs; raises ConfigurationError, which names the option."""
+        """Parses comma-separated ``name=value`` pairs; raises ConfigurationError for ``option``."""
         names = [field.name for field in fields(cls)]
         found: dict[str, Any] = {}
         for part in text.split(","):
@@ -81,7 +81,7 @@ class QueuePolicy:
         return self.timeout_action is TimeoutAction.DELAY
 
     def timeout_ns(self, asked_ns: int | None) -> int | None:
-        """Returns how long a request with its own timeout may wait in the queue; None for any time."""
+        """Returns how long a request may wait in the queue, given its own timeout; None sets no limit."""
         default_ns = self.default_timeout_microseconds * NS_PER_US or None
         if asked_ns is None or not self.allow_timeout_override:
             return default_ns
@@ -199,7 +199,7 @@ class BatchingOptions:
         return self.priority_levels > 0 or self.default_queue_policy != DEFAULT_POLICY
 
     def level_of(self, priority: int) -> int:
-        """Returns the level of a priority: the default for 0 and, as in Triton, for one beyond the levels."""
+        """Returns a priority's level: the default for 0 and, as in Triton, for one beyond the levels."""
         return priority if 1 <= priority <= self.priority_levels else self.default_priority_level or 1
 
     def policy_of(self, level: int) -> QueuePolicy:
@@ -215,9 +215,9 @@ class Batcher(Generic[_Request]):
     """Assembles batches, for one thread.
 
     A batch begins as soon as ``max_batch_size`` inputs wait, or its first request has waited for
-    ``max_queue_delay_ms``; with 0, it holds all requests that wait when the model is free. A batch also
-    begins as soon as the waiting requests add up to a preferred size, the largest possible one. Requests keep
-    their order and are not split: a request that does not fit begins the next batch. A request above the
+    ``max_queue_delay_ms``; if that is 0, it contains all requests that wait when the model is free. A batch
+    also begins as soon as the waiting requests add up to a preferred size, the largest possible one. Requests
+    keep their order and are not split: a request that does not fit begins the next batch. A request above the
     maximum batch size is a batch of its own. With ``form_of``, only requests of equal form are batched: as in
     Triton's dynamic batcher, a request of another form ends the wait and begins the next batch.
     """
@@ -295,7 +295,7 @@ class Batcher(Generic[_Request]):
 
 
 class PriorityQueue(RequestQueue[Request]):
-    """Returns requests of level 1 before those of level 2, and so on; in order within a level.
+    """Returns requests of level 1 before those of level 2, and so on, and in order within a level.
 
     Each level has the limit of its policy; the memory limit applies to all levels together.
     """
@@ -316,7 +316,7 @@ class PriorityQueue(RequestQueue[Request]):
         self._use(_Levels(levels, clock))
 
     def put(self, request: Request) -> None:
-        """Adds a request, with the place and timeout of its level's policy; see ``RequestQueue``."""
+        """Adds a request, with the place and timeout that its level implies; see ``RequestQueue``."""
         level = self._options.level_of(request.priority)
         request.priority = level
         policy = self._options.policy_of(level)
@@ -339,7 +339,7 @@ class PriorityQueue(RequestQueue[Request]):
             raise
 
     def wanted(self, request: Request) -> bool:
-        """Returns whether to predict a request: not after its timeout either, if that rejects it."""
+        """Extends ``RequestQueue.wanted``: a request that its timeout rejects is not predicted either."""
         if request.rejected_ns is not None and self._clock() >= request.rejected_ns and self.leave(request):
             request.fail(self.expired())
             return False

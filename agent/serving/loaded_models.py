@@ -18,9 +18,9 @@ from inferometer.manifests.errors import InferometerError, MemoryLimitError, Ses
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How to load a model: with ``load``, whose argument is called when the model is closed again.
+    """How to load a model: by calling ``load``, whose argument is called when the model has been closed.
 
-    It takes at least ``expected_bytes`` of memory, as far as is known in advance.
+    The model takes at least ``expected_bytes`` of memory, as far as is known in advance.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Loading:
 
 
 class Borrowers(Protocol):
-    """Holders of models that they do not use at the moment, and give up for others."""
+    """Holders of models, which give up those that they are not using to make room for others."""
 
     def least_recently_used(self, models: Mapping[ServedModel, int]) -> ServedModel | None:
         """Returns the model to give up first, if any; ``models`` maps each to its number of users."""
@@ -82,17 +82,17 @@ class Lease:
 
 _BYTES_PER_MIB = 1024 * 1024
 _UNLOADING_S = 30.0
-"""How long to wait for the room of a model that is being unloaded."""
+"""How long to wait for a model that is being unloaded to make room."""
 _log = logging.getLogger(__name__)
 
 
 class LoadedModels:
     """Loads each model once, however many clients request it, and unloads unused models. Thread-safe.
 
-    With a memory limit, models are loaded one at a time: a model's memory is the growth of the process while
-    it loads, and at least the size of its files. The memory that predictions add is unknown then. The limit
-    applies to each device separately. A model in use is never unloaded for another one, unless ``borrowers``
-    give it up; ``close_idle`` unloads models that were idle for ``idle_s`` seconds.
+    With a memory limit, models are loaded one at a time: a model's memory is taken as the growth of the
+    process while it loads, but at least the size of its files. Memory that predictions add is unknown at that
+    point. The limit applies to each device separately. A model in use is never unloaded for another one,
+    unless ``borrowers`` give it up; ``close_idle`` unloads models that were idle for ``idle_s`` seconds.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class LoadedModels:
         self._used_bytes = used_bytes
         self._clock = clock
         self._mutex = threading.RLock()
-        """The mutex of ``_lock``, faster to enter than the condition; each request enters it twice."""
+        """The mutex of ``_lock``, which each request enters twice, as it is faster than the condition."""
         self._lock = threading.Condition(self._mutex)
         self._slots: dict[Hashable, Slot] = {}
         self._leaving: set[Slot] = set()
@@ -139,7 +139,7 @@ class LoadedModels:
 
     @property
     def is_full(self) -> bool:
-        """Whether every place holds an unshared model that its borrower uses."""
+        """Whether every place is taken by an unshared model that its borrower is using."""
         with self._lock:
             if self._leaving or len(self._slots) < self._limit:
                 return False
@@ -157,8 +157,8 @@ class LoadedModels:
     def lease(self, key: Hashable | None, loading: Loading, *, keep: bool = False) -> Lease:
         """Lends a model, and loads it if necessary.
 
-        Callers with equal keys share one model; with None, the model belongs to the caller and is unloaded on
-        release. With ``keep``, it stays loaded even if it is idle for long.
+        Callers with equal keys share one model; if the key is None, the model belongs to the caller and is
+        unloaded on release. With ``keep``, it stays loaded even if it is idle for long.
 
         Raises:
             MemoryLimitError: The models in use leave too little memory.
@@ -174,7 +174,7 @@ class LoadedModels:
         return Lease(model, partial(self._leave, slot))
 
     def lease_loaded(self, key: Hashable, *, keep: bool = False) -> Lease | None:
-        """Lends a model if it is loaded; see ``lease``, which requires its expected size."""
+        """Lends a model if it is loaded; unlike ``lease``, does not require its expected size."""
         with self._mutex:
             slot = self._slots.get(key)
             if slot is None or slot.model is None or self._closed:
@@ -184,7 +184,7 @@ class LoadedModels:
             return Lease(slot.model, partial(self._leave, slot))
 
     def _enter(self, key: Hashable, loading: Loading) -> tuple[Slot, ServedModel | None]:
-        """Adds a user to a slot; returns the slot and its model, None if this user has to load it."""
+        """Adds a user to a slot; returns the slot and its model, or None if this user has to load it."""
         with self._lock:
             if self._closed:
                 raise SessionError("the agent is stopping; it loads no more models")
@@ -278,7 +278,7 @@ class LoadedModels:
                 raise refusal
 
     def _refusal(self, slot: Slot) -> InferometerError | None:
-        """Returns why there is currently no room for a slot; None if there is."""
+        """Returns why there is currently no room for a slot; None if there is room."""
         others = [other for other in (*self._slots.values(), *self._leaving) if other is not slot]
         if len(others) >= self._limit:
             return SessionLimitError(
@@ -330,8 +330,8 @@ class LoadedModels:
     def unload(self, key: Hashable) -> bool:
         """Unloads a model; a model in use is not lent again, and is freed when its last user leaves.
 
-        Waits for a model that is being loaded. The caller must not hold a lease: the loading may have to wait
-        for the room of that lease. Returns whether the model was loaded.
+        Waits for a model that is being loaded. The caller must not hold a lease: the loading may be waiting
+        for the room that this lease occupies. Returns whether the model was loaded.
         """
         with self._lock:
             slot = self._slots.get(key)
@@ -363,7 +363,7 @@ class LoadedModels:
         return len(idle)
 
     def close(self) -> None:
-        """Stops loading models, and unloads every model; a model in use when its last user leaves."""
+        """Stops loading models, and unloads every model, those in use when their last user leaves."""
         with self._lock:
             self._closed = True
             slots = [slot for slot in self._slots.values() if slot.model is not None]

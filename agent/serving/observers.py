@@ -25,8 +25,8 @@ class Call:
     """A call of a method ``package.Service/Method``.
 
     ``request_id`` comes from the client or is generated here. ``trace_id`` is the id of the client's trace,
-    None without one; ``peer`` is in gRPC's notation, or "unknown" if the client left before the call began.
-    ``model`` is set once it is known, and is always a name of one of the agent's models.
+    None if there is none; ``peer`` is in gRPC's notation, or "unknown" if the client left before the call
+    began. ``model`` is set once it is known, and is always a name of one of the agent's models.
     """
 
     method: str
@@ -37,7 +37,7 @@ class Call:
 
 
 class RequestIds:
-    """Generates ids for requests without one: unique in this process, and most likely anywhere."""
+    """Generates ids for requests without one: unique in this process, and almost certainly worldwide."""
 
     def __init__(self) -> None:
         self._prefix = secrets.token_hex(6)
@@ -108,9 +108,9 @@ class Totals:
     """The statistics of a model.
 
     ``success`` times the answered requests, each from when it was ready for the model; ``failure`` times
-    those that were refused, failed or cancelled. Each answered request also counts in ``queue``, and with its
-    batch in ``assemble``, ``predict`` and ``split``. ``batches`` counts predictions; ``by_size`` groups them
-    by number of inputs. ``last_unix_ms`` is the time of the last answer; 0 for never.
+    those that were refused, failed or cancelled. Each answered request is also counted in ``queue``, and with
+    its batch in ``assemble``, ``predict`` and ``split``. ``batches`` counts predictions; ``by_size`` groups
+    them by number of inputs. ``last_unix_ms`` is the time of the last answer; 0 for never.
     """
 
     inputs: int = 0
@@ -163,7 +163,7 @@ class ModelStatistics:
 
     @property
     def totals(self) -> Totals:
-        """The totals until now."""
+        """The totals so far."""
         with self._lock:
             requests, batches = self._requests, sum(each.batches for each in self._by_size.values())
             assemble, predict, split = self._assemble_ns, self._predict_ns, self._split_ns

@@ -35,8 +35,8 @@ _log = logging.getLogger(__name__)
 class Trouble:
     """The reasons why an agent is not fit to serve.
 
-    Each lost device has its name and a message, each hanging model its name and the time of the prediction,
-    in nanoseconds.
+    A lost device is given as its name and a message, a hanging model as its name and the time for which the
+    prediction has run, in nanoseconds.
     """
 
     lost_devices: tuple[tuple[str, str], ...] = ()
@@ -51,7 +51,7 @@ class PredictionWatch:
 
     A thread checks several times per ``timeout_s`` whether a prediction takes longer than that. Such a
     prediction cannot be cancelled; it is logged, and the agent is not fit to serve until it has ended. A lost
-    device stays lost. ``on_fitness`` is called with whether the agent is fit whenever that changes.
+    device stays lost. When the agent becomes fit or unfit, ``on_fitness`` is called with whether it is fit.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PredictionWatch:
 
     @property
     def timeout_s(self) -> float | None:
-        """How long a prediction may take, in seconds; None for any time."""
+        """How long a prediction may take, in seconds; None sets no limit."""
         return None if self.timeout_ns is None else self.timeout_ns / _NS_PER_S
 
     def start(self) -> None:
@@ -250,7 +250,7 @@ def _check_tensors(predictor: Predictor, outputs: object) -> None:
 class AgentLoad:
     """The load of an agent; a model that is loaded twice is listed twice.
 
-    ``sessions`` is the number that clients hold open; ``trouble`` is why the agent is not fit to serve.
+    ``sessions`` is how many sessions clients hold open; ``trouble`` is why the agent is not fit to serve.
     """
 
     stopping: bool = False

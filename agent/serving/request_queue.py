@@ -57,7 +57,7 @@ class PredictedBatch:
 class QueuedRequest(Protocol):
     """A request as a queue and its worker use it.
 
-    Either its ``BatchPredictor`` answers it or ``fail`` is called, once. Times are on the queue's clock; the
+    Exactly once, its ``BatchPredictor`` answers it or ``fail`` is called. Times are on the queue's clock; the
     caller stops waiting at ``deadline_ns``, None for never. ``nbytes`` is the memory that the request holds
     while it waits. ``is_active`` returns whether the caller still waits; None if callers do not leave.
     """
@@ -76,9 +76,9 @@ class QueuedRequest(Protocol):
 class Request:
     """A request to a served model, until its caller has the answer; see ``QueuedRequest``.
 
-    ``batch`` holds tensors in the form that the model takes. ``priority`` and ``timeout_ns`` are the
-    caller's, 0 and None for the default; a ``PriorityQueue`` derives the level from them, and when a waiting
-    request is rejected or delayed. ``trace`` is the request's own span; None if it is not traced.
+    ``batch`` holds tensors in the form that the model takes. ``priority`` and ``timeout_ns`` come from the
+    caller, with 0 and None as the defaults; a ``PriorityQueue`` derives from them the level, and when a
+    waiting request is rejected or delayed. ``trace`` is the request's own span; None if it is not traced.
     """
 
     __slots__ = (
@@ -165,7 +165,7 @@ class Request:
 
     @property
     def outcome(self) -> Inferred:
-        """The answer; can be read once, because the traceback of an error holds frames with the request.
+        """The answer, readable only once, because an error's traceback refers to frames with the request.
 
         Raises:
             InferometerError, or any other error that the model raised: There is no answer.

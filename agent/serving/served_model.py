@@ -73,17 +73,17 @@ def _settle(future: asyncio.Future[bool], answered: bool) -> None:
 
 
 def _shapes_of(request: Request) -> object:
-    """The shapes of the tensors without the batch, which all requests of one batch share."""
+    """Returns the shapes of the tensors without the batch axis; all requests of one batch share them."""
     return {name: array.shape[1:] for name, array in request.batch.items()}
 
 
 class ServedModel:
     """A loaded model, which closes its session. Thread-safe.
 
-    With ``max_batch_size`` 1, each request is predicted alone, however many inputs it has. Otherwise,
+    If ``max_batch_size`` is 1, each request is predicted alone, however many inputs it has. Otherwise,
     requests are batched, and one that exceeds the batch size is refused: splitting it would falsify its
-    times. With dynamic axes, only requests of equal shapes are batched. Requests fail if a prediction takes
-    longer than ``predict_timeout_ns``. ``clock`` is the clock of deadlines, in nanoseconds.
+    times. If it has dynamic axes, only requests of equal shapes are batched. Requests fail if a prediction
+    takes longer than ``predict_timeout_ns``. ``clock`` is the clock of deadlines, in nanoseconds.
     """
 
     def __init__(
@@ -161,8 +161,8 @@ class ServedModel:
         """Runs the model on one request, perhaps together with others, and waits for it.
 
         ``tensors`` are keyed by the manifest's ``input_layer``. The caller stops waiting at ``deadline_ns``
-        on the clock; ``is_active``, whether the caller still waits, is called when the request's turn comes.
-        Returns the request's rows of the outputs, in memory that is not overwritten, and the times.
+        on the clock; ``is_active`` returns whether the caller still waits; it is called at the request's
+        turn. Returns the request's rows of the outputs, in memory that is not overwritten, and the times.
 
         Raises:
             InputError: A name, shape, element type or number of inputs does not match the model.
@@ -183,7 +183,7 @@ class ServedModel:
         is_active: Callable[[], bool] = always,
         trace: TraceScope | None = None,
     ) -> Inferred:
-        """Does the same for a batch that ``Session.checked`` has returned; see ``infer``.
+        """Runs the model like ``infer``, but on a batch that ``Session.checked`` has returned.
 
         ``trace``, the request's own span on the clock, receives the spans of its wait and its batch.
         """
@@ -206,11 +206,11 @@ class ServedModel:
         timeout_ns: int | None = None,
         trace: TraceScope | None = None,
     ) -> Inferred:
-        """Does the same on an event loop, where a waiting request occupies no thread; see ``infer_checked``.
+        """Runs the model like ``infer_checked``, but on an event loop, where waiting occupies no thread.
 
         An idle, quick model runs on the loop itself; see ``BatchingOptions.inline_predict_us``. A request
         whose task is cancelled before its batch has begun is not predicted. ``priority``, 0 for the default,
-        and ``timeout_ns``, which limits the time in the queue, are for a model with queue policies.
+        and ``timeout_ns``, which limits the time in the queue, apply only to a model with queue policies.
         """
         request = self._submit(batch, deadline_ns, is_active, trace, priority, timeout_ns, inline=True)
         try:
@@ -266,7 +266,7 @@ class ServedModel:
         return request
 
     def _is_quick(self, request: Request) -> bool:
-        """Returns whether predicting a request is faster than switching threads, and need not wait."""
+        """Returns whether a request need not wait and predicting it is faster than switching threads."""
         return (
             self._predictor.mean_thread_ns < self._inline_ns
             and request.inputs == 1
@@ -275,7 +275,7 @@ class ServedModel:
         )
 
     def _next_look_ns(self, request: Request) -> int | None:
-        """Returns how long to wait for an answer before ``_check_waiting``; None for any time."""
+        """Returns how long to wait for an answer before ``_check_waiting``; None sets no limit."""
         left_ns = None if request.deadline_ns is None else request.deadline_ns - self._clock()
         if request.rejected_ns is not None and request.state is WAITING:
             queue_ns = max(_SHORTEST_LOOK_NS, request.rejected_ns - self._clock())

@@ -1,7 +1,7 @@
 """The models that an agent serves, each loaded once for all clients with the same options.
 
-Also the versions that clients of the Open Inference Protocol see, by Triton's ``version_policy``; and the
-memory of the process: its use on a device, and the return of unused memory to the system.
+It also selects the versions that Open Inference Protocol clients see, like Triton's ``version_policy``, and
+manages the process's memory: its use on a device, and the return of unused memory to the system.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class VersionPolicy:
         return VersionChoice.ALL.value
 
     def served(self, versions: Sequence[str]) -> tuple[str, ...]:
-        """Returns the served ones of a model's versions, which are sorted highest first, in that order."""
+        """Returns those of a model's versions that are served, in the given order, which is highest first."""
         match self.choice:
             case VersionChoice.LATEST:
                 return tuple(versions[: self.latest])
@@ -143,9 +143,9 @@ def _is_version(text: str) -> bool:
 def used_bytes(device: Device) -> int | None:
     """Returns the resident set of this process for a CPU, and the memory in use for a GPU.
 
-    For a GPU, that is what NVML counts for this process or, if NVML does not know the process, as in a
-    container, the memory in use on the whole GPU. GPUs are numbered as in NVML, which is as in CUDA unless
-    ``CUDA_VISIBLE_DEVICES`` or ``CUDA_DEVICE_ORDER`` says otherwise. Returns None without a driver.
+    For a GPU, that is the memory that NVML reports for this process or, if NVML does not know the process, as
+    in a container, the memory in use on the whole GPU. GPUs are numbered as in NVML, which matches CUDA
+    unless ``CUDA_VISIBLE_DEVICES`` or ``CUDA_DEVICE_ORDER`` says otherwise. Returns None without a driver.
     """
     if not device.is_gpu:
         return psutil.Process().memory_info().rss
@@ -163,7 +163,7 @@ def used_bytes(device: Device) -> int | None:
 
 
 def file_bytes(manifest: ModelManifest, weights: Weights) -> int:
-    """Returns the size of a model's graph and weights, counting local files outside the cache only."""
+    """Returns the size of a model's graph and weights, counting only local files outside the cache."""
     files = model_files(manifest, weights=weights is Weights.PRETRAINED)
     found = (file.local() for file in files.values())
     return sum(path.stat().st_size for path in found if path is not None)
@@ -172,7 +172,7 @@ def file_bytes(manifest: ModelManifest, weights: Weights) -> int:
 def release_free_memory() -> None:
     """Returns unused memory of the C library's allocator to the system, if the library is glibc.
 
-    Calls on many threads leave it spread over the allocator's arenas, several hundred MiB after a burst of
+    Calls in many threads leave it spread over the allocator's arenas, several hundred MiB after a burst of
     large tensors, and glibc itself returns only the end of each arena.
     """
     with suppress(AttributeError, OSError):  # another C library
@@ -180,9 +180,9 @@ def release_free_memory() -> None:
 
 
 _IDLE_SHARE = 0.02
-"""The share of one processor below which a process counts as idle."""
+"""The share of one processor below which a process is considered idle."""
 _WORKED_S = 0.5
-"""The processor time after which there may be something to release."""
+"""The processor time after which there may be memory to release."""
 
 
 class IdleRelease:
@@ -224,9 +224,9 @@ class ServingOptions:
         batching: How requests are batched.
         session: The options of models that are requested by name alone; its ``threads`` also apply to
             sessions whose client does not specify a number.
-        memory_limit_bytes: The maximum memory of all models on a device; None for no limit.
+        memory_limit_bytes: The maximum memory of all models on a device; None sets no limit.
         predict_timeout_s: How long a prediction may take, in seconds; requests that wait for a longer one are
-            refused. None for any time.
+            refused. None sets no limit.
         versions: The versions of models that clients of the Open Inference Protocol see.
     """
 
@@ -282,8 +282,8 @@ class ServedModels:
     """Loads, lends and unloads models. Thread-safe.
 
     A model that several clients request with the same options is loaded once, by ``open_model``, and its
-    requests share a queue. At most ``limit`` models are loaded; one that was idle for ``idle_s`` seconds is
-    unloaded, unless it is kept. ``clock`` is the clock of deadlines, in nanoseconds. ``borrowers`` give up
+    requests share a queue. At most ``limit`` models are loaded; one that has been idle for ``idle_s`` seconds
+    is unloaded, unless it is kept. ``clock`` is the clock of deadlines, in nanoseconds. ``borrowers`` give up
     models that they do not use.
     """
 
@@ -319,11 +319,11 @@ class ServedModels:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further model can be loaded: every place holds an unshared model in use."""
+        """Whether no further model can be loaded: every place is taken by an unshared model in use."""
         return self._loaded.is_full
 
     def model_of(self, manifest: ModelManifest, options: SessionOptions) -> ServedModel | None:
-        """Returns a model if it is loaded."""
+        """Returns a model if it is loaded, and otherwise None."""
         return self._loaded.models.get(ModelKey(manifest, options))
 
     def state_of(self, manifest: ModelManifest, options: SessionOptions) -> ModelState:
@@ -353,8 +353,8 @@ class ServedModels:
         for long.
 
         Raises:
-            MemoryLimitError, SessionLimitError: The models in use leave no room for it.
-            InferometerError: It cannot be loaded; see ``agent.inference.session.open_session``.
+            MemoryLimitError, SessionLimitError: The models in use leave no room for this one.
+            InferometerError: The model cannot be loaded; see ``agent.inference.session.open_session``.
         """
         chosen = options or self.options.session
         key = ModelKey(manifest, chosen) if shared else None
@@ -380,7 +380,7 @@ class ServedModels:
         return self._loaded.lease(key, loading, keep=keep)
 
     def lease_loaded(self, key: ModelKey) -> Lease | None:
-        """Lends a shared model if it is loaded."""
+        """Lends a shared model if it is loaded; otherwise returns None."""
         return self._loaded.lease_loaded(key)
 
     def close_idle(self) -> int:
@@ -388,7 +388,7 @@ class ServedModels:
         return self._loaded.close_idle()
 
     def close(self) -> None:
-        """Stops loading models, and unloads every model; a model in use when its last user leaves."""
+        """Stops loading models, and unloads every model, those in use when their last user leaves."""
         self._loaded.close()
 
     def wait_for_none(self, timeout_s: float) -> bool:

@@ -1,1 +1,1 @@
-"""Tasks of an agent: the meaning of a model's outputs, and the predictions made from them."""
+"""Tasks of an agent: what a model's outputs mean, and the predictions that are made from them."""

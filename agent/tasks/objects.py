@@ -36,7 +36,7 @@ _BOXES = "boxes are N × k × 4"
 
 
 def corners_of(notation: BoxNotation, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns left, top, right and bottom of boxes, n × 4, in their own units."""
+    """Returns the left, top, right and bottom of boxes, n × 4, in the boxes' own units."""
     if notation.format in (BoxFormat.XYXY, BoxFormat.YXYX):
         return boxes[:, notation.corners]
     begin, size = boxes[:, :2], boxes[:, 2:]
@@ -51,7 +51,7 @@ def in_input(
     """Returns boxes, n × 4, in pixels of the model's input.
 
     Raises:
-        PredictionError: The manifest does not state the units, and the boxes contradict those assumed.
+        PredictionError: The manifest does not state the units, and the boxes contradict the assumed units.
     """
     size = (geometry.input_width, geometry.input_height)
     relative = notation.units is BoxUnits.RELATIVE
@@ -73,7 +73,7 @@ def in_input(
 
 
 def overlaps(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the intersection over union of a box, 4, and others, n × 4; all have an area."""
+    """Returns the intersection over union of a box, 4, with each of n × 4 others; all must have an area."""
     width = np.minimum(box[2], others[:, 2]) - np.maximum(box[0], others[:, 0])
     height = np.minimum(box[3], others[:, 3]) - np.maximum(box[1], others[:, 1])
     shared = np.maximum(width, 0.0) * np.maximum(height, 0.0)
@@ -85,15 +85,15 @@ def overlaps(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[n
 def without_duplicates(
     boxes: NDArray[np.float64], classes: NDArray[np.int64], iou_threshold: float, most: int
 ) -> Sequence[int]:
-    """Returns the places that greedy non-maximum suppression keeps, class by class.
+    """Returns the indices of the boxes that greedy non-maximum suppression keeps, class by class.
 
-    A box is removed if a kept one of the same class overlaps it by more than ``iou_threshold``.
+    A box is removed if a kept box of the same class overlaps it by more than ``iou_threshold``.
 
     Args:
         boxes: float64, n × 4, the most certain first; all have an area.
         classes: int64, n.
-        iou_threshold: 0…1.
-        most: Stops once this many are kept.
+        iou_threshold: From 0 to 1.
+        most: The number of kept boxes at which to stop.
     """
     kept: list[int] = []
     left = np.arange(len(boxes))
@@ -110,9 +110,9 @@ class FoundObjects:
     """The objects in one image, the most certain first.
 
     Attributes:
-        places: int64, n; the places of their boxes among those that the model gives.
-        whole: float64, n × 4; their boxes in pixels of the image, which may reach beyond it.
-        boxes: float64, n × 4; the same, clipped to the image.
+        places: int64, n; the indices of their boxes among the boxes that the model returns.
+        whole: float64, n × 4; their boxes in pixels of the image, which may extend beyond it.
+        boxes: float64, n × 4; the same boxes, clipped to the image.
         scores: float64, n.
         classes: int64, n; positions in the model's list of labels.
     """
@@ -133,14 +133,14 @@ class ObjectFinder:
     """Finds the objects in the outputs of a batch. Thread-safe.
 
     An entry is left out if its score is 0 or less or below ``score_threshold``, its class comes before
-    ``class_offset`` or is ``background_index``, or its box has no area inside the image. Of
-    each image, the ``max_detections`` most certain ones across all classes are kept, as in COCO.
+    ``class_offset`` or is ``background_index``, or its box has no area inside the image. For each image, the
+    ``max_detections`` most certain objects across all classes are kept, as in COCO.
 
     Args:
-        parameters: The parameters of the manifest.
+        parameters: The output parameters of the manifest.
 
     Raises:
-        ManifestError: They contradict each other.
+        ManifestError: The parameters contradict each other.
     """
 
     def __init__(self, parameters: OutputParameters) -> None:
@@ -181,7 +181,7 @@ class ObjectFinder:
         return found
 
     def _with_background_apart(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns the scores of the labels, N × k × labels."""
+        """Returns the scores for the manifest's labels, N × k × labels."""
         if self._softmax:
             with np.errstate(invalid="ignore"):  # what is not finite stays so, and is reported
                 powers = np.exp(scores - scores.max(axis=2, keepdims=True, initial=-np.inf))
@@ -245,7 +245,7 @@ class ObjectFinder:
         classes: NDArray[np.int64],
         geometry: ImageGeometry | None,
     ) -> FoundObjects:
-        """Returns candidates with an area in the image; without a geometry, boxes keep the model's units."""
+        """Returns the objects with an area in the image; without a geometry, boxes keep the model's units."""
         whole = clipped = corners_of(self._notation, boxes[places])
         if geometry is not None:
             inside = in_input(self._notation, whole, geometry)
@@ -258,7 +258,7 @@ class ObjectFinder:
 
 
 class _Layers:
-    """The outputs of a batch, by their meaning; a model of one image may omit the batch axis."""
+    """Reads a batch's outputs by their meaning; for a single image, a model may omit the batch axis."""
 
     def __init__(self, tensors: Tensors, size: int) -> None:
         self._tensors = tensors
@@ -266,7 +266,7 @@ class _Layers:
         self._batched = True
 
     def named(self, layer: int | str) -> tuple[str, NDArray[np.float64]]:
-        """Returns an output as float64, and its name."""
+        """Returns an output as float64, along with its name."""
         name, tensor = find_layer(self._tensors, layer, exactly=True)
         array = tensor.astype(np.float64)
         return name, array if self._batched else array[np.newaxis]
@@ -295,14 +295,14 @@ class _Layers:
         return array if array.shape[1] == boxes else array.transpose(0, 2, 1)
 
     def column(self, layer: int | str | None, boxes: int) -> NDArray[np.float64]:
-        """Returns one number for each box, N × k."""
+        """Returns an output with one number for each box, N × k."""
         name, array = self.named(layer if layer is not None else 0)
         if array.ndim < 2 or array.shape[:2] != (self._size, boxes) or array.size != self._size * boxes:
             raise self._wrong(name, f"it is N × {boxes}, as there are {boxes} boxes")
         return array.reshape(self._size, boxes)
 
     def counts(self, layer: int | str | None, boxes: int) -> list[int]:
-        """Returns the number of valid boxes of each input."""
+        """Returns the number of valid boxes for each input."""
         if layer is None:
             return [boxes] * self._size
         name, array = self.named(layer)
@@ -321,7 +321,7 @@ class _Layers:
 
 
 class _ObjectPostprocessor(TaskPostprocessor):
-    """Finds objects; ``max_detections`` bounds their number, not the feature limit of ranked classes."""
+    """Finds objects; their number is limited by ``max_detections``, not by the limit for ranked classes."""
 
     wants_inputs = True
     takes_unbatched = True
@@ -334,18 +334,18 @@ class DetectionPostprocessor(_ObjectPostprocessor):
     """Turns the outputs of a detector into objects. Thread-safe.
 
     Raises:
-        ManifestError: The manifest contradicts itself.
+        ManifestError: The fields of the manifest contradict each other.
     """
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Detections, NDArray[np.bool_]]:
-        """Returns the objects of the valid inputs; see ``TaskPostprocessor``."""
+        """Returns the objects for the valid inputs; see ``TaskPostprocessor``."""
         found = self._find(tensors, inputs)
         objects = [each for each in found if each is not None]
         return detections_of(objects), np.array([each is not None for each in found], np.bool_)
 
 
 def detections_of(objects: list[FoundObjects]) -> Detections:
-    """Returns the objects of several images in columns."""
+    """Returns the objects of several images, in columns."""
     with np.errstate(over="ignore"):  # a score beyond float32 is infinite, which stays the largest
         return Detections(
             np.array([len(each.scores) for each in objects], np.int64),
@@ -358,13 +358,13 @@ def detections_of(objects: list[FoundObjects]) -> Detections:
 class InstancePostprocessor(_ObjectPostprocessor):
     """Turns the outputs of a model into objects with masks. Thread-safe.
 
-    A mask is resized with bilinear interpolation between the centres of its pixels, from the box or from the
-    input to the image, and a pixel of the image belongs to the object from ``mask_threshold`` on. Outside of
-    the box, or of the crop, none does; the mask of a box falls to 0 there, as in Mask R-CNN. Without
-    a geometry, a mask stays in its own pixels.
+    A mask is resized from the box or the input to the image by bilinear interpolation between the centres of
+    its pixels. A pixel of the image belongs to the object if its value is at least ``mask_threshold``, and
+    never outside the box or the crop; a box's mask falls to 0 there, as in Mask R-CNN. If there is no
+    geometry, the mask keeps its own pixels.
 
     Raises:
-        ManifestError: The manifest has no ``masks_layer``, or contradicts itself.
+        ManifestError: The manifest has no ``masks_layer``, or its fields contradict each other.
     """
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
@@ -379,7 +379,7 @@ class InstancePostprocessor(_ObjectPostprocessor):
         self._threshold = output.parameters.mask_threshold
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Instances, NDArray[np.bool_]]:
-        """Returns the objects of the valid inputs; see ``TaskPostprocessor``."""
+        """Returns the objects for the valid inputs; see ``TaskPostprocessor``."""
         found = self._find(tensors, inputs)
         masks = self._masks(tensors, inputs.size)
         objects: list[FoundObjects] = []
@@ -432,7 +432,7 @@ class InstancePostprocessor(_ObjectPostprocessor):
     def _placed(
         self, mask: NDArray[np.float64], box: NDArray[np.float64], geometry: ImageGeometry | None
     ) -> NDArray[np.bool_]:
-        """Returns the pixels of an object in the image."""
+        """Returns an object's pixels in the image."""
         if geometry is None:
             return mask >= self._threshold
         of_box = self._frame is MaskFrame.BOX
@@ -450,17 +450,17 @@ class InstancePostprocessor(_ObjectPostprocessor):
 def _interpolation(
     span: tuple[float, float], cells: int, limit: int, *, falls: bool
 ) -> tuple[slice, NDArray[np.float64]]:
-    """Returns the pixels whose centres lie in a span, and their weights on the cells that it is divided into.
+    """Returns the pixels with centres in a span, and their weights for the cells that divide the span.
 
     Args:
-        span: Its start and end, in pixels of the image.
+        span: The start and end of the span, in pixels of the image.
         cells: The number of cells.
         limit: The number of pixels of the image.
-        falls: Whether the values fall to 0 beyond the centres of the outer cells, as those of Mask R-CNN,
-            which surrounds the mask with zeros; else they stay constant.
+        falls: Whether the values fall to 0 beyond the centres of the outer cells, as in Mask R-CNN, which
+            surrounds the mask with zeros; otherwise they stay constant.
 
     Returns:
-        The pixels, and float64, pixels × cells.
+        The pixels, and the weights as float64, pixels × cells.
     """
     begin, end = span
     first = int(np.clip(np.ceil(begin - 0.5), 0, limit))

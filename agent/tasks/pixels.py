@@ -29,18 +29,18 @@ _BLOCK_ELEMENTS = 2**22
 class SemanticSegmentation(TaskPostprocessor):
     """Creates class maps from scores for each class, or from a map of class numbers. Thread-safe.
 
-    Scores are N × C × height × width, or N × height × width × C with ``layout: HWC``; the highest wins, and
-    of equal ones the first. A map of class numbers is N × height × width, optionally with one channel. With
-    ``masks_threshold``, one channel of scores means class 1 where it is above, else class 0.
+    Scores are N × C × height × width, or N × height × width × C with ``layout: HWC``; the class with the
+    highest score is chosen, and the first of equal ones. A map of class numbers is N × height × width,
+    optionally with one channel. With ``masks_threshold``, a single channel of scores means class 1 where the
+    score is above it, else class 0.
 
-    A map is resized to the size of the image. With ``masks_interpolation: nearest``, the class at the centre
-    of each pixel is taken: the scored classes are the model's own, and no class appears that it did not
-    choose.
-    ``bilinear`` interpolates the scores before the highest is chosen, as many papers do; both treat pixels as
-    areas (``align_corners=False``). Pixels that preprocessing cropped away are ``UNSEEN``. Without a
+    A map is resized to the size of the image. With ``masks_interpolation: nearest``, each pixel gets the
+    class at its centre: the scored classes are the model's own, and no class appears that it did not choose.
+    ``bilinear`` interpolates the scores before the highest is chosen, as in many papers. Both treat pixels as
+    areas (``align_corners=False``). Pixels that preprocessing cropped away are ``UNSEEN``. If there is no
     geometry, the map has the size of the output.
 
-    ``class_offset`` is subtracted from class numbers; below 0 is ``NO_CLASS``.
+    ``class_offset`` is subtracted from class numbers; negative results become ``NO_CLASS``.
     """
 
     wants_inputs = True
@@ -56,12 +56,12 @@ class SemanticSegmentation(TaskPostprocessor):
         self._threshold = parameters.masks_threshold
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[ClassMaps, NDArray[np.bool_]]:
-        """Returns the maps of the valid rows, and their mask.
+        """Returns the maps for the valid rows, and a mask of these rows.
 
-        A row is valid if its scores are finite, or its class numbers are whole and in the model's labels.
+        A row is valid if its scores are finite, or if its class numbers are integers with labels.
 
         Raises:
-            PredictionError: The output is neither scores nor a map, or has other classes than the labels.
+            PredictionError: The output is neither scores nor a map, or its classes do not match the labels.
         """
         name, tensor = find_layer(tensors, self._layer)
         scores = self._scores(name, tensor)
@@ -80,7 +80,7 @@ class SemanticSegmentation(TaskPostprocessor):
         return self._maps(found), good
 
     def _maps(self, found: list[NDArray[np.int32]]) -> ClassMaps:
-        """Returns the maps in columns, with the classes as positions in the list of labels."""
+        """Returns the maps in columns, with classes as indices into the list of labels."""
         sizes = np.array([each.shape for each in found], np.int64).reshape(len(found), 2)
         pixels = np.concatenate([each.ravel() for each in found]) if found else np.empty(0, np.int32)
         if self._offset:
@@ -106,7 +106,7 @@ class SemanticSegmentation(TaskPostprocessor):
         return scores
 
     def _against_threshold(self, scores: NDArray[Any]) -> NDArray[Any]:
-        """Returns the threshold and the scores as those of two classes; equal ones are class 0."""
+        """Returns the threshold and the scores as the scores of two classes; equal scores give class 0."""
         threshold = np.full_like(scores, self._threshold, np.result_type(scores, np.float32))
         return np.stack([threshold, scores], axis=1)
 
@@ -122,7 +122,7 @@ class SemanticSegmentation(TaskPostprocessor):
         )
 
     def _known(self, numbers: Any) -> NDArray[np.bool_]:
-        """Returns which maps consist only of integer classes."""
+        """Returns, for each map, whether it consists only of valid integer classes."""
         limit = self._labels + self._offset if self._labels else _MOST_CLASSES
         with np.errstate(invalid="ignore"):
             right = (numbers >= 0) & (numbers < limit) & (numbers == np.floor(numbers))
@@ -134,8 +134,8 @@ class _Axis(NamedTuple):
     """The position of an image's pixels in a model's output, along one axis.
 
     Attributes:
-        places: float64; their centres, in pixels of the output, where 0 is the centre of the first.
-        seen: bool; whether they are in the model's input.
+        places: float64; the pixels' centres, in pixels of the output, where 0 is the first pixel's centre.
+        seen: bool; whether the pixels are in the model's input.
     """
 
     places: NDArray[np.float64]
@@ -143,7 +143,7 @@ class _Axis(NamedTuple):
 
 
 def _axes(geometry: ImageGeometry, height: int, width: int) -> tuple[_Axis, _Axis]:
-    """Returns the pixels of the image in an output of this size: rows, columns."""
+    """Returns the positions of the image's pixels in an output of this size: rows, then columns."""
     g = geometry
     return (
         _axis(g.height, g.scale_y, g.top, g.input_height, height),
@@ -166,7 +166,7 @@ def _nearest(classes: NDArray[np.int32], geometry: ImageGeometry) -> NDArray[np.
 
 
 def _interpolated(scores: NDArray[Any], geometry: ImageGeometry) -> NDArray[np.int32]:
-    """Returns the classes of the scores, C × height × width, that are interpolated at the image's pixels."""
+    """Interpolates scores, C × height × width, at the image's pixels and returns the highest's class."""
     rows, columns = _axes(geometry, *scores.shape[1:])
     left, right, part = _neighbours(columns, scores.shape[2])
     upper, lower, share = _neighbours(rows, scores.shape[1])
@@ -182,7 +182,7 @@ def _interpolated(scores: NDArray[Any], geometry: ImageGeometry) -> NDArray[np.i
 
 
 def _neighbours(axis: _Axis, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Returns the pixels before and after each place, and how far it lies from the first to the second."""
+    """Returns the pixels before and after each place, and its distance from the first as a fraction."""
     places = np.clip(axis.places, 0, size - 1)
     before = np.floor(places).astype(np.int64)
     return before, np.minimum(before + 1, size - 1), (places - before).astype(np.float32)
@@ -202,12 +202,12 @@ class ImageEnhancement(TaskPostprocessor):
 
     The output is N × channels × height × width, or N × height × width × channels with ``layout: HWC``, in the
     order of ``color_mode``; height and width are arbitrary. A pixel is ``value × scale + mean``, the inverse
-    of an input's ``(pixel - mean) / scale``. ``image_range`` says which of these are black and white, by
-    default 0 and 1 for floats, and 0 and the largest number for whole numbers up to 16 bits. Values
-    beyond are clipped.
+    of an input's ``(pixel - mean) / scale``. ``image_range`` specifies which values are black and white; by
+    default, they are 0 and 1 for floats, and 0 and the largest value for integers of up to 16 bits. Values
+    outside the range are clipped.
 
     Raises:
-        ManifestError: ``mean`` or ``scale`` do not have one number, or one for each channel.
+        ManifestError: ``mean`` or ``scale`` has neither one number nor one for each channel.
     """
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
@@ -226,7 +226,7 @@ class ImageEnhancement(TaskPostprocessor):
         self._scale = np.asarray(parameters.scale, np.float32)
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Images, NDArray[np.bool_]]:
-        """Returns the images whose values are finite, and the mask of these rows.
+        """Returns the images whose values are finite, and a mask of their rows.
 
         Raises:
             PredictionError: The output is not an image as the manifest describes it.
@@ -252,7 +252,7 @@ class ImageEnhancement(TaskPostprocessor):
         return Images(np.clip(pixels, 0, 1, dtype=np.float32)), good
 
     def _ends(self, name: str, dtype: np.dtype[Any]) -> tuple[float, float]:
-        """Returns the values of black and white."""
+        """Returns the values that mean black and white."""
         if self._range is not None:
             return self._range
         if dtype.kind in "bf":

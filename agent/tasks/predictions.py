@@ -1,8 +1,8 @@
-"""Predictions in columns, and the interface of postprocessing, which creates them from a model's outputs.
+"""Predictions in columns, and the interface of the postprocessing that creates them from outputs.
 
-Also owns the run-length encoding of masks, and ``find_layer``, which finds the output that a manifest
-names. A task has one class in this package, for the agent, and one in ``evaluators.tasks``, which scores its
-predictions against a dataset: an agent does not know datasets.
+Also contains the run-length encoding of masks, and ``find_layer``, which finds the output that a manifest
+names. A task has one class in this package, for the agent, and one in ``evaluators.tasks`` that scores the
+predictions against a dataset: an agent knows nothing about datasets.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from inferometer.manifests.schema import ModelOutput
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 NO_CLASS = -1
-"""A pixel that a model assigns to none of its labels, such as a background without a label."""
+"""A pixel to which a model assigns none of its labels, such as a background without a label."""
 UNSEEN = -2
 """A pixel that the model did not see, because preprocessing cropped it away."""
 
 
 class Predictions(ABC):
-    """The predictions of the inputs of a batch, in their order.
+    """The predictions for a batch's inputs, in the order of the inputs.
 
     A subclass is a frozen dataclass whose fields are its columns.
 
     Attributes:
-        kind: The name of the subclass on the wire and in a store.
+        kind: The name that identifies the subclass in messages and in a store.
     """
 
     kind: ClassVar[str]
@@ -46,7 +46,7 @@ class Predictions(ABC):
 
     @abstractmethod
     def row(self, place: int) -> Self:
-        """Returns the predictions of a single input."""
+        """Returns the predictions for a single input."""
 
     def columns(self) -> Columns:
         """Returns the columns by name."""
@@ -54,7 +54,7 @@ class Predictions(ABC):
 
     @classmethod
     def of_columns(cls, columns: Columns) -> Self:
-        """Returns predictions from their columns; raises ValueError if they do not fit together."""
+        """Returns predictions built from columns; raises ValueError if these do not fit together."""
         wanted = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         if missing := [name for name in wanted if name not in columns]:
             raise ValueError(f"{cls.kind} lack the column {missing[0]}")
@@ -70,10 +70,10 @@ class Predictions(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classifications(Predictions):
-    """The best classes of each input, the most probable first.
+    """The best classes for each input, the most probable first.
 
     Attributes:
-        indices: int64, inputs × k; positions in the model's list of labels.
+        indices: int64, inputs × k; indices into the model's list of labels.
         probabilities: float32, inputs × k, after the manifest's transform.
     """
 
@@ -82,7 +82,7 @@ class Classifications(Predictions):
     probabilities: NDArray[np.float32]
 
     def row(self, place: int) -> Classifications:
-        """Returns the classes of one input."""
+        """Returns the classes for one input."""
         part = slice(place, place + 1)
         return Classifications(self.indices[part], self.probabilities[part])
 
@@ -101,13 +101,13 @@ class RawOutputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detections(Predictions):
-    """The objects that are seen in each image, the most certain first.
+    """The objects detected in each image, the most certain first.
 
     Attributes:
-        counts: int64, inputs; how many objects each image has.
-        boxes: float32, objects × 4; left, top, right and bottom in pixels of the image as it was given.
+        counts: int64, inputs; how many objects were detected in each image.
+        boxes: float32, objects × 4; left, top, right and bottom in pixels of the original image.
         scores: float32, objects; 0…1.
-        classes: int64, objects; positions in the model's list of labels.
+        classes: int64, objects; indices into the model's list of labels.
     """
 
     kind: ClassVar[str] = "detections"
@@ -117,7 +117,7 @@ class Detections(Predictions):
     classes: NDArray[np.int64]
 
     def row(self, place: int) -> Detections:
-        """Returns the objects of one image."""
+        """Returns the objects in one image."""
         end = int(self.counts[: place + 1].sum())
         part = slice(end - int(self.counts[place]), end)
         counts = self.counts[place : place + 1]
@@ -134,16 +134,16 @@ class Detections(Predictions):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instances(Predictions):
-    """The objects that are seen in each image, the most certain first, with the pixels of each.
+    """The objects detected in each image, the most certain first, with each object's pixels.
 
     Attributes:
-        counts: int64, inputs; how many objects each image has.
+        counts: int64, inputs; how many objects were detected in each image.
         boxes: float32, objects × 4; as in ``Detections``.
         scores: float32, objects; 0…1.
-        classes: int64, objects; positions in the model's list of labels.
-        sizes: int64, inputs × 2; the height and width of the masks: those of the image as it was given.
-        mask_lengths: int64, objects; the bytes of each mask.
-        masks: uint8, COCO's compressed run lengths of one mask after the other; see ``encoded``.
+        classes: int64, objects; indices into the model's list of labels.
+        sizes: int64, inputs × 2; the height and width of the masks, which are those of the original image.
+        mask_lengths: int64, objects; the number of bytes of each mask.
+        masks: uint8; the masks' compressed run lengths, as in COCO, one after another; see ``encoded``.
     """
 
     kind: ClassVar[str] = "instances"
@@ -161,7 +161,7 @@ class Instances(Predictions):
         return Detections(self.counts, self.boxes, self.scores, self.classes)
 
     def row(self, place: int) -> Instances:
-        """Returns the objects of one image."""
+        """Returns the objects in one image."""
         end = int(self.counts[: place + 1].sum())
         start = end - int(self.counts[place])
         boxes = self.detections.row(place)
@@ -177,7 +177,7 @@ class Instances(Predictions):
         )
 
     def run_lengths(self) -> list[bytes]:
-        """Returns COCO's compressed run lengths of each object's mask, in order."""
+        """Returns the compressed run lengths of each object's mask, as in COCO, in order."""
         ends = np.cumsum(self.mask_lengths)
         content = self.masks.tobytes()
         starts = ends - self.mask_lengths
@@ -197,8 +197,8 @@ class ClassMaps(Predictions):
     """The class of each pixel of each image.
 
     Attributes:
-        sizes: int64, inputs × 2; the height and width of each map: those of the image as it was given.
-        pixels: int32, the maps' pixels one after the other, row by row; positions in the model's labels,
+        sizes: int64, inputs × 2; the height and width of each map, which are those of the original image.
+        pixels: int32; the pixels of one map after another, row by row: indices into the model's labels,
             ``NO_CLASS`` or ``UNSEEN``.
     """
 
@@ -207,13 +207,13 @@ class ClassMaps(Predictions):
     pixels: NDArray[np.int32]
 
     def row(self, place: int) -> ClassMaps:
-        """Returns the map of one image."""
+        """Returns the map for one image."""
         areas = self.sizes.prod(axis=1)
         start = int(areas[:place].sum())
         return ClassMaps(self.sizes[place : place + 1], self.pixels[start : start + int(areas[place])])
 
     def map(self, place: int) -> NDArray[np.int32]:
-        """Returns the map of one image, height × width."""
+        """Returns the map of one image as a height × width array."""
         found: NDArray[np.int32] = self.row(place).pixels.reshape(tuple(self.sizes[place]))
         return found
 
@@ -230,32 +230,32 @@ class Images(Predictions):
     """An output image for each input image.
 
     Attributes:
-        pixels: float32, inputs × height × width × channels (red, green, blue, or grey), 0…1; float64 in
-            files of another tool.
+        pixels: float32, inputs × height × width × channels (red, green, blue, or grey), 0…1; float64 if they
+            are read from another tool's file.
     """
 
     kind: ClassVar[str] = "images"
     pixels: NDArray[np.floating[Any]]
 
     def row(self, place: int) -> Images:
-        """Returns the image of one input."""
+        """Returns the output image for one input."""
         return Images(self.pixels[place : place + 1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values(Predictions):
-    """Numbers for each input: those of a regression, or an embedding.
+    """Numbers for each input: the values of a regression, or an embedding.
 
     Attributes:
-        values: float32, inputs × k; float64 if the model, or another tool, has numbers that float32
-            cannot hold.
+        values: float32, inputs × k; float64 if the model, or another tool, returns numbers that float32
+            cannot represent.
     """
 
     kind: ClassVar[str] = "values"
     values: NDArray[np.floating[Any]]
 
     def row(self, place: int) -> Values:
-        """Returns the numbers of one input."""
+        """Returns the numbers for one input."""
         return Values(self.values[place : place + 1])
 
 
@@ -264,8 +264,8 @@ class Texts(Predictions):
     """A text for each input, such as an answer.
 
     Attributes:
-        counts: int64, inputs; the bytes of each text in UTF-8.
-        characters: uint8, the texts one after the other.
+        counts: int64, inputs; the number of bytes of each text in UTF-8.
+        characters: uint8; the texts in UTF-8, one after another.
     """
 
     kind: ClassVar[str] = "texts"
@@ -280,12 +280,12 @@ class Texts(Predictions):
         return cls(counts, np.frombuffer(b"".join(encoded), np.uint8))
 
     def row(self, place: int) -> Texts:
-        """Returns the text of one input."""
+        """Returns the text for one input."""
         end = int(self.counts[: place + 1].sum())
         return Texts(self.counts[place : place + 1], self.characters[end - int(self.counts[place]) : end])
 
     def text(self, place: int) -> str:
-        """Returns the text of one input as a string."""
+        """Returns the text for one input as a string."""
         return self.row(place).characters.tobytes().decode("utf-8", "replace")
 
     def check(self) -> None:
@@ -322,10 +322,10 @@ def encoded(mask: NDArray[np.bool_]) -> bytes:
 
 
 def compressed(counts: Sequence[int] | NDArray[np.int64]) -> bytes:
-    """Returns run lengths, the first of pixels outside the mask, as COCO's text.
+    """Returns run lengths, beginning with pixels outside the mask, in COCO's text form.
 
-    Source: ``rleToString`` in ``maskApi.c`` of the COCO API. From the third length on, the difference to the
-    length two before it is stored, in groups of five bits, the lowest first.
+    Source: ``rleToString`` in ``maskApi.c`` of the COCO API. From the third length on, each is stored as its
+    difference from the length two places before, in groups of five bits, the lowest first.
     """
     lengths = np.asarray(counts, np.int64)
     values = lengths.copy()
@@ -346,10 +346,10 @@ def compressed(counts: Sequence[int] | NDArray[np.int64]) -> bytes:
 
 
 def decoded(content: bytes, height: int, width: int) -> NDArray[np.bool_]:
-    """Returns the mask, height × width, of compressed run lengths.
+    """Returns the mask, height × width, that compressed run lengths encode.
 
     Raises:
-        ValueError: They are damaged, or of a mask of another size.
+        ValueError: The run lengths are damaged, or encode a mask of another size.
     """
     counts = _lengths(content, height * width)
     inside = np.arange(len(counts)) % 2 == 1
@@ -358,7 +358,7 @@ def decoded(content: bytes, height: int, width: int) -> NDArray[np.bool_]:
 
 
 def _lengths(content: bytes, pixels: int) -> list[int]:
-    """Returns the run lengths of COCO's text, which fill the pixels (``rleFrString`` in ``maskApi.c``)."""
+    """Decodes run lengths, which fill the pixels, from COCO's text (``rleFrString`` in ``maskApi.c``)."""
     counts: list[int] = []
     value = shift = 0
     for character in content:
@@ -383,10 +383,10 @@ def _lengths(content: bytes, pixels: int) -> list[int]:
 
 
 def areas(contents: Sequence[bytes], height: int, width: int) -> list[int]:
-    """Returns the pixels in each mask, height × width.
+    """Returns the number of pixels in each mask, height × width.
 
     Raises:
-        ValueError: Run lengths are damaged, or of a mask of another size, which pycocotools does not check.
+        ValueError: Run lengths are damaged, or of a mask of another size (which pycocotools does not check).
     """
     pixels = height * width
     return [sum(itertools.islice(_lengths(content, pixels), 1, None, 2)) for content in contents]
@@ -394,13 +394,13 @@ def areas(contents: Sequence[bytes], height: int, width: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class PredictedInputs:
-    """Information on the inputs of a batch for postprocessing, in addition to the outputs.
+    """The information about a batch's inputs that postprocessing uses in addition to the outputs.
 
     Attributes:
         size: The number of inputs.
-        geometries: How each image became an input; None for an input that is not an image; empty if none
-            is. Without a geometry, coordinates are those of the model's input.
-        texts: The text of each input with the offsets of its tokens, if there is one.
+        geometries: How each image became an input; None for an input that is not an image; empty if no input
+            is. If there is no geometry, coordinates are those of the model's input.
+        texts: The text of each input and the offsets of its tokens, if it has a text.
     """
 
     size: int
@@ -409,7 +409,7 @@ class PredictedInputs:
 
     @classmethod
     def of(cls, size: int, origins: Sequence[Origin | None]) -> PredictedInputs:
-        """Returns the information on inputs, from the origin of each."""
+        """Returns the information about inputs, given the origin of each."""
         return cls(
             size,
             tuple(each if isinstance(each, ImageGeometry) else None for each in origins),
@@ -421,10 +421,10 @@ class TaskPostprocessor(Protocol):
     """Creates predictions from a model's outputs. Thread-safe. Implementations inherit from it.
 
     Attributes:
-        wants_inputs: Whether it uses the geometries and texts of the inputs, which are kept only then.
+        wants_inputs: Whether it uses the geometries and texts of the inputs, which are otherwise not kept.
         takes_unbatched: Whether the outputs for a batch of one input may lack the batch axis. Such outputs
             are not checked beforehand.
-        invalid_row: The reason why an input with an invalid row failed.
+        invalid_row: The reason reported for an input whose row is invalid.
     """
 
     wants_inputs: ClassVar[bool] = False
@@ -432,15 +432,15 @@ class TaskPostprocessor(Protocol):
     invalid_row: ClassVar[str] = "the model's output is not a finite number"
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Outputs, NDArray[np.bool_]]:
-        """Returns the predictions of the valid rows of a batch, and the mask of these rows.
+        """Returns the predictions for a batch's valid rows, and a mask of these rows.
 
-        The mask has an entry for each input, and is false where an output cannot be a prediction, such as one
-        that is not a finite number.
+        The mask has an entry for each input, which is false if an output cannot be a prediction, for example
+        if it is not a finite number.
 
         Args:
-            tensors: The outputs, each with the batch as its first axis, which is checked beforehand, but see
-                ``takes_unbatched``.
-            inputs: Information on the inputs.
+            tensors: The outputs, each with the batch as its first axis; this is checked beforehand, except as
+                described for ``takes_unbatched``.
+            inputs: Information about the inputs.
 
         Raises:
             PredictionError: The outputs do not match the manifest.
@@ -451,10 +451,10 @@ class PostprocessorType(Protocol):
     """The type of the registry's entries: a class or function that creates postprocessors."""
 
     def __call__(self, output: ModelOutput, feature_limit: int) -> TaskPostprocessor:
-        """Returns the postprocessor of a model; ``feature_limit`` bounds what is kept, and 0 keeps all.
+        """Returns a model's postprocessor; ``feature_limit`` limits how much is kept, and 0 keeps all.
 
         Raises:
-            ManifestError: The manifest lacks what the task requires of ``output.parameters``.
+            ManifestError: The manifest lacks ``output.parameters`` that the task requires.
         """
 
 
@@ -462,16 +462,16 @@ _UNNAMED = re.compile(r"output\d+")
 
 
 def find_layer(tensors: Tensors, layer: int | str, *, exactly: bool = False) -> tuple[str, NDArray[Any]]:
-    """Returns the name of an output and its numbers.
+    """Finds an output and returns its name and its numbers.
 
-    Any name means the only output, and the first of a model whose outputs have no names: PyTorch's programs
-    have none, and MLModelScope's manifests name them anyway. A task with several outputs finds them
-    ``exactly``, since such a name does not distinguish them.
+    Any name matches a model's only output, or the first output if the outputs have no names: PyTorch's
+    programs have none, but MLModelScope's manifests name them anyway. A task with several outputs finds them
+    ``exactly``, since such names do not distinguish them.
 
     Args:
-        tensors: The outputs; those without a name are called ``output0``, ``output1``, …
-        layer: The name, or the place from 0.
-        exactly: Whether a name means the output of that name only.
+        tensors: The outputs; unnamed outputs are called ``output0``, ``output1``, …
+        layer: The output's name, or its index from 0.
+        exactly: Whether a name matches only the output with that name.
 
     Raises:
         PredictionError: The output does not exist, or is not numeric.

@@ -1,6 +1,6 @@
-"""The registry of implementations for tasks: the program's own table, and the entry points of plug-ins.
+"""The registry of task implementations: the program's own table, and the entry points of plug-ins.
 
-The registry of postprocessing is here, that of metrics in ``evaluators.tasks.metric``.
+The registry of postprocessing is here; the registry of metrics is in ``evaluators.tasks.metric``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Part = TypeVar("Part")
 
 
 class TaskRegistry(Generic[Part]):
-    """The implementation for each task, such as its postprocessors, by ``output.type``; imported on demand.
+    """The implementation of each task, such as its postprocessor, by ``output.type``; imported on demand.
 
     A plug-in has an entry point whose name is the task. Of two with the same name, the program's own is used.
 
     Args:
-        key: The name of its keys, in messages.
-        what: The name of its values, in messages.
+        key: The name for the keys, used in messages.
+        what: The name for the values, used in messages.
         group: The group of the entry points.
         builtin: ``output.type`` and the place as ``"module:name"``.
     """
@@ -45,10 +45,10 @@ class TaskRegistry(Generic[Part]):
         return task in self._builtin or bool(metadata.entry_points(group=self._group, name=str(task)))
 
     def find(self, task: str) -> Part:
-        """Imports the implementation for a task.
+        """Imports the implementation of a task.
 
         Raises:
-            ConfigurationError: No implementation exists, or that of a plug-in cannot be imported.
+            ConfigurationError: No implementation exists, or a plug-in's implementation cannot be imported.
         """
         if place := self._builtin.get(task):
             module, _, name = place.partition(":")
@@ -89,7 +89,7 @@ _BUILTIN = {
 POSTPROCESSORS: TaskRegistry[PostprocessorType] = TaskRegistry(
     "output.type", "postprocessing", "inferometer.postprocessors", _BUILTIN
 )
-"""The postprocessing of each ``output.type``: a line of the table for each of the program's own tasks."""
+"""The postprocessing for each ``output.type``; the table has a line for each of the program's own tasks."""
 
 _PREDICTIONS = "inferometer.agent.tasks.predictions:"
 PREDICTIONS: TaskRegistry[type[Predictions]] = TaskRegistry(
@@ -106,4 +106,4 @@ PREDICTIONS: TaskRegistry[type[Predictions]] = TaskRegistry(
         "texts": f"{_PREDICTIONS}Texts",
     },
 )
-"""The class of each kind of predictions, for reading them from the wire or a store."""
+"""The class for each kind of predictions, used to read them from messages or a store."""

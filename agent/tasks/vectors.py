@@ -1,7 +1,7 @@
-"""Tasks with one row of numbers for each input: classification, regression, embeddings, raw outputs, answers.
+"""Tasks with a row of numbers per input: classification, regression, embeddings, raw outputs, answers.
 
-A classification has the classes of each input, ranked by their probabilities; that of a text is the same. An
-answer is the span of a text that a model points at by the scores of its first and last token.
+A classification, of images or texts, consists of each input's classes ranked by probability. An answer is the
+span of a text that a model identifies by the scores of its first and last tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from inferometer.manifests.schema import ModelOutput, Transform
 class Classification(TaskPostprocessor):
     """Ranks classes by their scores. Thread-safe.
 
-    The ``feature_limit`` best classes of each input are kept; 0 keeps all.
+    For each input, the ``feature_limit`` best classes are kept; 0 keeps all.
     """
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
@@ -38,7 +38,7 @@ class Classification(TaskPostprocessor):
     def __call__(
         self, tensors: Tensors, inputs: PredictedInputs
     ) -> tuple[Classifications, NDArray[np.bool_]]:
-        """Returns the classes of the inputs whose scores are finite numbers, and the mask of these inputs.
+        """Returns the classes for the inputs whose scores are all finite, and a mask of these inputs.
 
         Raises:
             PredictionError: The outputs do not match the manifest.
@@ -84,14 +84,14 @@ def softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class Regression(TaskPostprocessor):
-    """Takes an output of N or N × k numbers, also with further axes of length 1. Thread-safe."""
+    """Takes an output of N or N × k numbers; further axes of length 1 are allowed. Thread-safe."""
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
         self._layer = output.parameters.values_layer
         self._labels = len(output.parameters.labels)
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Values, NDArray[np.bool_]]:
-        """Returns the numbers of the inputs for which all are finite, and the mask of these inputs.
+        """Returns the numbers for the inputs whose numbers are all finite, and a mask of these inputs.
 
         Raises:
             PredictionError: The output is not N × k, or k is not the number of labels.
@@ -111,7 +111,7 @@ class Regression(TaskPostprocessor):
 
 
 class EmbeddingVectors(TaskPostprocessor):
-    """Takes an output of the model, inputs × k, as the embeddings; axes of length 1 after these are dropped.
+    """Takes an output, inputs × k, as the embeddings; any further axes of length 1 are dropped.
 
     A vector with a number that is not finite is not a prediction. Thread-safe.
     """
@@ -131,7 +131,7 @@ class EmbeddingVectors(TaskPostprocessor):
 
 
 def _finite_rows(rows: NDArray[Any]) -> tuple[Values, NDArray[np.bool_]]:
-    """Returns the rows whose numbers are all finite, and the mask of these rows."""
+    """Returns the rows whose numbers are all finite, and a mask of these rows."""
     # float64 where float32 does not hold all numbers of their type
     values = rows.astype(np.promote_types(rows.dtype, np.float32), copy=False)
     good: NDArray[np.bool_] = np.isfinite(values).all(axis=1)
@@ -139,7 +139,7 @@ def _finite_rows(rows: NDArray[Any]) -> tuple[Values, NDArray[np.bool_]]:
 
 
 class Raw(TaskPostprocessor):
-    """Leaves the tensors as they are. Thread-safe."""
+    """Returns the tensors unchanged. Thread-safe."""
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
         pass
@@ -150,13 +150,13 @@ class Raw(TaskPostprocessor):
 
 
 class AnswerSpans(TaskPostprocessor):
-    """Cuts the best answer out of each text.
+    """Extracts the best answer from each text.
 
-    The answer is the span of tokens with the highest sum of the score of its first token as a start and of
-    its last token as an end, among those inside the text, with start ≤ end and at most
-    ``max_answer_length`` tokens; of equal ones the first, and of these the shortest. With a
-    ``no_answer_threshold`` the answer is empty if the sum of both scores of the first token of the input,
-    ``[CLS]``, exceeds that of the span by more than the threshold, as in BERT for SQuAD 2.0 (Devlin et al.,
+    The answer is the span of tokens with the highest sum of its first token's score as a start and its last
+    token's score as an end, among the spans inside the text with start ≤ end and at most
+    ``max_answer_length`` tokens; of equal spans the first, and of these the shortest. With a
+    ``no_answer_threshold``, the answer is empty if the sum of both scores of the input's first token,
+    ``[CLS]``, exceeds the span's sum by more than the threshold, as in BERT for SQuAD 2.0 (Devlin et al.,
     arXiv 1810.04805, section 4.3). Thread-safe.
     """
 
@@ -208,7 +208,7 @@ class AnswerSpans(TaskPostprocessor):
 
 
 def best_span(start: NDArray[np.float64], end: NDArray[np.float64], longest: int) -> tuple[int, int, float]:
-    """Returns the first and the last token of the best span, and the sum of their scores.
+    """Returns the indices of the first and last tokens of the best span, and the sum of their scores.
 
     Args:
         start: float64, tokens; at least one.

@@ -1,1 +1,1 @@
-"""Tracing: where the time goes, as spans; nothing here imports a framework."""
+"""Tracing: spans that show where the time goes; nothing here imports a framework."""

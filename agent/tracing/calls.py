@@ -1,4 +1,4 @@
-"""The spans of calls between processes, named by OpenTelemetry's conventions for gRPC and for HTTP."""
+"""The spans of calls between processes, named according to OpenTelemetry's gRPC and HTTP conventions."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _CODES = (
 )
 """The names of gRPC's status codes, indexed by number."""
 _SERVER_FAULTS = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
-"""The codes for which a server's span has failed; the client causes the others."""
+"""The codes with which a server's span has failed; all other codes are caused by the client."""
 
 _HTTP_OK, _HTTP_CLIENT_ERRORS, _HTTP_SERVER_ERRORS = 200, 400, 500
 
 
 def client_call(path: str, host: str, port: int) -> SpanKind:
-    """Returns the span of a call of the method at ``package.Service/Method``, to a server."""
+    """Returns the kind of span for a call to a server's method at ``package.Service/Method``."""
     return _call(SpanRole.CLIENT, path, _rpc(path) | _at("server", host, port))
 
 
 def http_client_call(verb: str, template: str, host: str, port: int) -> SpanKind:
-    """Returns the span of a request to a server; ``template`` is its path, with names in braces."""
+    """Returns the kind of span for a request to a server; ``template`` is its path with names in braces."""
     attributes = {"http.request.method": verb, "url.template": template, **_at("server", host, port)}
     return _call(SpanRole.CLIENT, f"{verb} {template}", attributes)
 
 
 def http_server_call(title: str, scheme: str, path: str, peer: str, listens_at: Attributes = ()) -> SpanKind:
-    """Returns the span of a request of a client for a ``path``; see ``server_call``.
+    """Returns the kind of span for a client's request for a ``path``; see ``server_call``.
 
-    ``title`` is the verb and the route, which is a path with names in braces.
+    ``title`` consists of the verb and the route, which is a path with names in braces.
     """
     verb, _, route = title.partition(" ")
     attributes = {"http.request.method": verb, "http.route": route, "url.path": path, "url.scheme": scheme}
@@ -56,9 +56,9 @@ def http_server_call(title: str, scheme: str, path: str, peer: str, listens_at: 
 
 
 def server_call(path: str, peer: str, listens_at: Attributes = ()) -> SpanKind:
-    """Returns the span of a call that a client has made.
+    """Returns the kind of span for a call received from a client.
 
-    ``peer`` is the client's address, as gRPC writes it; ``listens_at`` the attributes of the server's.
+    ``peer`` is the client's address in gRPC's notation; ``listens_at`` has the server's as attributes.
     """
     return _call(SpanRole.SERVER, path, _rpc(path) | dict(listens_at) | _client_at(peer))
 
@@ -76,9 +76,9 @@ def _at(side: str, host: str, port: int) -> dict[str, AttributeValue]:
 
 
 def ended(call: SpanKind, code: str, http_status: int | None = None) -> SpanKind:
-    """Returns the span of a call that has ended with a status code.
+    """Returns the kind of span for a call once it has ended with a status code.
 
-    A request over HTTP has its ``http_status`` instead, if there was a response.
+    A request over HTTP has its ``http_status`` instead, if there was any response.
     """
     attributes = dict(call.attributes)
     if "http.request.method" in attributes:

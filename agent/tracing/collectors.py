@@ -1,11 +1,11 @@
-"""Collectors that speak OTLP, over gRPC and over HTTP, and Zipkin's JSON, version 2, over HTTP.
+"""Collectors for OTLP, over gRPC or HTTP, and for Zipkin's JSON, version 2, over HTTP.
 
-``CollectorSession`` is one attempt over HTTP, whose error names the cause. OpenTelemetry's exporters encode
-the spans of OTLP, and read headers, certificates and compression from their ``OTEL_EXPORTER_OTLP_…``
-variables. They hide the reason of a failed attempt, log it, and retry after seconds. Each therefore has a
-transport that raises ``DeliveryError``, which they propagate. Spans of Zipkin are translated as
-OpenTelemetry's Zipkin exporter specification requires. Zipkin has no resource, no lists and no links:
-the resource becomes tags of each span, lists become JSON, and links are left out.
+``CollectorSession`` makes a single attempt over HTTP, whose error states the cause. OpenTelemetry's exporters
+encode spans for OTLP, and read headers, certificates and compression from their ``OTEL_EXPORTER_OTLP_…``
+variables. They only log the reason for a failed attempt, and retry after seconds. Each is therefore given a
+transport that raises ``DeliveryError``, which they propagate. For Zipkin, spans are translated as
+OpenTelemetry's Zipkin exporter specification requires. Zipkin has no resources, lists or links: the resource
+becomes tags of each span, lists become JSON, and links are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class CollectorSession(requests.Session):
-    """A session that raises DeliveryError for every response that is not a collector's."""
+    """A session that raises DeliveryError for every response that does not come from a collector."""
 
     def __init__(self, address: TraceAddress) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class CollectorSession(requests.Session):
 
 
 def status_of(answer: Response) -> str:
-    """Returns the status of a response, in words."""
+    """Returns the status of a response in words."""
     return f"HTTP {answer.status_code} {answer.reason}"
 
 
@@ -86,7 +86,7 @@ _CHANNEL_OPTIONS: Any = (
 
 
 class OtlpGrpcCollector(Collector):
-    """OTLP over gRPC, without TLS."""
+    """A collector for OTLP over gRPC, without TLS."""
 
     def __init__(self, address: TraceAddress, resource: Resource) -> None:
         # imported here, so that this module does not load grpc
@@ -124,13 +124,13 @@ class OtlpGrpcCollector(Collector):
 
 
 class OtlpHttpCollector(Collector):
-    """OTLP over HTTP or HTTPS, in protobuf."""
+    """A collector for OTLP over HTTP or HTTPS, in protobuf."""
 
     def __init__(self, address: TraceAddress, resource: Resource) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         class Session(CollectorSession):
-            """Also raises DeliveryError for a response in which OTLP rejects spans."""
+            """Also raises DeliveryError for a response in which a collector rejects spans."""
 
             def post(self, url: str | bytes, data: Any = None, json: Any = None, **given: Any) -> Response:
                 answer = super().post(url, data, json, **given)
@@ -151,13 +151,13 @@ class OtlpHttpCollector(Collector):
 
 
 def _check_exported(result: SpanExportResult) -> None:
-    """Raises DeliveryError if an exporter failed for a reason that it has logged."""
+    """Raises DeliveryError if an exporter has failed for a reason that it only logged."""
     if result.name != "SUCCESS":
         raise DeliveryError("OpenTelemetry's exporter failed")
 
 
 def _check_http_answer(response: Response) -> None:
-    """Raises DeliveryError unless a server has accepted all spans."""
+    """Raises DeliveryError unless the server has accepted all spans."""
     if kind_of(response) == "application/x-protobuf":
         from google.protobuf.message import DecodeError
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -179,11 +179,11 @@ def _check_taken(answer: ExportTraceServiceResponse) -> None:
 _NS_PER_US = 1000
 _KINDS = {SpanKind.CLIENT: "CLIENT", SpanKind.SERVER: "SERVER"}
 _PEERS = {SpanKind.CLIENT: "server", SpanKind.SERVER: "client"}
-"""The side whose address the attributes of a call name, for either kind of span."""
+"""The side whose address is in a call's attributes, for both kinds of spans."""
 
 
 class ZipkinCollector(Collector):
-    """Zipkin's JSON over HTTP, to a Zipkin or to a Jaeger that listens for it."""
+    """A collector for Zipkin's JSON over HTTP: a Zipkin, or a Jaeger that accepts it."""
 
     def __init__(self, address: TraceAddress, resource: Resource) -> None:
         self.span_resource = resource
@@ -226,7 +226,7 @@ def _zipkin_span(span: ReadableSpan) -> dict[str, Any]:
 
 
 def _remote_endpoint(attributes: Mapping[str, Any], side: str) -> dict[str, Any]:
-    """Returns the other side of a call; Zipkin only accepts an IP address."""
+    """Returns the other side of a call; Zipkin accepts only IP addresses."""
     try:
         address = ipaddress.ip_address(str(attributes.get(f"{side}.address", "")))
     except ValueError:
@@ -242,7 +242,7 @@ def _microseconds(time_ns: int) -> int:
 
 
 def _text(value: object) -> str:
-    """Returns a value as a tag, which is text: numbers, booleans and lists become JSON."""
+    """Returns a value as text for a tag: numbers, booleans and lists become JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

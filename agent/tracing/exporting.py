@@ -1,7 +1,7 @@
-"""Export of recorded spans to a collector at an address, in the background and within bounds.
+"""Exports recorded spans to a collector at an address, in the background and within limits.
 
-Owns the address of a collector (its protocol, host, port and path), the interface of a collector, and the
-thread that delivers.
+Defines a collector's address (its protocol, host, port and path), the interface of a collector, and the
+thread that delivers spans.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ALLOWED = (
     "zipkin://HOST[:PORT]"
 )
 TRACE_ID_MARK = "{trace_id}"
-"""The placeholder for the id of the trace in a template of links."""
+"""The placeholder for the trace id in a template of links."""
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
 _MAX_PORT = 65_535
@@ -43,9 +43,9 @@ _SHOWN = 80
 
 
 class TraceProtocol(Enum):
-    """The protocol of a collector: its common name, and the scheme, default port and path of an address.
+    """A collector's protocol: its common name, and an address's scheme, default port and default path.
 
-    The last is the module and the class of its ``Collector``.
+    The last value is the module and the class of its ``Collector``.
     """
 
     def __init__(self, title: str, scheme: str, port: int, path: str, collector: str) -> None:
@@ -71,10 +71,10 @@ class TraceProtocol(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TraceAddress:
-    """The destination of spans.
+    """The address of a collector, to which spans are sent.
 
     ``host`` is a name, an IPv4 address, or an IPv6 address without its brackets; ``path`` is the path and
-    query of an HTTP server with the leading slash, and empty for other protocols.
+    query on an HTTP server, with its leading slash; it is empty for other protocols.
     """
 
     protocol: TraceProtocol
@@ -86,9 +86,9 @@ class TraceAddress:
     def parse(cls, text: str) -> TraceAddress:
         """Returns the address that ``--tracer_address`` names; raises ConfigurationError if it is not valid.
 
-        ``HOST`` alone is OTLP/gRPC, ``http://`` and ``https://`` are OTLP/HTTP, ``jaeger://`` is Jaeger's
-        Thrift over UDP and ``jaeger+http://`` the same over HTTP; ``zipkin://`` is Zipkin's JSON over HTTP.
-        The port of Jaeger's web pages, where no Jaeger accepts spans, means the default port.
+        A bare ``HOST`` means OTLP/gRPC, ``http://`` and ``https://`` OTLP/HTTP, ``jaeger://`` Jaeger's Thrift
+        over UDP, ``jaeger+http://`` Jaeger's Thrift over HTTP, and ``zipkin://`` Zipkin's JSON over HTTP. The
+        port of Jaeger's web pages, on which no Jaeger accepts spans, is replaced by the default port.
         """
         given = text.strip()
         scheme, separator, _ = given.rpartition("://")
@@ -112,25 +112,25 @@ class TraceAddress:
 
     @property
     def netloc(self) -> str:
-        """The host and the port, as in a URL."""
+        """The host and the port, in the form used in URLs."""
         return f"{self._bracketed}:{self.port}"
 
     @property
     def url(self) -> str:
-        """The URL that accepts spans; only for protocols over HTTP."""
+        """The URL that accepts spans; only valid for protocols over HTTP."""
         scheme = "https" if self.protocol is TraceProtocol.OTLP_HTTPS else "http"
         return f"{scheme}://{self.netloc}{self.path}"
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is on this machine, which no proxy can reach."""
+        """Whether the host is this machine, which no proxy can reach."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host.rstrip(".").rpartition(".")[2] == "localhost"
 
     def trace_url(self, trace_id: str) -> str:
-        """Returns the web page of a trace in a Zipkin there, or a Jaeger on this host and the usual port."""
+        """Returns a trace's web page in a Zipkin at this address, or a Jaeger on this host's usual port."""
         if self.protocol is TraceProtocol.ZIPKIN:
             return f"http://{self.netloc}/zipkin/traces/{trace_id}"
         return f"http://{self._bracketed}:{JAEGER_UI_PORT}/trace/{trace_id}"
@@ -140,16 +140,16 @@ class TraceAddress:
         return f"[{self.host}]" if ":" in self.host else self.host
 
     def __str__(self) -> str:
-        """Returns the full address, which ``parse`` accepts."""
+        """Returns the full address, in a form that ``parse`` accepts."""
         scheme = self.protocol.scheme
         return f"{scheme}://{self.netloc}{self.path}" if scheme else self.netloc
 
 
 @dataclass(frozen=True, slots=True)
 class TraceLink:
-    """The web pages of traces, if they are not those that the address of the collector implies.
+    """The web pages of traces, if they differ from those that the collector's address implies.
 
-    ``template`` is a URL with ``{trace_id}`` in it.
+    ``template`` is a URL that contains ``{trace_id}``.
     """
 
     template: str
@@ -158,7 +158,7 @@ class TraceLink:
     def parse(cls, text: str) -> TraceLink:
         """Parses ``--trace_url``; raises ConfigurationError if it is not valid.
 
-        A URL without ``{trace_id}`` is the address of a Jaeger.
+        A URL without ``{trace_id}`` is taken as the address of a Jaeger.
         """
         given = text.strip()
         try:
@@ -181,7 +181,7 @@ class TraceLink:
 
 
 def _host(text: str, parts: SplitResult) -> str:
-    """Returns the host, or raises ConfigurationError."""
+    """Returns the host; raises ConfigurationError if it is not valid."""
     host = parts.hostname or ""
     if "@" in parts.netloc:
         # without the address, which contains a password
@@ -201,7 +201,7 @@ def _host(text: str, parts: SplitResult) -> str:
 
 
 def _port(text: str, parts: SplitResult) -> int | None:
-    """Returns the port, None if none is given, or raises ConfigurationError."""
+    """Returns the port, or None if none is given; raises ConfigurationError if it is not valid."""
     try:
         port = parts.port
     except ValueError:
@@ -217,14 +217,14 @@ def _refused(text: str, what: str = f"allowed: {_ALLOWED}") -> ConfigurationErro
 
 
 ATTEMPT_TIMEOUT_S = 10.0
-"""The longest time of one delivery attempt."""
+"""The time limit of one delivery attempt."""
 AGAIN_STATUSES = {429, 502, 503, 504}
-"""The statuses of HTTP after which a later attempt may succeed."""
+"""The HTTP statuses after which a later attempt may succeed."""
 _LONGEST_REASON = 240
 
 
 class DeliveryError(Exception):
-    """A collector did not accept ``lost`` spans, None for all; ``again`` if a later attempt may succeed."""
+    """A collector did not accept ``lost`` spans, or any if None; ``again`` if a later attempt may succeed."""
 
     def __init__(self, reason: str, *, again: bool = False, lost: int | None = None) -> None:
         self.reason = one_line(reason, _LONGEST_REASON) or "it gave no reason"
@@ -236,7 +236,7 @@ class DeliveryError(Exception):
 class Collector(ABC):
     """One connection to a collector, which opens with the first delivery.
 
-    ``deliver`` is called from one thread; ``close`` from any, even during a delivery.
+    ``deliver`` is called from one thread, ``close`` from any thread, even during a delivery.
     """
 
     span_resource: Resource
@@ -244,9 +244,9 @@ class Collector(ABC):
 
     @abstractmethod
     def deliver(self, spans: Sequence[ReadableSpan]) -> None:
-        """Sends spans of one resource in one attempt, and returns when the collector has accepted them.
+        """Sends spans with the same resource in one attempt; returns once the collector has accepted them.
 
-        Raises DeliveryError if it did not accept all of them.
+        Raises DeliveryError if the collector did not accept all of them.
         """
 
     @abstractmethod
@@ -268,9 +268,9 @@ def innermost(error: BaseException) -> str:
 
 
 BATCH_SPANS = 512
-"""The spans in one delivery; no more than these exist as objects at any time."""
+"""The number of spans in one delivery; no more than these exist as objects at any time."""
 GRACE_S = 1.0
-"""The longest time without progress before ``close`` gives up."""
+"""How long ``close`` waits without progress before it gives up."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
@@ -279,9 +279,9 @@ _LONGEST_PAUSE_S = 1.0
 class ExportReport:
     """The outcome of an export.
 
-    ``delivered`` are the spans that the collector has acknowledged, over UDP those that were sent;
-    ``undelivered`` all others, even those whose acknowledgement did not arrive in time. ``reason`` is the
-    most frequent one.
+    ``delivered`` counts the spans that the collector has acknowledged, or over UDP those that were sent;
+    ``undelivered`` counts all others, including those whose acknowledgement did not arrive in time.
+    ``reason`` is the most frequent reason.
     """
 
     address: TraceAddress
@@ -290,7 +290,7 @@ class ExportReport:
     reason: str = ""
 
     def __str__(self) -> str:
-        """One line for a person."""
+        """The report as one line for the user."""
         kind = f"{self.address} ({self.address.protocol.title})"
         if self.undelivered:
             total = self.delivered + self.undelivered
@@ -303,9 +303,9 @@ class ExportReport:
 class TraceExport:
     """Spans on their way to one collector. Thread-safe.
 
-    The first ``send`` connects. If the collector is not reachable, deliveries are retried with growing pauses
-    until ``close`` gives up; spans that it rejects are not sent again. At most ``limit`` spans wait; a chunk
-    that does not fit is dropped and counted. ``close`` also closes the collector.
+    The first ``send`` connects. If the collector cannot be reached, deliveries are retried with growing
+    pauses until ``close`` gives up; rejected spans are not sent again. At most ``limit`` spans wait; a chunk
+    that does not fit is dropped and its spans are counted. ``close`` also closes the collector.
     """
 
     def __init__(
@@ -336,9 +336,9 @@ class TraceExport:
     def open(cls, address: TraceAddress, resource: Attributes | None = None) -> TraceExport:
         """Returns an export whose libraries are loaded, without connecting.
 
-        The resource is that of spans whose chunk names none; None means this process's.
-        Raises ConfigurationError if a package that the protocol requires is not installed, or one of
-        OpenTelemetry's environment variables is not valid.
+        ``resource`` applies to spans whose chunk specifies none; None means this process's resource. Raises
+        ConfigurationError if a package that the protocol requires is not installed, or one of OpenTelemetry's
+        environment variables is not valid.
         """
         module, _, name = address.protocol.collector.partition(":")
         try:
@@ -358,7 +358,7 @@ class TraceExport:
         return cls(address, collector)
 
     def send(self, trace_id: str, chunks: Iterable[SpanChunk]) -> None:
-        """Queues spans for delivery, and returns at once."""
+        """Queues spans for delivery and returns immediately."""
         with self._changed:
             for chunk in chunks:
                 if self._closing:
@@ -376,12 +376,12 @@ class TraceExport:
 
     @property
     def waiting(self) -> int:
-        """The number of spans that were sent and whose outcome is not yet known."""
+        """The number of spans that were queued and whose outcome is not yet known."""
         with self._changed:
             return self._waiting
 
     def wait_below(self, spans: int, grace_s: float = GRACE_S) -> bool:
-        """Waits until fewer spans wait; False once nothing was accepted for ``grace_s`` seconds."""
+        """Waits until fewer than ``spans`` wait; returns False after ``grace_s`` seconds without progress."""
         with self._changed:
             self._progress_s = self._clock()
             while self._waiting >= spans:
@@ -392,10 +392,10 @@ class TraceExport:
             return True
 
     def close(self, grace_s: float = GRACE_S) -> ExportReport:
-        """Waits for the deliveries, closes the connection, and returns the report; never raises.
+        """Waits for the deliveries, closes the connection and returns the report; it never raises.
 
         It waits as long as the collector accepts spans, and gives up after ``grace_s`` seconds without
-        progress. Further calls return the report again.
+        progress. Further calls return the same report.
         """
         try:
             with self._changed:
@@ -424,7 +424,7 @@ class TraceExport:
         return report
 
     def _run(self) -> None:
-        """Delivers until the export is closed and nothing waits, or it gives up."""
+        """Delivers until the export is closed and no spans wait, or until it gives up."""
         from inferometer.agent.tracing.readable import otel_resource, readable_spans
 
         own = self._collector.span_resource
@@ -448,7 +448,7 @@ class TraceExport:
                 self._deliver(together)
 
     def _next(self) -> list[tuple[str, SpanChunk]]:
-        """Waits for a chunk and its trace, with further ones if all fit into a batch; none after the last."""
+        """Waits for a chunk; returns it with others that fit into the same batch, or nothing at the end."""
         with self._changed:
             while not self._queue and not self._closing:
                 self._changed.wait()
@@ -463,7 +463,7 @@ class TraceExport:
             return taken
 
     def _deliver(self, batch: list[ReadableSpan]) -> None:
-        """Delivers a batch, with retries where they can help."""
+        """Delivers a batch, with retries if they can help."""
         pause_s = _FIRST_PAUSE_S
         while not self._given_up.is_set():
             try:
@@ -484,7 +484,7 @@ class TraceExport:
         return None
 
     def _settle(self, delivered: int, lost: int, reason: str) -> None:
-        """Counts a batch, unless the export has given up and counted it."""
+        """Counts a batch's spans, unless the export has given up and thus counted them already."""
         with self._changed:
             if self._given_up.is_set():
                 return

@@ -1,7 +1,7 @@
-"""Collectors that speak Jaeger's Thrift, over UDP and over HTTP; needs the extra ``jaeger``.
+"""Collectors for Jaeger's Thrift, over UDP or HTTP; they require the extra ``jaeger``.
 
-The exporter's package translates and encodes the spans. Its exporter itself is not used: it always reports
-success, and drops spans that are too large for a packet.
+The package of OpenTelemetry's Jaeger exporter translates and encodes the spans. The exporter itself is not
+used, because it always reports success and drops spans that are too large for a packet.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from inferometer.agent.tracing.exporting import (
 )
 
 MOST_PACKET_BYTES = 65_000
-"""The maximum size of a packet that a Jaeger agent reads; also nearly the limit of UDP."""
+"""The maximum size of a packet that a Jaeger agent reads, which is also close to the limit of UDP."""
 _FIRST_PACKET_SPANS = 64
 _FILL = 0.9  # of a packet, going by the size of the spans before
 
@@ -68,7 +68,7 @@ class JaegerHttpCollector(Collector):
 class JaegerUdpCollector(Collector):
     """Thrift's compact protocol over UDP, to an agent; deliveries are not acknowledged.
 
-    Only a host without a listener may reject packets, and only then are spans counted as not sent.
+    Packets are known to be rejected only if a host has no listener; only then are spans counted as not sent.
     """
 
     def __init__(self, address: TraceAddress, resource: Resource) -> None:
@@ -100,7 +100,7 @@ class JaegerUdpCollector(Collector):
             self._socket = None
 
     def _packets(self, spans: Sequence[Span], process: Process) -> Iterator[tuple[bytes, int]]:
-        """Yields packets, each with its number of spans; only a packet of a single span may be too large."""
+        """Yields packets, each with its number of spans; only a packet of one span may be too large."""
         first = 0
         while first < len(spans):
             part = spans[first : first + self._packet_spans]
@@ -116,7 +116,7 @@ class JaegerUdpCollector(Collector):
     def _send(self, packet: bytes) -> None:
         """Sends to the address that accepted the last packet, or to the first that accepts this one.
 
-        Raises OSError if the host has no address, or all reject the packet.
+        Raises OSError if the host has no address, or if all of its addresses reject the packet.
         """
         if self._socket is not None:
             try:
@@ -157,7 +157,7 @@ def _send(connected: socket.socket, packet: bytes) -> None:
 
 
 class _Translator(ThriftTranslator):
-    """Translates attributes: lists become JSON, and the resource belongs to the process, not to each span."""
+    """Translates attributes: lists become JSON; the resource belongs to the process, not to each span."""
 
     def _extract_tags(self, span: ReadableSpan) -> Sequence[Tag]:
         bare = ReadableSpan(
@@ -177,7 +177,7 @@ def _translated(spans: Sequence[ReadableSpan]) -> list[Span]:
 
 
 def _process(resource: Resource) -> Process:
-    """Returns the resource in Jaeger's form, which is sent once per batch and not with each span."""
+    """Returns the resource in Jaeger's form, which is sent once per batch instead of with each span."""
     attributes = dict(resource.attributes)
     name = str(attributes.pop(SERVICE_NAME, "inferometer"))
     tags = [_translate_attribute(key, _tag_value(value), None) for key, value in attributes.items()]
@@ -185,6 +185,6 @@ def _process(resource: Resource) -> Process:
 
 
 def _tag_value(value: Any) -> str | bool | int | float:
-    """Returns a value that a tag can hold; lists become JSON."""
+    """Returns a value in a form that a tag can hold; lists become JSON."""
     tag: str | bool | int | float = value
     return json.dumps(value, ensure_ascii=False) if isinstance(value, tuple | list) else tag

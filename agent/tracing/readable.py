@@ -1,4 +1,4 @@
-"""Conversion of recorded spans from columns to OpenTelemetry's objects, which its exporters accept."""
+"""Converts recorded spans from columns to OpenTelemetry's objects, which its exporters accept."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _ROLES = {
 def readable_spans(
     trace_id: str, chunk: SpanChunk, resource: Resource, most: int
 ) -> Iterator[list[ReadableSpan]]:
-    """Yields the spans of a chunk in their order, in lists of ``most`` spans; the last may hold fewer.
+    """Yields a chunk's spans in order, in lists of ``most`` spans; the last list may be shorter.
 
-    To the attributes of its kind each span adds ``inferometer.trace_level``, ``inferometer.batch`` if it has
-    one, and ``thread.id`` if the thread is known. A kind with ``error.type`` has the status ERROR. Values
-    that OpenTelemetry's wire format cannot hold become text, because one such value would lose its whole
-    list.
+    To its kind's attributes, each span adds ``inferometer.trace_level``, ``inferometer.batch`` if it belongs
+    to a batch, and ``thread.id`` if the thread is known. Kinds with ``error.type`` get the status ERROR.
+    Values that OpenTelemetry's wire format cannot represent become text, as one such value would cause its
+    whole list to be lost.
     """
     trace = int(trace_id, 16)
     kinds = [_ReadableKind(kind) for kind in chunk.kinds]
@@ -71,7 +71,7 @@ def readable_spans(
 
 
 def otel_resource(attributes: Attributes) -> Resource:
-    """Returns a resource in OpenTelemetry's form, with the library that sends it."""
+    """Returns a resource in OpenTelemetry's form, which also names the library that sends it."""
     library = Resource.create().attributes.items()
     return Resource(
         {name: value for name, value in library if name.startswith("telemetry.sdk.")} | dict(attributes)
@@ -83,7 +83,7 @@ def _context(trace_id: int, span_id: int) -> SpanContext:
 
 
 def plain(value: AttributeValue) -> AttributeValue:
-    """Returns a value that the wire formats can hold: integers of 64 bits, and valid Unicode."""
+    """Returns a value that the wire formats can represent: 64-bit integers, and valid Unicode."""
     if isinstance(value, str):
         return _unicode(value)
     if isinstance(value, tuple):
@@ -93,12 +93,12 @@ def plain(value: AttributeValue) -> AttributeValue:
 
 
 def _unicode(text: str) -> str:
-    """Returns text without the lone surrogates of a file name that is not UTF-8."""
+    """Returns text without lone surrogates, as occur in a file name that is not UTF-8."""
     return text.encode(errors="replace").decode()
 
 
 class _ReadableKind:
-    """The common part of all spans of a kind."""
+    """What all spans of a kind have in common."""
 
     def __init__(self, kind: SpanKind) -> None:
         self.name = _unicode(kind.name)
@@ -109,7 +109,7 @@ class _ReadableKind:
         self.status = _UNSET if error is None else Status(StatusCode.ERROR, str(error))
 
     def attributes(self, batch: int, thread: int) -> dict[str, AttributeValue]:
-        """Returns the attributes of one span; a negative batch and thread 0 mean none."""
+        """Returns one span's attributes; a negative batch and thread 0 mean that there is none."""
         own = dict(self._attributes)
         if batch >= 0:
             own["inferometer.batch"] = batch

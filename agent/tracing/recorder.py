@@ -1,7 +1,7 @@
-"""Spans, the recorder that keeps them in columns, and the interface to a framework's own profiler.
+"""Spans, the recorder that stores them in columns, and the interface to a framework's own profiler.
 
-``Profiler`` records layers during ``predict``. NumPy is loaded with the first chunk only: the options of
-commands use ``TraceLevel``.
+``Profiler`` records layers during ``predict``. NumPy is loaded only with the first chunk, because the options
+of commands use ``TraceLevel``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TraceLevel(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> TraceLevel:
-        """Returns the level of a name; case does not matter. Raises ConfigurationError if there is none."""
+        """Returns the level with a name, ignoring case; raises ConfigurationError if there is none."""
         try:
             return cls[name.strip().upper()]
         except KeyError:
@@ -54,34 +54,34 @@ class TraceLevel(IntEnum):
 AttributeValue: TypeAlias = (
     str | bool | int | float | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
 )
-"""The values that OpenTelemetry allows for an attribute."""
+"""The types of values that OpenTelemetry allows for an attribute."""
 Attributes: TypeAlias = tuple[tuple[str, AttributeValue], ...]
-"""Attributes by name; a tuple, so that their owners can be compared and hashed."""
+"""Attributes by name; a tuple, so that objects with attributes can be compared and hashed."""
 NO_PARENT = 0
-"""The parent's id of a root span."""
+"""The parent id of a root span."""
 NO_BATCH = -1
-"""The batch of a span outside all batches."""
+"""The batch number of a span that belongs to no batch."""
 
 
 class SpanRole(Enum):
-    """The side of a call that a span represents; OpenTelemetry calls it the kind of a span."""
+    """The side of a call that a span represents; OpenTelemetry calls this the span kind."""
 
     INTERNAL = "internal"
     """No call."""
     CLIENT = "client"
-    """A call to another process, as its caller sees it."""
+    """A call to another process, as seen by its caller."""
     SERVER = "server"
-    """A call, as the process that answers it sees it."""
+    """A call, as seen by the process that answers it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanKind:
-    """The common part of repeated spans: the same layer in every batch is one kind.
+    """What repeated spans have in common: the spans of a layer in all batches are of one kind.
 
     Attributes:
-        name: The displayed name: ``predict``, ``layer1.0.conv1``, ``aten::addmm``.
-        level: The lowest trace level that records it.
-        attributes: By their names in OpenTelemetry's semantic conventions if there is one, else
+        name: The name to display: ``predict``, ``layer1.0.conv1``, ``aten::addmm``.
+        level: The lowest trace level at which it is recorded.
+        attributes: Named as in OpenTelemetry's semantic conventions if they define a name, otherwise
             ``inferometer.…``; sorted, so that equal kinds compare equal.
         role: The side of a call that its spans represent.
     """
@@ -93,7 +93,7 @@ class SpanKind:
 
     @classmethod
     def of(cls, name: str, level: TraceLevel, **attributes: AttributeValue | None) -> SpanKind:
-        """Returns a kind; ``batch_size=8`` becomes ``inferometer.batch_size``, and None is left out.
+        """Returns a kind; ``batch_size=8`` is named ``inferometer.batch_size``, and None is left out.
 
         A name with a dot, such as ``host.name``, follows OpenTelemetry's conventions and stays unchanged.
         """
@@ -105,27 +105,27 @@ class SpanKind:
         return cls(name, level, tuple(sorted(given.items())))
 
     def attribute(self, name: str) -> AttributeValue | None:
-        """Returns the value of ``inferometer.NAME``; None if there is none."""
+        """Returns the value of the attribute ``inferometer.NAME``; None if there is none."""
         return dict(self.attributes).get(f"inferometer.{name}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanChunk:
-    """Spans in columns, each of n values; a span never refers to the kinds of another chunk.
+    """Spans in columns of n values each; a span never refers to the kinds of another chunk.
 
     Attributes:
-        kinds: The kinds that ``kind`` refers to.
-        kind: int64; the position in ``kinds``.
-        span_id: int64; unique in the trace, never 0. Those of this program are positive; one from elsewhere
-            with its highest bit set is negative here.
+        kinds: The kinds to which ``kind`` refers.
+        kind: int64; the index in ``kinds``.
+        span_id: int64; unique in the trace, never 0. This program's ids are positive; an id from elsewhere
+            whose highest bit is set is negative here.
         parent_id: int64; ``NO_PARENT`` at the root. The parent may be in another chunk.
-        start_ns: int64; nanoseconds since 1970, all on one clock.
+        start_ns: int64; nanoseconds since 1970, all measured on one clock.
         duration_ns: int64; not negative.
-        batch: int64; the number of the batch within its run, from 0; ``NO_BATCH`` for others.
+        batch: int64; the number of the batch within its run, from 0; ``NO_BATCH`` if there is none.
         thread: int64; the thread, or the stream of a device.
         resource: The process that recorded the spans; empty for this one. See ``process_resource``.
-        links: The spans that a span refers to besides its parent, possibly of other traces, by its id. The
-            store and the agent's protocol keep none: they are only exported.
+        links: The spans to which a span refers besides its parent, possibly of other traces, by the span's
+            id. Neither the store nor the agent's protocol contains links: they are only exported.
     """
 
     kinds: tuple[SpanKind, ...]
@@ -144,7 +144,7 @@ class SpanChunk:
         return len(self.kind)
 
     def values(self, *columns: str) -> Iterator[tuple[int, ...]]:
-        """Yields each span as a tuple of its values in ``columns``; all of ``COLUMNS`` by default."""
+        """Yields each span as a tuple of its values in ``columns``, by default all of ``COLUMNS``."""
         return zip(*(getattr(self, name).tolist() for name in columns or COLUMNS), strict=True)
 
 
@@ -152,15 +152,15 @@ COLUMNS: Sequence[str] = ("kind", "span_id", "parent_id", "start_ns", "duration_
 """The columns of a chunk, in order."""
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 ALL_BITS = 2**64 - 1
-"""A mask that makes an id unsigned, as in messages."""
+"""A mask that makes an id unsigned, as it is in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """A position in a trace, in the form that processes exchange (W3C Trace Context, level 1).
+    """A position in a trace, as exchanged between processes (W3C Trace Context, level 1).
 
     ``trace_id`` has 32 lower-case hexadecimal digits, not all zero. ``span_id``, the parent of the spans that
-    follow, is a signed number of 64 bits, which databases and NumPy can hold; 0 for none. Spans of a context
+    follow, is a signed 64-bit number, which databases and NumPy can store; 0 means none. Spans of a context
     that is not ``sampled`` are not recorded.
     """
 
@@ -175,7 +175,7 @@ class TraceContext:
 
     @classmethod
     def parse(cls, traceparent: str) -> TraceContext:
-        """Returns the context that a ``traceparent`` header holds; raises ConfigurationError."""
+        """Returns the context in a ``traceparent`` header; raises ConfigurationError if it is not valid."""
         match = _TRACEPARENT.fullmatch(traceparent.strip())
         if match is None or match[1] == "ff" or not int(match[2], 16) or not int(match[3], 16):
             shown = repr(traceparent[:60])
@@ -187,7 +187,7 @@ class TraceContext:
 
     @property
     def traceparent(self) -> str:
-        """The header's value; only for a context with a span."""
+        """The header's value; only valid for a context with a span."""
         return f"00-{self.trace_id}-{span_id_text(self.span_id)}-{int(self.sampled):02x}"
 
 
@@ -197,18 +197,18 @@ def span_id_text(span_id: int) -> str:
 
 
 CHUNK_SPANS = 16_384
-"""The maximum number of spans in one chunk."""
+"""The maximum number of spans in a chunk."""
 MAX_SPANS = 20_000_000
-"""The maximum number of spans of one recorder, about 60 bytes each; others are dropped and counted."""
+"""The maximum number of spans per recorder, about 60 bytes each; any more are dropped and counted."""
 _KIND_CHARACTERS_PER_CHUNK = 2_000_000  # a chunk becomes a document, and MongoDB's hold 16 MB
 
 
 class SpanRecorder:
-    """Keeps the spans of one trace that this process records or receives, at most ``limit``. Thread-safe.
+    """Keeps at most ``limit`` spans of one trace that this process records or receives. Thread-safe.
 
-    Times are given on ``clock`` and kept as nanoseconds since 1970, read once from ``wall_clock``, so that a
-    step of the system's clock does not distort a trace. ``context`` has the parent of the topmost spans.
-    Callers add no spans of levels deeper than ``level``.
+    Times are given on ``clock`` and stored as nanoseconds since 1970, with an offset read once from
+    ``wall_clock``, so that a step of the system clock does not distort a trace. ``context`` contains the
+    topmost spans' parent. Callers must not add spans of levels deeper than ``level``.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class SpanRecorder:
         self.level = level
         self.clock = clock
         self.epoch_offset_ns = wall_clock() - clock()
-        """The difference between nanoseconds since 1970 and a time of ``clock``."""
+        """The difference between nanoseconds since 1970 and the time on ``clock``."""
         self._limit = limit
         self._lock = threading.Lock()
         # The upper half of an id distinguishes the recorders of a trace, and keeps ids positive in 64 bits.
@@ -243,7 +243,7 @@ class SpanRecorder:
         return level <= self.level
 
     def new_id(self) -> int:
-        """Returns the id of a span that will be added later, for its children."""
+        """Returns an id for a span that will be added later, so that its children can refer to it."""
         return next(self._ids)
 
     def add(
@@ -257,9 +257,9 @@ class SpanRecorder:
         batch: int = NO_BATCH,
         thread: int = 0,
     ) -> int:
-        """Keeps a span that has ended, and returns its id: one of ``new_id``, or else a new one.
+        """Keeps a span that has ended and returns its id: ``span_id`` from ``new_id``, or else a new one.
 
-        Its times are on ``clock``, and it does not end before its start. The parent of a topmost span is
+        Its times are on ``clock``, and it must not end before it starts. The parent of a topmost span is
         ``context.span_id``.
         """
         span_id = next(self._ids) if span_id is None else span_id
@@ -280,7 +280,7 @@ class SpanRecorder:
         return span_id
 
     def add_chunk(self, chunk: SpanChunk) -> None:
-        """Keeps spans of the same trace that another process has recorded."""
+        """Keeps spans that another process has recorded in the same trace."""
         with self._lock:
             if self._count + len(chunk) > self._limit:
                 self.dropped += len(chunk)
@@ -294,7 +294,7 @@ class SpanRecorder:
             self.dropped += count
 
     def note(self, text: str) -> None:
-        """Keeps a note, in one line, about missing data of this trace; duplicates are ignored."""
+        """Keeps a one-line note about missing data of this trace; duplicates are ignored."""
         with self._lock:
             self._notes[text] = None
 
@@ -309,20 +309,20 @@ class SpanRecorder:
         return self._count
 
     def chunks(self) -> tuple[SpanChunk, ...]:
-        """Returns the spans until now, and keeps them."""
+        """Returns all spans recorded so far, and keeps them."""
         with self._lock:
             self._cut()
             return tuple(self._full)
 
     def take(self) -> tuple[SpanChunk, ...]:
-        """Returns the spans since the last call, and discards them; they still count towards the limit."""
+        """Returns the spans added since the last call and discards them, but counts them in the limit."""
         with self._lock:
             self._cut()
             taken, self._full = tuple(self._full), []
             return taken
 
     def _cut(self) -> None:
-        """Moves the spans in the columns to a new chunk."""
+        """Moves the spans from the columns to a new chunk."""
         if not len(self._columns[0]):
             return
         import numpy as np  # not for the help of the command line, which shows the levels
@@ -335,11 +335,11 @@ class SpanRecorder:
 
 @dataclass(frozen=True, slots=True)
 class TraceScope:
-    """An open span, which is the parent of further ones, and their recorder.
+    """An open span, which is the parent of further spans, and the recorder of these spans.
 
     Attributes:
-        layers: Whether layers are recorded too, at the levels that have them. A warm-up runs under the
-            profiler, to warm it up as well, but its layers are not recorded.
+        layers: Whether layers are also recorded, at levels that include them. A warm-up runs under the
+            profiler in order to warm it up too, but its layers are not recorded.
         first_batch: The number of the next batch.
     """
 
@@ -350,7 +350,7 @@ class TraceScope:
 
     @classmethod
     def top(cls, recorder: SpanRecorder) -> TraceScope:
-        """Returns the scope of the topmost spans of a recorder."""
+        """Returns the scope for the topmost spans of a recorder."""
         return cls(recorder, recorder.context.span_id)
 
     @property
@@ -360,7 +360,7 @@ class TraceScope:
 
     @contextmanager
     def span(self, kind: SpanKind) -> Iterator[TraceScope]:
-        """Records the time of the ``with`` block, also if it raises; yields the scope below."""
+        """Records the time of the ``with`` block, even if it raises; yields the scope below the span."""
         clock = self.recorder.clock
         inner = TraceScope(self.recorder, self.recorder.new_id(), self.layers)
         started_ns = clock()
@@ -372,25 +372,25 @@ class TraceScope:
     def add(
         self, kind: SpanKind, start_ns: int, end_ns: int, *, batch: int = NO_BATCH, thread: int = 0
     ) -> TraceScope:
-        """Records a span that has ended, and returns the scope below it; see ``SpanRecorder.add``."""
+        """Records a span that has ended and returns the scope below it; see ``SpanRecorder.add``."""
         span_id = self.recorder.add(kind, start_ns, end_ns, self.parent_id, batch=batch, thread=thread)
         return TraceScope(self.recorder, span_id, self.layers)
 
     def without_layers(self) -> TraceScope:
-        """Returns the same scope without spans below MODEL_TRACE."""
+        """Returns the same scope, but one that records no spans below MODEL_TRACE."""
         return replace(self, layers=False)
 
 
 def traced(scope: TraceScope | None, kind: SpanKind) -> AbstractContextManager[TraceScope | None]:
-    """``scope.span(kind)``; does nothing without a scope."""
+    """Equals ``scope.span(kind)``, but does nothing if there is no scope."""
     return nullcontext() if scope is None else scope.span(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class PredictWindow:
-    """One profiled call of ``Predictor.predict`` for a numbered batch; its times are on the recorder's clock.
+    """A profiled call of ``Predictor.predict`` for a numbered batch, with times on the recorder's clock.
 
-    ``span_id`` is its span of level MODEL_TRACE, the parent of the layers.
+    ``span_id`` is the id of its MODEL_TRACE span, which is the parent of the layers.
     """
 
     span_id: int
@@ -402,12 +402,12 @@ class PredictWindow:
 class Profiler(ABC):
     """Records the layers of a model during predictions, and at deeper levels the operators inside them.
 
-    The order of calls is ``start``, then any number of predictions each followed by ``predicted``, then
-    ``collect``; and again. All calls are made by the thread that predicts, outside the time of a prediction.
+    The order of calls is ``start``, then any number of predictions, each followed by ``predicted``, then
+    ``collect``; this may be repeated. The predicting thread makes all calls, outside the timed predictions.
     ``close`` may be called at any time, and more than once.
 
-    Spans of level FRAMEWORK_TRACE are *layers*: they are in the order of execution, and do not
-    overlap if the framework runs one after the other. Their kinds have the attributes
+    Spans of level FRAMEWORK_TRACE are *layers*: they are in the order of execution, and do not overlap if the
+    framework runs one at a time. Their kinds have the attributes
 
     - ``layer_index``: int, the position in the order of execution, from 0;
     - ``layer_type``: the operator, such as ``Convolution`` or ``aten::conv2d``;
@@ -416,13 +416,13 @@ class Profiler(ABC):
     - ``allocated_bytes``, ``peak_bytes``: ints, if known;
 
     each with the prefix ``inferometer.``, as in ``SpanKind.of``. Spans of ML_LIBRARY_TRACE are operators
-    inside a layer. Those of SYSTEM_LIBRARY_TRACE are calls of the device's runtime, kernels and copies; their
+    inside a layer. Spans of SYSTEM_LIBRARY_TRACE are calls to the device's runtime, kernels and copies; their
     parent is the layer, and they have a ``correlation_id`` if there is one. A span lies inside its parent,
     except for kernels and copies, which run on the device's own time line.
 
     Attributes:
-        round_batches: The number of batches after which to ``collect`` and ``start`` again, which bounds the
-            memory; it may change at ``collect``.
+        round_batches: The number of batches after which to ``collect`` and ``start`` again, to limit memory
+            use; it may change at ``collect``.
     """
 
     round_batches: int = 16
@@ -442,7 +442,7 @@ class Profiler(ABC):
         """
 
     def predicted(self, window: PredictWindow) -> None:
-        """Registers a prediction since ``start``."""
+        """Registers a prediction made since ``start``."""
         self._windows.append(window)
 
     @abstractmethod
@@ -457,7 +457,7 @@ class Profiler(ABC):
         """Stops recording and removes all hooks; calling it again does nothing."""
 
     def open_folder(self) -> Path:
-        """Returns a temporary folder for the framework's files, made at the first call."""
+        """Returns a temporary folder for the framework's files, created at the first call."""
         if self._folder is None:
             self._folder = TemporaryDirectory(prefix="inferometer-")
         return Path(self._folder.name)
@@ -469,7 +469,7 @@ class Profiler(ABC):
             folder.cleanup()
 
     def note_missing_device_calls(self, recorder: SpanRecorder, framework: str) -> None:
-        """Notes that a framework's profiler records no device calls, if the level includes them."""
+        """Notes that a framework's profiler records no device calls, if the trace level includes them."""
         if self._level >= TraceLevel.SYSTEM_LIBRARY_TRACE:
             why = f"{framework}'s profiler has none" if self._gpu else "the model runs on the CPU"
             recorder.note(f"no calls of a device's runtime, kernels or copies: {why}")
@@ -477,7 +477,7 @@ class Profiler(ABC):
 
 @dataclass(frozen=True, slots=True)
 class LayerWriter:
-    """Adds spans below a prediction, clipped to it if the clocks differ."""
+    """Adds spans below a prediction, clipped to its time in case the clocks differ."""
 
     recorder: SpanRecorder
     window: PredictWindow
@@ -487,7 +487,7 @@ class LayerWriter:
     ) -> int:
         """Adds a span and returns its id; ``parent_id`` is the layer that contains it, None for a layer.
 
-        The times are on the recorder's clock; ``thread`` is the thread or stream that it ran on.
+        The times are on the recorder's clock; ``thread`` is the thread or stream on which it ran.
         """
         start_ns = min(max(start_ns, self.window.start_ns), self.window.end_ns)
         end_ns = min(max(end_ns, start_ns), self.window.end_ns)
@@ -496,5 +496,5 @@ class LayerWriter:
 
 
 def shape_texts(shapes: Iterable[Iterable[int]]) -> tuple[str, ...] | None:
-    """Returns shapes as texts such as ``8x3x224x224``, without scalars; None if there are none."""
+    """Returns shapes as texts such as ``8x3x224x224``, omitting scalars; None if none remain."""
     return tuple(text for shape in shapes if (text := "x".join(map(str, shape)))) or None

@@ -1,1 +1,1 @@
-"""Training in this process: the trainers' interface, their options, and the result of a step."""
+"""Training in this process: the interface of trainers, their options, and the result of a step."""

@@ -1,4 +1,4 @@
-"""The rank of a process that torchrun, Slurm or a tracker of MXNet's has started, from its environment."""
+"""Reads the rank of a process started by torchrun, Slurm or an MXNet tracker from its environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 LOOPBACK = "127.0.0.1"
 SLURM_PORTS = range(20_000, 30_000)
-"""The ports of Slurm's ranks; Linux assigns none of them to programs that request any free port."""
+"""The ports of Slurm's ranks; Linux does not assign them to programs that request any free port."""
 _STEP_STRIDE = 1009
 _MOST_NUMBER = 2**32
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -22,10 +22,10 @@ _DMLC = ("DMLC_ROLE", "DMLC_NUM_WORKER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"
 
 
 def rank_of_environment(environ: Mapping[str, str]) -> Rank | None:
-    """Returns the rank that a launcher gave this process; None if none did, or for a single process.
+    """Returns the rank that a launcher gave this process; None if there is no launcher or only one process.
 
-    torchrun's variables count first, as torchrun also runs in a step of Slurm; then those of MXNet's
-    trackers; then Slurm's. Only processes that ``srun`` starts are ranks, not the batch script of a job.
+    torchrun's variables take precedence, as torchrun can also run in a Slurm step; MXNet's trackers come
+    second and Slurm third. Only processes that ``srun`` starts are ranks, not the batch script of a job.
 
     Raises:
         ConfigurationError: Variables are missing, not valid, or contradict each other.
@@ -45,13 +45,13 @@ def rank_of_environment(environ: Mapping[str, str]) -> Rank | None:
 
 
 def require_host(address: str) -> None:
-    """Looks up the host at which ranks meet; a rank that cannot find it would wait for the others.
+    """Looks up the host at which the ranks meet, as a rank that cannot find it would keep others waiting.
 
     Args:
         address: A host and a port, such as ``node1:29500``.
 
     Raises:
-        ConfigurationError: This host finds no address for it.
+        ConfigurationError: This machine finds no address for the host.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -64,10 +64,10 @@ def require_host(address: str) -> None:
 
 
 def rank_threads(rank: Rank, environ: Mapping[str, str]) -> int:
-    """Returns how many threads an operator of a rank uses if no option specifies it.
+    """Returns how many threads an operator of a rank uses if no option specifies their number.
 
-    These are the CPUs that ``srun --cpus-per-task`` gives it, but no more than it may use; else the number
-    in ``OMP_NUM_THREADS``; else an equal share of the cores that the ranks of this host may use.
+    This is the number of CPUs that ``srun --cpus-per-task`` gives the rank, but no more than it may use; else
+    ``OMP_NUM_THREADS``; else an equal share of the cores that this host's ranks may use.
     """
     given = environ.get("SLURM_CPUS_PER_TASK", "")
     if "SLURM_STEP_NODELIST" in environ and given.isdecimal() and int(given):
@@ -78,13 +78,13 @@ def rank_threads(rank: Rank, environ: Mapping[str, str]) -> int:
 
 
 def rank_gpu(rank: Rank, environ: Mapping[str, str]) -> int:
-    """Returns the index of a rank's GPU: its number on the host, or 0 if it sees only one GPU."""
+    """Returns the index of a rank's GPU: its number on the host, or 0 if the rank sees only one GPU."""
     visible = environ.get("CUDA_VISIBLE_DEVICES", "")
     return 0 if visible and "," not in visible else rank.local
 
 
 def expand_hosts(text: str) -> Iterator[str]:
-    """Yields the hosts of one of Slurm's lists in order: ``node[001-003,7]-ib,login`` has five.
+    """Yields the hosts in a Slurm host list in order; ``node[001-003,7]-ib,login`` contains five.
 
     Raises:
         ConfigurationError: The list is not valid.
@@ -104,7 +104,7 @@ def expand_hosts(text: str) -> Iterator[str]:
 
 
 def _numbers(ranges: str, text: str) -> Iterator[str]:
-    """Yields the numbers of ``001-004,007``, with their leading zeros."""
+    """Yields the numbers in a list of ranges such as ``001-004,007``, keeping leading zeros."""
     for span in ranges.split(","):
         found = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", span)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
@@ -165,7 +165,7 @@ def _of_slurm(variables: _Variables) -> Rank | None:
 
 
 def _tasks_here(variables: _Variables) -> int:
-    """Returns the number of tasks on this host, from a list of hosts like ``2(x3),1``; 1 without it."""
+    """Returns the number of tasks on this host, from a list such as ``2(x3),1``; 1 if there is no list."""
     text = variables.text("SLURM_STEP_TASKS_PER_NODE", "1")
     node = variables.number("SLURM_NODEID", 0)
     for item in text.split(","):
@@ -179,7 +179,7 @@ def _tasks_here(variables: _Variables) -> int:
 
 
 class _Variables:
-    """Variables of one launcher, which sets all of ``names``."""
+    """The variables of one launcher, which sets all of ``names``."""
 
     def __init__(self, environ: Mapping[str, str], launcher: str, names: tuple[str, ...]) -> None:
         self._environ = environ
@@ -209,7 +209,7 @@ class _Variables:
         return port
 
     def member(self, number_name: str, count_name: str) -> tuple[int, int]:
-        """Returns the number of one of several, and their number."""
+        """Returns the number of a process in a group, and the number of processes in the group."""
         number, count = self.number(number_name), self.number(count_name)
         if number >= count:
             raise ConfigurationError(f"{number_name} is {number}, but {count_name} {count}; it counts from 0")

@@ -1,7 +1,7 @@
 """The trainer: the interface that every framework implements to train one model on this process's devices.
 
-``open_trainer`` opens that of a model, as ``agent.inference.session`` opens its predictor. ``Companion``
-is a process that ranks require alongside them, such as the servers of MXNet's kvstore.
+``open_trainer`` opens a model's trainer, just as ``agent.inference.session`` opens its predictor. A
+``Companion`` is a process that must run beside the ranks, such as a server of MXNet's kvstore.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from inferometer.manifests.schema import Loss, ModelManifest
 
 @dataclass(frozen=True, slots=True)
 class OptimizerOptions:
-    """An optimizer, with the defaults of DLBS.
+    """An optimizer, with the same defaults as in DLBS.
 
     Attributes:
         name: ``sgd``, ``nag``, ``adam``, ``adamw`` or ``rmsprop``.
         learning_rate: The learning rate, which stays the same in all steps.
         momentum: The momentum of SGD, NAG and RMSProp.
-        weight_decay: The L2 penalty, added to the gradient; AdamW's decoupled one.
+        weight_decay: The L2 penalty, added to the gradient; for AdamW, the decoupled weight decay.
 
     Raises:
-        ConfigurationError: A name is unknown, or a number out of range.
+        ConfigurationError: A name is unknown, or a number is out of range.
     """
 
     name: str = "sgd"
@@ -81,14 +81,14 @@ class Rank:
     """The rank of this process among those that train one model together.
 
     Attributes:
-        number: From 0 to ``count`` - 1.
-        count: The processes on all hosts.
-        local: The number on this host, which selects the GPU.
-        address: The host and port where they meet; empty for a single process.
-        local_count: The processes on this host, which share its cores.
-        launcher: The id of the process that has started those on this host; None for a single one.
-        timeout_s: The longest wait for the others, when they meet and in each step.
-        servers: The servers of MXNet's kvstore that add up gradients; each holds a part of the parameters.
+        number: The rank's number, from 0 to ``count`` - 1.
+        count: The number of ranks on all hosts.
+        local: The rank's number on this host, which selects the GPU.
+        address: The host and port where the ranks meet; empty for a single process.
+        local_count: The number of ranks on this host, which share its cores.
+        launcher: The id of the process that started the ranks on this host; None for a single process.
+        timeout_s: The longest wait for other ranks, when the ranks meet and in each step.
+        servers: The number of MXNet kvstore servers that add up gradients, each for a part of the parameters.
     """
 
     number: int = 0
@@ -109,14 +109,14 @@ class TrainerOptions:
     """The options of a trainer.
 
     Attributes:
-        predictor: The threads, the weights, the precision and cuDNN's setting; its device is not used. The
-            parameters that are updated stay in float32; float16 scales the loss.
+        predictor: The threads, weights, precision and cuDNN setting; its device is not used. The updated
+            parameters stay in float32; with float16, the loss is scaled.
         devices: The devices of this process, which share each batch; only MXNet supports several.
         optimizer: The optimizer.
-        communication: How gradients are added up: ``gloo`` or ``nccl`` in PyTorch, the type of the kvstore in
-            MXNet; empty for a single device, which needs none.
-        rank: The place of this process among several.
-        api: The framework's API that trains, if it has several: MXNet's ``gluon`` or ``module``.
+        communication: How gradients are added up: ``gloo`` or ``nccl`` in PyTorch, the type of kvstore in
+            MXNet; empty for a single device, where it is not needed.
+        rank: The rank of this process among several.
+        api: The API used for training, if the framework has several: MXNet's ``gluon`` or ``module``.
     """
 
     predictor: PredictorOptions = PredictorOptions()  # noqa: RUF009 - frozen
@@ -132,7 +132,7 @@ class TrainingBatch:
     """A batch in host memory.
 
     Attributes:
-        inputs: ``(samples, *dimensions)``, of the model's element type.
+        inputs: The shape is ``(samples, *dimensions)``, with the model's element type.
         targets: int64. For ``Loss.CROSS_ENTROPY`` (samples,): the index of the class. For ``Loss.CTC``
             (samples, length): the labels, from 1; 0 is the blank.
     """
@@ -146,7 +146,7 @@ class TrainingBatch:
 
 
 class PlacedBatch(Protocol):
-    """A batch on the trainer's devices; only its trainer knows its content."""
+    """A batch on the trainer's devices, whose content only its trainer knows."""
 
     def __len__(self) -> int:
         """Returns the number of samples."""
@@ -154,13 +154,13 @@ class PlacedBatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """The parts of one step in nanoseconds, each synchronised with the devices.
+    """The times of one step's parts, in nanoseconds, each synchronised with the devices.
 
     Attributes:
-        forward_ns: The model and its loss.
-        backward_ns: The gradients, without their communication.
-        communicate_ns: The sum of the gradients over the devices and the processes; 0 for a single device.
-        update_ns: The optimizer.
+        forward_ns: Running the model and computing its loss.
+        backward_ns: Computing the gradients, without communicating them.
+        communicate_ns: Summing the gradients over devices and processes; 0 for a single device.
+        update_ns: Running the optimizer.
     """
 
     forward_ns: int
@@ -174,7 +174,7 @@ class StepResult:
     """The result of one step.
 
     Attributes:
-        loss: The mean loss of this process's samples before the update, without any scale.
+        loss: The mean loss over this process's samples before the update, without loss scaling.
         parts: The times of the parts, if requested.
     """
 
@@ -183,14 +183,14 @@ class StepResult:
 
 
 class Trainer(Closeable):
-    """One model that is trained, on the devices of this process.
+    """Trains one model on the devices of this process.
 
     Not thread-safe. Exceptions of the framework are translated to those of ``manifests.errors``:
-    OutOfMemoryError, DeviceLostError, or TrainingError with what failed.
+    OutOfMemoryError, DeviceLostError, or a TrainingError that says what failed.
 
     Args:
         manifest: The model, whose ``training`` names the loss.
-        artifacts: Its verified files, with its architecture; only a model in code can be trained.
+        artifacts: The model's verified files and its architecture; only a model in code can be trained.
         options: See ``TrainerOptions``.
         clock: A monotonic clock in nanoseconds.
     """
@@ -214,7 +214,7 @@ class Trainer(Closeable):
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: TrainerOptions) -> None:
-        """Rejects what the framework does not support, before a file of the model or the data is read.
+        """Rejects what the framework does not support before a file of the model or the data is read.
 
         ``load`` rejects the same; by default, only ``load`` does. Implementations check the devices here.
 
@@ -246,39 +246,39 @@ class Trainer(Closeable):
 
     @abstractmethod
     def place(self, batch: TrainingBatch) -> PlacedBatch:
-        """Copies a batch to the devices, and returns once it is there.
+        """Copies a batch to the devices and returns once it is there.
 
         Raises:
-            TrainingError: The batch does not match; see ``checked``.
+            TrainingError: The batch does not match the model; see ``checked``.
             OutOfMemoryError: Memory ran out.
         """
 
     @abstractmethod
     def step(self, batch: PlacedBatch, *, parts: bool = False) -> StepResult:
-        """Trains on a batch: forward, loss, backward, sum of the gradients, update.
+        """Trains on a batch: forward, loss, backward, summing the gradients, update.
 
-        Returns once the devices have finished. The gradient is that of the mean loss over the samples of the
+        Returns once the devices have finished. The gradient is taken of the mean loss over all samples in the
         batches of all ranks, however many each rank has.
 
         Args:
             batch: The return value of ``place``; it can be used again.
-            parts: Whether to time the parts, which synchronises after each and so takes longer; the same
-                on every rank.
+            parts: Whether to time the parts, which takes longer because of a synchronisation after each; must
+                be the same on every rank.
 
         Returns:
-            A loss that is not finite is returned unchanged.
+            The result of the step; a loss that is not finite is returned unchanged.
 
         Raises:
-            TrainingError: The framework failed, another rank was lost, or float16 cannot hold the gradients
-                with any scale of the loss.
+            TrainingError: The framework failed, the connection to another rank was lost, or float16 cannot
+                hold the gradients with any scale of the loss.
             OutOfMemoryError: Memory ran out.
         """
 
     @abstractmethod
     def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Runs the model without training it: ``(samples, *dimensions)`` to ``(samples, *output_shape)``.
+        """Runs the model on ``(samples, *dimensions)`` and returns ``(samples, *output_shape)``.
 
-        It runs as in a prediction, without dropout, and does not change the state of the training.
+        The model runs as in a prediction, without dropout, and the state of the training does not change.
 
         Raises:
             TrainingError: The inputs do not match, or the framework failed.
@@ -289,11 +289,11 @@ class Trainer(Closeable):
         """Returns a batch in C order, if it matches the manifest and the loaded model.
 
         Implementations call it first in ``place``, so that an invalid batch gives the same error in every
-        framework, and no invalid target reaches a GPU, which it can leave unusable.
+        framework, and so that no invalid target reaches a GPU, which it could leave unusable.
 
         Raises:
             TrainingError: The element type or the shape of the inputs or of the targets does not match, a
-                target is not a class of the model, or CTC has fewer time steps than the labels need.
+                target is not a class of the model, or CTC has fewer time steps than its labels need.
         """
         inputs, targets = self.checked_inputs(batch.inputs), batch.targets
         ctc = self.loss is Loss.CTC
@@ -320,13 +320,13 @@ class Trainer(Closeable):
         return TrainingBatch(inputs, np.ascontiguousarray(targets))
 
     def checked_inputs(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Returns inputs in C order, if they match the manifest; raises TrainingError if not."""
+        """Returns inputs in C order if they match the manifest; raises TrainingError if they do not."""
         return checked_array(str(self), self.manifest.tensors[0], inputs, TrainingError)
 
     def check_parameters(
         self, parameters: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
     ) -> None:
-        """Checks parameters by the shapes of the model's own; ``set_parameters`` calls it first.
+        """Checks parameters against the model's own shapes; ``set_parameters`` must call it first.
 
         Raises:
             TrainingError: A name is unknown, or a shape differs.
@@ -339,11 +339,11 @@ class Trainer(Closeable):
 
     @abstractmethod
     def parameters(self) -> dict[str, NDArray[Any]]:
-        """Returns a copy of the trainable parameters, in float32, by name in the order of the layers."""
+        """Returns a float32 copy of the trainable parameters, by name in the order of the layers."""
 
     @abstractmethod
     def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Sets trainable parameters, by the names of ``parameters``; the state of the optimizer is kept.
+        """Sets trainable parameters, named as in ``parameters``; the optimizer's state is kept.
 
         Raises:
             TrainingError: A name is unknown, or a shape differs; nothing is set then.
@@ -354,12 +354,12 @@ class Trainer(Closeable):
         """Writes all weights to a file that a manifest of this architecture can name as ``weights_path``.
 
         Raises:
-            OutputError: It cannot be written.
+            OutputError: The file cannot be written.
         """
 
     @abstractmethod
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the values of every rank, ``(ranks, *shape)``, to every rank; the shapes must be equal."""
+        """Gives every rank the values of all ranks, ``(ranks, *shape)``; the ranks' shapes must be equal."""
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the layers, forward and backward; None, the default, if there is none."""
@@ -392,7 +392,7 @@ class Companion:
 
     Attributes:
         name: The name of the process in messages.
-        work: Runs until the ranks tell it to end; pickle can pass it on to the process.
+        work: The function to run until the ranks tell it to end; it must be picklable.
     """
 
     name: str
@@ -400,7 +400,7 @@ class Companion:
 
 
 CompanionsOf: TypeAlias = Callable[[Rank], Sequence[Companion]]
-"""Returns the processes to run beside a rank, on its host."""
+"""Returns the processes to run on a rank's host beside it."""
 
 
 def open_trainer(
@@ -412,18 +412,18 @@ def open_trainer(
     cache: ArtifactCache | None = None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> tuple[Trainer, SystemDescription]:
-    """Builds a model on this process's devices, and meets the other ranks; the caller closes the trainer.
+    """Builds a model on this process's devices and meets other ranks; the caller must close the trainer.
 
-    Without a ``cache``, the weights of a model that is not to have random ones must be on this machine.
+    If there is no ``cache``, any pretrained weights must be on this machine.
 
     Returns:
-        The loaded trainer, and its system: the first of the devices, and no preprocessing threads, which
-        are the loader's.
+        The loaded trainer and its system, described with the first device and without preprocessing threads,
+        as these belong to the loader.
 
     Raises:
         UnknownFrameworkError, FrameworkUnavailableError: The framework is unknown or not installed.
-        ConfigurationError: The framework trains no models, or an option is not supported here.
-        ArtifactError: The model is read from a file, or a file of it is missing or changed.
+        ConfigurationError: The framework cannot train models, or an option is not supported here.
+        ArtifactError: The model is read from a file, or one of its files is missing or changed.
         ManifestError: The manifest requires something that is not supported, or other hardware.
         DeviceError: A device is not available.
         TrainingError: The other ranks cannot be reached.
@@ -459,9 +459,9 @@ def open_trainer(
 
 
 def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Registry) -> type[Trainer]:
-    """Returns the trainer of a model, after all checks that need neither its files nor the data.
+    """Returns a model's trainer after all checks that need neither its files nor the data.
 
-    Raises what ``open_trainer`` raises for the framework, the options, the devices and the manifest.
+    Raises the errors of ``open_trainer`` that concern framework, options, devices and manifest.
     """
     require_supported(manifest, container_architecture())
     entry = registry.find(manifest.framework.name)
@@ -481,7 +481,7 @@ def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Re
 
 
 def find_companions(entry: FrameworkEntry, communication: str) -> CompanionsOf | None:
-    """Returns the function that returns the companions of ranks; None for a framework without any.
+    """Returns the function that creates the ranks' companions; None if a framework has none.
 
     Args:
         entry: The framework.

@@ -64,7 +64,7 @@ class TrainingArguments(DataArguments, DeclaredTrainingArguments, total=False):
     Attributes:
         version: A version or a constraint; by default the highest.
         weights: The initial weights: ``random``, the default, or ``pretrained``.
-        on_device: Whether one synthetic batch stays on the device, instead of a copy for each step.
+        on_device: Whether one synthetic batch stays on the device, instead of being copied in each step.
         cudnn_benchmark: Whether cuDNN times its algorithms; by default it does.
         trace_level: The trace level, such as ``FRAMEWORK_TRACE``; by default APPLICATION_TRACE.
     """
@@ -117,9 +117,9 @@ def train(
         momentum: The momentum of SGD, NAG and RMSProp.
         weight_decay: The L2 penalty.
         precision: ``float32``, ``bfloat16``, or, on a GPU, ``float16`` with loss scaling.
-        validation: The name of a dataset that the trained model classifies.
-        save_weights: A new file for the trained weights.
-        ranks: The processes that train together on this machine; with ``gpu``, each has a GPU.
+        validation: The name of a dataset that the trained model is evaluated on.
+        save_weights: The new file that the trained weights are written to.
+        ranks: The number of processes that train together on this machine; with ``gpu``, each uses one GPU.
         communication: How to sum gradients: ``gloo`` or ``nccl``; for MXNet, a kvstore such as ``dist_sync``.
         seed: The seed for the weights, the synthetic data and the sample order.
         threads: CPU threads per operator and rank; None means the default.
@@ -221,7 +221,7 @@ def ingest(
 def _refuse_unknown(
     function: str, given: Mapping[str, Any], arguments: type[Any], *requests: type[Any]
 ) -> None:
-    """Rejects arguments that neither an argument class nor a request has."""
+    """Rejects arguments that neither the argument class nor the requests define."""
     known = {each.argument for request in requests for each in options_of(request)}
     known.update(arguments.__annotations__)
     refuse_unknown(function, {name: value for name, value in given.items() if name not in known})
@@ -286,7 +286,7 @@ def _data(
 
 
 def _communication(name: str | None, framework: str) -> str | None:
-    """Returns the method of summing gradients, if the framework has it."""
+    """Returns the name of the method of summing gradients, after checking that the framework has it."""
     known = KV_STORES if framework == MXNET else DIST_BACKENDS
     if name is not None and name.lower() not in known:
         raise ConfigurationError(f'unknown communication "{name}"; {suggestion(name, known)}')

@@ -1,7 +1,7 @@
 """Clusters that run Slurm: their profiles in the configuration file, and the text of job scripts.
 
-A script runs one command line of ``agent``; plans share its lines. ``sbatch`` reads quotes in its
-directives like a shell, except that a backslash also escapes within single quotes.
+A script runs one command line of ``agent``; the jobs of plans share the setup lines. ``sbatch`` reads quotes
+in its directives like a shell, except that a backslash also escapes characters within single quotes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def is_one_line(text: str) -> bool:
-    """Returns whether a text is not empty and contains no NUL and no line break of any kind."""
+    """Returns whether a text is non-empty and contains neither NUL nor any kind of line break."""
     return text.splitlines() == [text] and "\0" not in text
 
 
@@ -55,14 +55,14 @@ _Memory = Annotated[str, _fitting(MEMORY, "memory", MEMORY_HELP)]
 
 
 class ClusterProfile(BaseModel):
-    """The settings shared by all job scripts of a cluster. Options of the command override them.
+    """The settings shared by all job scripts of a cluster. The options of the command override them.
 
     Attributes:
         account: The accounting group that is charged for the job.
         partition: The partition; None leaves it to the cluster.
         time: The time limit of the job, in Slurm's format.
         memory: The memory of the job on each node, in Slurm's format.
-        cpus_per_task: The CPU cores per task, which is also the number of threads per operator.
+        cpus_per_task: The number of CPU cores per task, and of threads per operator.
         modules: The environment modules to load.
         virtualenv: An existing virtual environment to activate, instead of a new one on the node's own disk;
             relative to the configuration file.
@@ -100,7 +100,7 @@ def profile_of(name: str, clusters: Mapping[str, ClusterProfile]) -> ClusterProf
 
 
 _PLACE = "${SLURM_TMPDIR:-${TMPDIR:-/tmp}/inferometer-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}}"
-"""The folder of a job on a node; the count distinguishes a requeued job from its first start."""
+"""The folder of a job on a node; the restart count keeps a requeued job's folder apart from earlier ones."""
 _BACKSLASH = "\\"
 _STRICT = "set -e"
 _THREADS = 'export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"'
@@ -108,14 +108,14 @@ _THREADS = 'export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job.
+    """A Slurm job that runs one command line of ``agent``.
 
     Attributes:
         name: The name.
         command: The words after ``agent``.
         settings: The time, memory, cores and wheels, and the other settings from its cluster's profile.
-        nodes: The number of nodes; None leaves nodes and tasks to Slurm, whose default is one of each.
-        tasks_per_node: The tasks on each node.
+        nodes: The number of nodes; None means one (Slurm's default if ``tasks_per_node`` is None, too).
+        tasks_per_node: The number of tasks on each node.
         gpu: Whether each task gets a GPU.
         output: The name pattern of the job's output file; None means Slurm's default.
     """
@@ -141,7 +141,7 @@ def script_of(job: Job) -> str:
     them when the job is cancelled or its time limit expires.
 
     Raises:
-        ConfigurationError: A value has a line break, or is empty.
+        ConfigurationError: A value is empty or contains a line break.
     """
     lines = ["#!/bin/bash", *_directives(job), "", _STRICT, ""]
     if modules := _modules(job.settings):
@@ -156,12 +156,12 @@ def options_of(profile: ClusterProfile) -> list[str]:
 
 
 def setup_of(profile: ClusterProfile) -> list[str]:
-    """Returns the shell lines that a profile puts before a command; empty if it requires none.
+    """Returns the shell lines that a profile requires before a command; empty if it requires none.
 
     Operators use one thread per core of the task only if the profile sets ``cpus_per_task``.
 
     Raises:
-        ConfigurationError: A value has a line break.
+        ConfigurationError: A value contains a line break.
     """
     lines = [*_modules(profile), *([_THREADS] if profile.cpus_per_task else []), *_variables(profile)]
     if profile.virtualenv is not None:
@@ -182,7 +182,7 @@ def _activation(virtualenv: Path) -> str:
 
 
 def _resources(of: ClusterProfile) -> dict[str, str | int | None]:
-    """Returns the resources that a job requests, by sbatch option."""
+    """Returns the resources that a job requests, keyed by sbatch option."""
     return {
         "account": of.account,
         "partition": of.partition,

@@ -1,4 +1,4 @@
-"""The configuration file, which replaces flags and environment variables.
+"""The configuration file, whose settings apply unless a flag or an environment variable overrides them.
 
 The order of precedence is: flag, environment variable, configuration file, default.
 """
@@ -42,7 +42,7 @@ class AgentTlsSettings(_Part):
 
 
 def _listed(value: object) -> object:
-    """Returns a single string as a list of one; any other value unchanged."""
+    """Returns a single string as a tuple with one element, and any other value unchanged."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -68,14 +68,14 @@ class SafetySettings(_Part):
 
 
 class DatabaseSettings(_Part):
-    """The database of evaluations: without an address, a file in ``data_dir``; the name has a default."""
+    """The database of evaluations; if no address is set, a file in ``data_dir``. The name has a default."""
 
     address: str | None = None
     name: str | None = None
 
 
 class TracerSettings(_Part):
-    """Where to send spans, the URL at which users view them, and the default trace level."""
+    """The collector for spans, the URL at which users view traces, and the default trace level."""
 
     address: str | None = None
     url: str | None = None
@@ -137,7 +137,7 @@ class Configuration(_Part):
 
     @property
     def architecture_directories(self) -> tuple[Path, ...]:
-        """The directories of architectures in code: the environment variable's, then the configured ones."""
+        """The directories of code-defined architectures: first from the environment, then from this file."""
         variable = os.environ.get(ARCHITECTURES_VARIABLE, "")
         named = tuple(expanded(Path(part)) for part in variable.split(os.pathsep) if part.strip())
         return (*named, *self.architectures)
@@ -198,7 +198,7 @@ _ALLOWED = {
     "model_type": "a mapping",
     "dict_type": "a mapping",
 }
-"""The types of pydantic's errors, in the terms of YAML."""
+"""The values that fields accept, in YAML terms, keyed by pydantic's error types."""
 
 
 def _explain(error: ValidationError) -> str:

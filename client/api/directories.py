@@ -10,19 +10,19 @@ PROGRAM = "inferometer"
 CONFIG_VARIABLE = "AGENT_CONFIG"
 ADDRESS_VARIABLE = "AGENT_DATABASE_ADDRESS"
 _DIRECTORIES = {"cache": ("AGENT_CACHE_DIR", "a cache"), "data": ("AGENT_DATA_DIR", "data")}
-"""The environment variables that name the directories, and the messages' word for their content."""
+"""The environment variables that name the directories, and the words for their content in messages."""
 _EARLIER = "inferscope"
-"""The name of the program until it was renamed; directories of that name are found and reported."""
+"""The program's former name; existing directories with this name are reported."""
 
 Notify = Callable[[str], None]
 
 
 def configuration_path(named: str | None, notify: Notify) -> Path | None:
-    """Returns the path of the configuration file; None if no flag names one and the default does not exist.
+    """Returns the path of the configuration file; None if none is named and the default one does not exist.
 
     Args:
-        named: The file that a flag names.
-        notify: Called with one line if a directory with the program's earlier name exists.
+        named: The file that a flag names; if None, the environment variable applies.
+        notify: Called with one line if only a directory with the program's earlier name exists.
     """
     path = named or os.environ.get(CONFIG_VARIABLE)
     if path:
@@ -43,7 +43,7 @@ def directory(kind: str, configured: Path | None, notify: Notify) -> Path:
 
 
 def expanded(path: Path) -> Path:
-    """Returns the path with ``~`` expanded; unchanged if that home directory is unknown."""
+    """Returns the path with ``~`` expanded, or the unchanged path if that home directory is unknown."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser fails where there is none
 
 

@@ -1,6 +1,6 @@
-"""The known agents: finds them, parses the value of ``--agent``, and chooses the agent that fits it best.
+"""Finds the known agents, parses the value of ``--agent``, and chooses the agent that fits it best.
 
-Agents of the configuration are probed; those of the database are published.
+Agents in the configuration are probed; agents in the database have published themselves there.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class KnownAgent:
     """A known agent, whether or not it responds.
 
     Attributes:
-        address: Where it listens, as ``host:port``.
-        source: Where it was found.
+        address: The address at which it listens, as ``host:port``.
+        source: The source that it was found in.
         agent_info: Its description; None if it did not respond.
-        open_sessions: How many models it had open when last asked; None if unknown.
-        problem: Why it cannot be used, in one line; empty if it can.
+        open_sessions: The number of models that it had open when last asked; None if unknown.
+        problem: The reason why it cannot be used, in one line; empty if it can be used.
     """
 
     address: str
@@ -67,14 +67,14 @@ class KnownAgent:
 
     @property
     def usable(self) -> bool:
-        """Whether it can be used, as far as known."""
+        """Whether the agent can be used, as far as is known."""
         return self.agent_info is not None and not self.problem
 
     def http_url(self, *, secure: bool = False) -> str | None:
         """Returns the URL of its Open Inference Protocol endpoint over HTTP, on the host of its address.
 
-        Returns None if it has no such endpoint, or if its address is invalid. ``secure`` says whether it uses
-        TLS if the address does not.
+        Returns None if it has no such endpoint, or if its address is invalid. ``secure`` specifies whether to
+        use TLS if the address does not specify it.
         """
         if self.agent_info is None or self.agent_info.http_port is None:
             return None
@@ -92,7 +92,7 @@ class KnownAgent:
     def runs(
         self, model_name: str, framework_name: str | None = None, model_version: str | None = None
     ) -> bool:
-        """Returns whether it can run a model; names compare without case, None means any.
+        """Returns whether the agent can run a model. Names are compared ignoring case; None matches any name.
 
         Raises:
             InvalidConstraintError: The version constraint is invalid.
@@ -113,7 +113,7 @@ class KnownAgent:
 def only_local_elsewhere(address: str, hostname: str, here: str | None = None) -> bool:
     """Returns whether an address is a loopback address that an agent on another machine published.
 
-    ``hostname`` is the machine that the agent runs on, ``here`` this one; None asks the system.
+    ``hostname`` is the host name of the agent's machine; ``here`` is this machine's, looked up if None.
     """
     host = address.rpartition("://")[2].rpartition(":")[0].casefold()
     loopback = host in _LOOPBACK_NAMES or host.startswith("127.")
@@ -121,14 +121,14 @@ def only_local_elsewhere(address: str, hostname: str, here: str | None = None) -
 
 
 def find_agents(invocation: Invocation) -> list[KnownAgent]:
-    """Returns the agents of the configuration, and those that are published in the database and alive.
+    """Returns the agents in the configuration, and the published agents in the database that are alive.
 
-    The agents of the configuration are probed in parallel, with a short deadline. If the database cannot be
-    reached, only they are returned, and the user is notified.
+    The agents in the configuration are probed in parallel, with a short deadline. If the database cannot be
+    reached, only the agents in the configuration are returned, and the user is notified.
 
     Raises:
-        ConfigurationError: An address of the configuration is invalid, the secret cannot be sent, or a file
-            of TLS cannot be used.
+        ConfigurationError: An address in the configuration is invalid, the secret cannot be sent, or a TLS
+            file cannot be used.
         StoreError: The database cannot be reached, and no agent is configured.
     """
     addresses = [str(AgentAddress.parse(address)) for address in invocation.configuration.agents]
@@ -155,10 +155,10 @@ def ask_agents(
     """Probes agents in parallel. An agent with a problem is neither contacted nor sent the secret.
 
     Returns:
-        The agents with their responses, in the same order. One that refused or did not respond has a problem.
+        The agents with their responses, in order; ``problem`` is set if an agent refused or did not respond.
 
     Raises:
-        ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
+        ConfigurationError: The secret cannot be sent, or a TLS file cannot be used.
     """
     checked = [_checked(agent, tls) for agent in agents]
     places = [place for place, agent in enumerate(checked) if not agent.problem]
@@ -178,7 +178,7 @@ def ask_agents(
 
 
 def _answered(agent: KnownAgent, answer: Probe | Exception) -> KnownAgent:
-    """Returns the agent with its response or problem; re-raises an error that is not an InferometerError."""
+    """Returns the agent with its response or its problem; re-raises any error other than InferometerError."""
     if isinstance(answer, InferometerError):
         return agent.with_problem(f"agent {agent.address}: {_NAMED.sub('', str(answer))}")
     if isinstance(answer, Exception):
@@ -191,7 +191,7 @@ def _answered(agent: KnownAgent, answer: Probe | Exception) -> KnownAgent:
 
 
 def _checked(agent: KnownAgent, tls: ClientTls | None) -> KnownAgent:
-    """Checks whether an agent from the database may be contacted; returns it with a problem if not.
+    """Checks whether an agent from the database may be contacted; if not, returns it with the problem.
 
     A user with write access to the database must not be able to bypass the required TLS.
     """
@@ -212,7 +212,7 @@ def _checked(agent: KnownAgent, tls: ClientTls | None) -> KnownAgent:
 
 
 def _published(invocation: Invocation) -> list[KnownAgent]:
-    """Returns the agents of the database; none if it is a local file that does not exist."""
+    """Returns the agents in the database; empty if the database is a local file that does not exist."""
     (address, name), directory = invocation.database, invocation.data_directory
     if address is None and not local_file(name, directory).exists():
         return []
@@ -247,7 +247,7 @@ class AgentSelector:
         """Parses ``any``, or a list of ``key=part`` separated by commas.
 
         Raises:
-            ConfigurationError: A key is unknown, or has no value.
+            ConfigurationError: A key is unknown or has no value.
         """
         if text.strip().casefold() == ANY:
             return cls()
@@ -345,9 +345,9 @@ def pick_agent(
 def read_agents(text: str) -> tuple[str, ...] | AgentSelector:
     """Parses the value of ``--agent``.
 
-    ``any`` and a text with ``=`` are selectors. A text with ``://`` is the address of a server of another
-    protocol and is returned unchanged, unless the scheme is ``grpcs`` or ``grpc``. Any other text is a list
-    of addresses separated by commas.
+    ``any`` and texts that contain ``=`` are selectors. A text with ``://`` is the address of a server with
+    another protocol and is returned unchanged, unless the scheme is ``grpcs`` or ``grpc``. Any other text is
+    a list of addresses separated by commas.
 
     Raises:
         ConfigurationError: The value is invalid, or names an agent twice.
@@ -367,13 +367,13 @@ def read_agents(text: str) -> tuple[str, ...] | AgentSelector:
 
 
 def choose_agents(invocation: Invocation, text: str | None, wanted: SystemRequest) -> tuple[str, ...]:
-    """Returns the addresses of the agents that run the model; empty for this process.
+    """Returns the addresses of the agents that run the model; empty if this process runs it.
 
-    Prints on stderr which agent was picked by a selector.
+    If a selector is given, prints on stderr which agent was picked.
 
     Args:
         invocation: Provides the configuration and the secret.
-        text: The value of ``--agent``; None uses the configuration.
+        text: The value of ``--agent``; None means the value in the configuration.
         wanted: The model that the agent must be able to run. Its seed breaks ties between agents.
 
     Raises:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value")
 OneOrSeveral: TypeAlias = _Value | Sequence[_Value]
-"""A value, or several of them."""
+"""One value, or several values."""
 
 
 def evaluate(
@@ -49,16 +49,16 @@ def evaluate(
 ) -> Run:
     """Evaluates a model over a dataset, like ``agent predict dataset``, and returns the measurements.
 
-    With ``repeat`` or ``leveled``, the result is the last one, and ``Run.group`` has all of them. Ctrl-C ends
-    the evaluation after the current batch, and the measurements up to then are returned; a second Ctrl-C
-    raises KeyboardInterrupt.
+    With ``repeat`` or ``leveled``, the last result is returned, and its ``group`` contains all of them.
+    Ctrl-C ends the evaluation after the current batch, and the measurements up to then are returned; a
+    second Ctrl-C raises KeyboardInterrupt.
 
     Args:
-        model: The name in its manifest; or a file (.onnx, .pt2, .pt, MXNet's symbol), or an object in memory
-            (``torch.nn.Module``, ``mxnet.gluon.HybridBlock``, ``onnxruntime.InferenceSession``), which need
-            no manifest and run in this process.
+        model: The name in its manifest; or a file (.onnx, .pt2, .pt, MXNet's symbol) or an object in memory
+            (``torch.nn.Module``, ``mxnet.gluon.HybridBlock``, ``onnxruntime.InferenceSession``); files and
+            objects need no manifest and run in this process.
         dataset: A name, or a path as for ``--dataset_path``; None means the dataset that the model names.
-        inputs: An array of samples × the shape of the model's input, instead of a dataset.
+        inputs: An array of samples instead of a dataset: (samples, …), where … is the model's input shape.
         publish: Whether to store the evaluation in the configured database.
         more: See ``EvaluateArguments``.
 
@@ -88,7 +88,7 @@ def sweep(
 ) -> Runs:
     """Evaluates every combination of several values, and returns the results as a table.
 
-    The evaluations run sequentially and are published as one group. The row of a failed evaluation holds the
+    The evaluations run sequentially and are published as one group. The row of a failed evaluation shows the
     reason. Ctrl-C ends the sweep with the results so far; a second Ctrl-C raises KeyboardInterrupt.
 
     Args:
@@ -99,14 +99,14 @@ def sweep(
         batch_size: Inputs per batch; one number, or several.
         gpu: Whether to run on the GPU; ``[False, True]`` compares both.
         threads: CPU threads per operator; one number, or several.
-        precision: The precision of a model in code; one name, or several.
+        precision: The precision of a model that is defined in code; one name, or several.
         publish: See ``evaluate``.
         more: See ``SweepArguments``; the measuring time applies to each evaluation.
 
     Raises:
-        InferometerError: A value is invalid, or no evaluation succeeded; it is then the first one's error.
+        InferometerError: A value is invalid, or every evaluation failed; the first failure is then raised.
         EvaluationInterrupted: Ctrl-C before a batch was measured.
-        StoreError: The database cannot be reached, or an evaluation was not published and is in a file.
+        StoreError: The database cannot be reached, or an evaluation was not published but kept in a file.
     """
     invocation = library_invocation()
     several = {
@@ -132,7 +132,7 @@ def sweep(
 
 
 def _swept(invocation: Invocation, job: Job[SweepCell], count: int, *, publish: bool) -> Runs:
-    """Runs a sweep. Ctrl-C while a model opens also ends it, unless nothing was measured before."""
+    """Runs a sweep. Ctrl-C while a model opens also ends it; if nothing was measured, the error is raised."""
     cells: list[SweepCell] = []
     runner = Runner(invocation, Door(), publish=publish)
     try:
@@ -151,7 +151,7 @@ def _swept(invocation: Invocation, job: Job[SweepCell], count: int, *, publish: 
 
 
 def _values(name: str, given: Any) -> list[Any]:
-    """Returns the values of an argument, each once."""
+    """Returns the values of an argument as a list; raises ConfigurationError if a value occurs twice."""
     values = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     if not values:
         raise ConfigurationError(f"{name} is empty; give one value, or several")
@@ -168,13 +168,13 @@ def measure(
     publish: bool = True,
     **options: Any,
 ) -> Evaluation[Any]:
-    """Runs a measurement kind of a plug-in, like ``agent measure``, and returns the evaluation.
+    """Runs a kind of measurement that a plug-in adds, like ``agent measure``, and returns the evaluation.
 
     Args:
         kind: The name of the kind.
         model: The name in its manifest, or a file or an object as in ``evaluate``.
         publish: Whether to store the evaluation in the configured database.
-        options: The options that the kind's request declares, and ``SystemArguments`` if it has a model.
+        options: The options that the kind's request declares, and ``SystemArguments`` if it uses a model.
 
     Raises:
         ConfigurationError: There is no such kind or option, or a value is invalid.
@@ -203,7 +203,7 @@ _Path = str | os.PathLike[str]
 
 
 class Scores(Rows):
-    """The scores of predictions, one row each; in a notebook with their picture.
+    """The scores of predictions, one row per score; a notebook also shows their picture.
 
     Attributes:
         result: The scores and their definitions.
@@ -222,7 +222,7 @@ class Scores(Rows):
         return self.result.samples
 
     def value(self, name: str) -> float | None:
-        """Returns a score, such as ``AP50``; None if it is undefined, or there is no score with this name."""
+        """Returns a score, such as ``AP50``; None if it is undefined or no score has this name."""
         return self.result.score(name)
 
     def interval(self, name: str) -> ScoreInterval | None:
@@ -251,14 +251,14 @@ def score(
     Args:
         predictions: The file or the folder.
         task: The task, such as ``detection``; see ``docs/tasks.md``.
-        dataset_path: The dataset.
-        dataset_name: The dataset, by the name of its manifest.
+        dataset_path: The path of the dataset.
+        dataset_name: The dataset's name in its manifest.
         data_backend: The format of ``dataset_path``; None detects it.
-        sample_ids: The samples that count; None means all of the dataset.
-        labels: The classes in the order that predictions number them; empty means the dataset's.
-        score_border: The pixels at each edge of an enhanced image that do not count.
+        sample_ids: The ids of the samples to score; None means all samples of the dataset.
+        labels: The class names in the order in which the predictions number them; empty means the dataset's.
+        score_border: The number of pixels at each edge of an enhanced image that are ignored.
         score_channels: ``RGB``, or ``Y`` for the luma alone.
-        fail_on_error: Whether the first sample that cannot be scored is an error.
+        fail_on_error: Whether the first sample that cannot be scored ends the call with an error.
 
     Raises:
         ConfigurationError: A value is invalid, or no dataset is named.

@@ -1,6 +1,6 @@
-"""One invocation of the command line, or one call of the library: its flags, configuration and parts.
+"""One invocation of the command line, or one call of the library: its flags, configuration and components.
 
-Global flags also set log levels; the warnings of libraries are formatted as one line each.
+Global flags also set log levels; each warning from a library is formatted as one line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def quieten_libraries() -> None:
-    """Formats library warnings as one line each, and suppresses those that are redundant."""
+    """Formats each library warning as one line, and suppresses redundant warnings."""
     warnings.formatwarning = lambda message, *_, **__: _warning_line(message)
     # Pillow's own limit, which is below --max_pixels
     warnings.filterwarnings("ignore", r"Image size .* could be decompression bomb")
@@ -61,9 +61,9 @@ def _warning_line(message: Warning | str) -> str:
 
 DEFAULT_DATABASE = "inferometer"
 ON_COMMAND_LINE = "on_command_line"
-"""The key of the names of the global flags from the command line, as opposed to the environment."""
+"""The key for the names of the global flags that were set on the command line, not by the environment."""
 INVOCATION = "invocation"
-"""The key of a command's invocation among its flags; the invocation itself is not pickled."""
+"""The key under which a command's flags hold its ``Invocation``, which is not pickled with them."""
 _MAX_BYTES = 4096
 _BYTES_PER_GIB = 1024**3
 
@@ -94,11 +94,11 @@ _echo_error = partial(click.echo, err=True)
 
 @dataclass(frozen=True)
 class Invocation:
-    """The global flags, and the parts of the program built from them. Each part is created on first use.
+    """The global flags, and the components built from them. Each component is created on first use.
 
     Attributes:
         flags: The global flags that were given, by name.
-        notify: Called with each message to the user, one line each.
+        notify: Called with each one-line message to the user.
     """
 
     flags: Mapping[str, Any] = field(repr=False)
@@ -183,7 +183,7 @@ class Invocation:
 
     @cached_property
     def architectures(self) -> Architectures:
-        """The architectures that manifests of models in code can name.
+        """The architectures that manifests of code-defined models can name.
 
         Raises:
             ConfigurationError: A directory that the environment or the configuration names does not exist.
@@ -276,7 +276,7 @@ class Invocation:
 
 
 def resumed_invocation(flags: Mapping[str, Any]) -> Invocation:
-    """Continues an invocation in another process, with the same format of logs and warnings.
+    """Continues an invocation in another process, with the same formatting of logs and warnings.
 
     Messages to the user are dropped, because the first process has already printed them.
     """
@@ -294,15 +294,15 @@ VARIABLES: Mapping[str, str] = {
     "tls_key": "AGENT_TLS_KEY",
     "tls_server_name": "AGENT_TLS_SERVER_NAME",
 }
-"""The environment variables of global flags, by the flag; those of folders are read where they are used."""
+"""The environment variables of global flags, by flag; those for folders are read where they are needed."""
 FRAMEWORK = "AGENT_FRAMEWORK"
-"""The environment variable of the default framework."""
+"""The environment variable that names the default framework."""
 MANIFESTS = "AGENT_MANIFESTS"
-"""The environment variable of the user's manifest directories."""
+"""The environment variable that names the user's manifest directories."""
 
 
 def library_invocation(**flags: Any) -> Invocation:
-    """Returns the configuration and what the environment sets; ``flags`` take precedence, if not None.
+    """Returns an invocation with the settings of the environment; ``flags`` that are not None override them.
 
     Also sets the process's allocator to the one that the environment names.
     """

@@ -36,8 +36,8 @@ class LatencyPercentile:
     """A percentile of query latency, measured from the scheduled arrival to the response.
 
     Attributes:
-        percent: 0…100.
-        value_ms: The percentile; infinite if it falls on queries without a right answer.
+        percent: The percentage of queries, 0…100.
+        value_ms: The latency; infinite if the percentile falls on queries without a successful response.
         low_ms: The lower end of its 95 % interval; None if there are too few queries for one.
         high_ms: The upper end; None if no query was slow enough to determine it, or there is no lower end.
     """
@@ -49,7 +49,7 @@ class LatencyPercentile:
 
 
 class _UnderLoad(Result[M]):
-    """The properties that results of both kinds of load test share."""
+    """The properties shared by the results of both kinds of load test."""
 
     @property
     def valid(self) -> bool:
@@ -58,7 +58,7 @@ class _UnderLoad(Result[M]):
 
     @property
     def reason(self) -> str:
-        """Why the figures cannot be trusted, in one line; empty if they can."""
+        """The reason why the figures cannot be trusted, in one line; empty if they can be trusted."""
         return kind_of(self.evaluation).invalid(self.evaluation.measurement) or (
             "" if self.complete else "it was stopped before its end"
         )
@@ -81,7 +81,7 @@ class WorkloadRun(_UnderLoad[LoadMeasurement]):
 
     @property
     def percentiles(self) -> tuple[LatencyPercentile, ...]:
-        """The percentiles of the latency, ascending: 50, 90, 95, 99, 99.9 and the one of the bound."""
+        """The latency percentiles in ascending order: 50, 90, 95, 99, 99.9 and the bound's percentile."""
         return tuple(
             LatencyPercentile(
                 each.percent, each.value_ns / _NS_PER_MS, in_ms(each.low_ns), in_ms(each.high_ns)
@@ -104,22 +104,22 @@ class WorkloadRun(_UnderLoad[LoadMeasurement]):
 
     @property
     def p50_ms(self) -> float | None:
-        """The median latency; None if no query counts."""
+        """The median latency in milliseconds; None if no query was counted."""
         return self._value_ms(50.0)
 
     @property
     def p99_ms(self) -> float | None:
-        """The 99th percentile of the latency; None if no query counts."""
+        """The 99th percentile of the latency in milliseconds; None if no query was counted."""
         return self._value_ms(99.0)
 
     @property
     def achieved_qps(self) -> float | None:
-        """Right answers per second."""
+        """Successful responses per second."""
         return self.summary.achieved_qps
 
     @property
     def goodput_qps(self) -> float | None:
-        """Right answers within the bound per second; all of them without a bound."""
+        """Successful responses per second within the bound; if there is no bound, all of them."""
         return self.summary.goodput_qps
 
     def _value_ms(self, percent: float) -> float | None:
@@ -138,17 +138,17 @@ class RateSearch(_UnderLoad[RateSearchMeasurement]):
 
     @property
     def rate_qps(self) -> float | None:
-        """The highest rate that keeps the bound; None if no rate does, or the search was stopped."""
+        """The highest rate that stays within the bound; None if none does or the search was stopped."""
         return self._answer.rate_qps if self._answer else None
 
     @property
     def low_qps(self) -> float | None:
-        """The lower end of its 95 % interval; None if there is none."""
+        """The lower end of the 95 % interval of ``rate_qps``; None if there is none."""
         return self._answer.low_qps if self._answer else None
 
     @property
     def high_qps(self) -> float | None:
-        """The upper end of its 95 % interval; None if there is none."""
+        """The upper end of the 95 % interval of ``rate_qps``; None if there is none."""
         return self._answer.high_qps if self._answer else None
 
     @property
@@ -158,7 +158,7 @@ class RateSearch(_UnderLoad[RateSearchMeasurement]):
 
     @property
     def note(self) -> str:
-        """A remark on the answer in one line; empty if there is none."""
+        """A remark on the result, in one line; empty if there is none."""
         return self._answer.note if self._answer else ""
 
     @property
@@ -176,8 +176,8 @@ def workload(
     """Sends queries as they arrive in production, like ``agent predict workload``.
 
     A run whose figures cannot be trusted is also returned and published; see ``WorkloadRun.valid``. Ctrl-C
-    ends the run; the measurements up to then are returned and not published. With ``repeat``, the result is
-    the last run, and ``WorkloadRun.group`` has all of them.
+    ends the run; the measurements up to then are returned but not published. With ``repeat``, the last run
+    is returned, and its ``group`` contains all runs.
 
     Args:
         model: The name in its manifest, or a file or an object as in ``evaluate``.
@@ -203,11 +203,11 @@ def max_qps(
     publish: bool = True,
     **more: Unpack[MaxQpsArguments],
 ) -> RateSearch:
-    """Searches for the highest rate that keeps a latency bound, like ``agent predict max-qps``.
+    """Searches for the highest rate that stays within a latency bound, like ``agent predict max-qps``.
 
     A result that cannot be trusted is also returned and published; see ``RateSearch.valid``. Ctrl-C ends the
-    search; the probes up to then are returned and not published. With ``repeat``, the result is the last
-    search, and ``RateSearch.group`` has all of them.
+    search; the probes up to then are returned but not published. With ``repeat``, the last search is
+    returned, and its ``group`` contains all searches.
 
     Args:
         model: The name in its manifest, or a file or an object as in ``evaluate``.
@@ -234,7 +234,7 @@ def _fields(
     dataset: str | os.PathLike[str] | None,
     given: dict[str, Any],
 ) -> dict[str, Any]:
-    """Returns the fields of a request for the arguments of a function."""
+    """Returns the fields of a load request from the arguments of a library function."""
     named, inputs = SystemArguments(given), inputs_of(given, arguments=True)
     fields = values_of(kind, given, arguments=True)
     refuse_unknown(function, given)

@@ -1,9 +1,9 @@
 """The progress of jobs: on a terminal's stderr, in a notebook, and for other processes.
 
-A terminal or a notebook shows a bar for an evaluation and a line for load. Other processes, such as the
-page's server, read one small file per job in the data directory. The measuring process holds a lock on
+A terminal or a notebook shows a bar for an evaluation and a line for a load test. Other processes, such as
+the page's server, read one small file per job in the data directory. The measuring process holds a lock on
 its file. The operating system releases the lock however the process ends, so a file without a lock is
-stale and is ignored. The process writes only when it reports progress, at most once a second.
+stale and is ignored. The process writes the file only when it reports progress, at most once a second.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Display:
     """Shows the progress of evaluations, one at a time."""
 
     def begin_part(self, part: JobPart) -> None:
-        """Receives which evaluation of several begins."""
+        """Receives the evaluation that begins, if a job has several."""
 
     def begin(self) -> None:
         """Restarts the elapsed time for another evaluation."""
@@ -54,7 +54,7 @@ class Display:
 
 
 def display_of(job: Job[Any]) -> Display:
-    """Returns the progress display for a job: HTML in a notebook, otherwise a line in a terminal."""
+    """Returns the progress display for a job: HTML in a notebook, and text on a terminal otherwise."""
     if job.shown is Shown.BAR:
         return _NotebookBar(job.title) if _in_notebook() else ProgressBar(job.title)
     search = job.shown is Shown.PROBES
@@ -130,7 +130,7 @@ class LiveLine(Display):
         self.begin()
 
     def begin(self) -> None:
-        """Restarts the count of runs for another job."""
+        """Resets the count of runs for another job."""
         self._runs = 1 if self._search else 0
         self._elapsed_s = 0.0
 
@@ -153,7 +153,7 @@ class LiveLine(Display):
 
 
 def line_of(progress: IssuerProgress, probe: int = 0) -> str:
-    """Formats progress as one line; ``probe`` is the number of the probe, or 0 if there is no search."""
+    """Formats progress as one line; ``probe`` is the number of the probe, or 0 outside a search."""
     what = f"probe {probe}  " if probe else ""
     if progress.target_qps:
         what += f"at {progress.target_qps:.4g} queries/s  "
@@ -226,7 +226,7 @@ class _NotebookBar(_Area):
 
 
 class _NotebookLine(_Area):
-    """The live line of a run under load in a notebook; in a search, of each probe in turn."""
+    """The live line of a run under load in a notebook; in a search, it shows each probe in turn."""
 
     def __init__(self, search: bool) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ def _text(text: str) -> str:
 
 
 FOLDER = "running"
-"""The folder in the data directory."""
+"""The folder of the progress files, within the data directory."""
 _EVERY_S = 1.0
 _MOST_BYTES = 16_384
 _ENDING = ".json"
@@ -294,7 +294,7 @@ class RunningFile:
             self._write()
 
     def __call__(self, progress: Progress | IssuerProgress) -> None:
-        """Receives progress, and writes it if a second has passed since the last write."""
+        """Receives progress, and writes it if at least a second has passed since the last write."""
         if self._file is None or self._clock() < self._next_s:
             return
         if isinstance(progress, Progress):
@@ -340,7 +340,7 @@ class RunningFile:
             raise
 
     def _write(self) -> None:
-        """Overwrites the content with one system call, which wakes no other process."""
+        """Overwrites the content in a single system call, which wakes no other process."""
         self._next_s = self._clock() + _EVERY_S
         text = json.dumps(self._content).encode("ascii")[:_MOST_BYTES]
         if self._file is not None:
@@ -353,12 +353,12 @@ class Running:
     """A running job.
 
     Attributes:
-        title: The model.
+        title: The model's name and version.
         detail: The framework, device and inputs.
-        work: The load; empty for batches.
+        work: A description of the load; empty for a batch-by-batch evaluation.
         began_unix_s: When the job began, in seconds since 1970.
-        done: The number of inputs or queries so far.
-        total: The total number; 0 if unknown.
+        done: The number of inputs, queries or other units completed so far.
+        total: The total number of these units; 0 if unknown.
         text: The progress as readable text.
     """
 
@@ -372,7 +372,7 @@ class Running:
 
 
 def running_now(data_directory: Path) -> list[Running]:
-    """Returns the jobs running on this machine with this data directory, ordered by start time."""
+    """Returns the jobs that run on this machine and use this data directory, ordered by start time."""
     found = []
     for content in _read(data_directory / FOLDER, remove=False):
         # a file that is read during a write is complete at the next reading
@@ -383,7 +383,7 @@ def running_now(data_directory: Path) -> list[Running]:
 
 
 def _read(folder: Path, *, remove: bool) -> Iterator[bytes]:
-    """Yields the content of each locked file; with ``remove``, deletes the unlocked ones."""
+    """Yields the content of each locked progress file; with ``remove``, deletes the unlocked files."""
     with suppress(OSError):
         for path in sorted(folder.iterdir()):
             if path.suffix != _ENDING:

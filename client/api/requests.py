@@ -1,6 +1,6 @@
 """Builds job requests from the arguments of the library's functions, and finds the model that they name.
 
-A model is a name, a DLBS id, which is an architecture, a file, or an object in memory; inputs are arrays.
+A model is a name, a DLBS id (the name of an architecture), a file or an object in memory; inputs are arrays.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def named_model(catalog: Catalog, name: str, version: str | None = None) -> tupl
     """Returns the name and the version of a manifest.
 
     Matches are tried in this order: a manifest with exactly this name, an architecture with this name (at its
-    highest version), a manifest whose name differs only in case. So ``alexnet`` is the architecture of
-    BVLC-AlexNet, and ``AlexNet`` is another model.
+    highest version), a manifest whose name differs only in case. So ``alexnet`` names the architecture of
+    BVLC-AlexNet, but ``AlexNet`` names another model.
 
     Raises:
         UnknownModelError: Neither a manifest nor an architecture has this name.
@@ -66,7 +66,7 @@ def named_model(catalog: Catalog, name: str, version: str | None = None) -> tupl
 
 
 def architectures(catalog: Catalog) -> Iterator[str]:
-    """Yields the architectures that models name, except those from packages."""
+    """Yields the names of the architectures of all models, except architectures from packages."""
     names = {_architecture(model) for model in catalog.models}
     yield from sorted(name for name in names if name and ":" not in name)
 
@@ -81,10 +81,10 @@ _log = logging.getLogger(__name__)
 def given_model(
     invocation: Invocation, model: object, dataset: DatasetChoice, shape: tuple[int, ...] | None = None
 ) -> GivenModel | None:
-    """Returns a model that needs no manifest; None for a name from a manifest.
+    """Returns a model that needs no manifest; None if ``model`` is the name of a manifest.
 
-    A string is a file if it contains a path separator or has the suffix of a model file. The shape of its
-    input is ``shape``, or that of the inputs, or its own.
+    A string is treated as a file if it contains a path separator or has the suffix of a model file. The input
+    shape is that of the given array, otherwise ``shape``, otherwise the model's own.
 
     Raises:
         ConfigurationError: No framework accepts such an object, or its input cannot be described.
@@ -118,10 +118,10 @@ def _examples(arrays: Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]]) -> tu
 
 
 def samples_of(inputs: object) -> NDArray[Any] | dict[str, NDArray[Any]] | tuple[NDArray[Any], ...]:
-    """Returns the array of samples; for a model with several inputs, one array each, by name or in order.
+    """Returns the array of samples; for a model with several inputs, one array for each, by name or in order.
 
     Raises:
-        ConfigurationError: An input is not a NumPy array, or has no samples.
+        ConfigurationError: An input is not a NumPy array, or contains no samples.
     """
     if isinstance(inputs, Mapping) and inputs:
         return {str(name): _samples(array) for name, array in inputs.items()}
@@ -151,7 +151,7 @@ def system_request(
     dataset: DatasetChoice = DatasetChoice(),  # noqa: B008 - frozen
     **given: Any,
 ) -> SystemRequest:
-    """Returns the request for a model and where it runs, from arguments of the library.
+    """Returns the request for a model and the place where it runs, from the library's arguments.
 
     Raises:
         InferometerError: A value is invalid, or no agent fits.
@@ -160,10 +160,10 @@ def system_request(
 
 
 class SystemArguments:
-    """A model and where it runs, as specified by arguments of the library; see ``given_model``.
+    """A model and the place where it runs, as specified by the library's arguments; see ``given_model``.
 
     Args:
-        given: The arguments; those of the system are removed.
+        given: The arguments; those that specify the model and its place are removed.
         kind: The class that declares them.
 
     Raises:
@@ -204,12 +204,12 @@ def take_system(
     dataset: DatasetChoice = DatasetChoice(),  # noqa: B008 - frozen
     kind: type[SystemOptions] = SystemOptions,
 ) -> SystemRequest:
-    """Returns the request for a model and where it runs, from command-line options.
+    """Returns the request for a model and the place where it runs, from command-line options.
 
     Args:
         invocation: Provides the configuration.
-        values: The options by name; those of the system are removed.
-        named: The names of the options on the command line, not only in the environment or by default.
+        values: The options by name; those that specify the model and its place are removed.
+        named: The names of the options that are set on the command line, not by environment or default.
         dataset: The inputs of the model.
         kind: The class that declares the options.
 
@@ -283,9 +283,9 @@ def _read_ids(given: str | None) -> tuple[str, ...] | None:
 
 
 def inputs_of(given: MutableMapping[str, Any], *, arguments: bool = False) -> DatasetOptions:
-    """Removes the options of the inputs from ``given`` and returns them; ids are given as text.
+    """Removes the options that select inputs from ``given`` and returns them; ids are given as text.
 
-    With ``arguments``, ``given`` holds arguments of the library instead.
+    With ``arguments``, ``given`` contains the library's arguments instead of command-line options.
 
     Raises:
         ConfigurationError: A value is invalid.
@@ -299,12 +299,12 @@ class EvaluationChoice:
     """A user's request for a batch-by-batch evaluation, except for its model and batch size.
 
     Args:
-        given: The values of options; those of the evaluation are removed.
-        arguments: Whether they have the names of the library's arguments.
+        given: The values of the options; those of the evaluation are removed.
+        arguments: Whether the options have the names of the library's arguments.
 
     Attributes:
         inputs: The options of the inputs.
-        urls: The fields of a ``DatasetChoice`` of URLs; empty without them.
+        urls: The fields of a ``DatasetChoice`` for URLs; empty if no URLs are given.
         batches: The given fields of ``BatchOptions``.
 
     Raises:
@@ -328,10 +328,10 @@ class EvaluationChoice:
         batch_size: int | None,
         **more: Any,
     ) -> EvaluationRequest:
-        """Returns the request; ``more`` are further fields of it.
+        """Returns the request; ``more`` contains further fields of the request.
 
-        The batch size defaults to that of ``default_batch_size``, and the trace level to the deepest of a
-        leveled evaluation.
+        The batch size defaults to that of ``default_batch_size``. If the evaluation is leveled, the trace
+        level defaults to the deepest one.
 
         Raises:
             ConfigurationError: A value is invalid.
@@ -398,13 +398,13 @@ def dataset_choice(
     options: DatasetOptions = DatasetOptions(),  # noqa: B008 - frozen
     **more: Any,
 ) -> DatasetChoice:
-    """Returns the choice of dataset. A non-string, an existing path or a string with a separator is a path.
+    """Returns the choice of dataset.
 
-    Any other string is the name of a dataset.
+    A non-string, an existing path or a string with a separator is treated as a path, other strings as names.
 
     Args:
         dataset: The dataset.
-        inputs: An array of samples instead.
+        inputs: An array of samples, instead of a dataset.
         options: Further options of the dataset.
         more: Further fields of ``DatasetChoice``.
 

@@ -1,4 +1,4 @@
-"""The results of the library: one evaluation, or rows as lists, Arrow, pandas, text and HTML for notebooks.
+"""The library's results: one evaluation, or rows that convert to lists, Arrow, pandas, text and HTML.
 
 HTML consists of tables with pictures; all text is escaped to prevent script injection.
 """
@@ -30,19 +30,19 @@ from inferometer.evaluators.reports.table import cell_text, terminal_table
 from inferometer.manifests.errors import ConfigurationError, printable
 
 MOST_ROWS = 200
-"""The maximum number of rows of a table that are shown."""
+"""The maximum number of rows that a table shows."""
 _ID_CHARACTERS = 8
 _LEFT = "text-align: left; padding-right: 1em"
 _RIGHT = "text-align: right; padding-right: 1em; font-variant-numeric: tabular-nums"
 
 
 def figures(rows: Iterable[tuple[str, str]]) -> str:
-    """Returns names with their values, one per row; a value without a name belongs to the row above."""
+    """Returns an HTML table of names and values; a value without a name belongs to the row above."""
     return f"<table>{''.join(_line('td', [(name, _LEFT), (value, _LEFT)]) for name, value in rows)}</table>"
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """Returns a table. Values that all rows share appear above the table, and ids are shortened."""
+    """Returns an HTML table. Values that all rows share appear above the table, and ids are shortened."""
     shown = rows[:MOST_ROWS]
     same = [column for column in columns if len(rows) > 1 and len({row[column.key] for row in rows}) == 1]
     inside = [column for column in columns if column not in same] or list(columns[:1])
@@ -60,12 +60,12 @@ def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
 
 
 def lines(texts: Iterable[str]) -> str:
-    """Returns texts, each on its own line."""
+    """Returns texts as HTML, each on its own line."""
     return "".join(f"<div>{_text(text)}</div>" for text in texts)
 
 
 def with_picture(shown: str, report: Report[Any], evaluations: Sequence[Evaluation]) -> str:
-    """Adds the picture of a report, if Matplotlib is installed and there is anything to draw."""
+    """Adds the picture of a report, if Matplotlib is installed and there is something to draw."""
     return with_drawing(shown, find_plot(report.name).draw(evaluations, list(report.rows(evaluations))))
 
 
@@ -105,7 +105,7 @@ _Item = TypeVar("_Item")
 
 
 class Tabular(ABC):
-    """The base of objects that display as a table and convert it for other programs."""
+    """The base class of objects that display as a table and can be converted for other programs."""
 
     @property
     @abstractmethod
@@ -118,7 +118,7 @@ class Tabular(ABC):
         """The rows, each with a value for every column."""
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Returns the values of each column by its key."""
+        """Returns the list of values of each column, by column key."""
         return {column.key: [row[column.key] for row in self._table] for column in self._columns}
 
     def to_arrow(self) -> Any:
@@ -146,7 +146,7 @@ class Tabular(ABC):
         return pandas.DataFrame(self.to_dict())
 
     def __repr__(self) -> str:
-        """Returns the table, as wide as the terminal."""
+        """Returns the table as text, as wide as the terminal."""
         return "".join(terminal_table(self._columns, self._table, io.StringIO(), header=True)).rstrip("\n")
 
     def _repr_html_(self) -> str:
@@ -154,7 +154,7 @@ class Tabular(ABC):
 
 
 class Items(Tabular, Sequence[_Item]):
-    """The base of tables that are also a sequence."""
+    """The base class of tables that are also sequences."""
 
     _items: tuple[_Item, ...]
 
@@ -207,7 +207,7 @@ class Result(ABC, Generic[M]):
     """
 
     _pictured: ClassVar[type[Report[Any]]]
-    """The report whose picture shows it."""
+    """The report whose picture shows the evaluation."""
 
     def __init__(self, evaluation: Evaluation[M]) -> None:
         self.evaluation = evaluation
@@ -215,7 +215,7 @@ class Result(ABC, Generic[M]):
 
     @classmethod
     def last_of(cls, evaluations: Iterable[Evaluation[M]]) -> Self:
-        """Returns the result of the last evaluation of a call; its ``group`` has all of them."""
+        """Returns the result of the last evaluation of a call; its ``group`` contains all results."""
         group = tuple(map(cls, evaluations))
         for each in group:
             each._group = group
@@ -223,22 +223,22 @@ class Result(ABC, Generic[M]):
 
     @property
     def group(self) -> tuple[Self, ...]:
-        """The results of the call in order; several if it repeats, and the last of them is returned."""
+        """All results of the call, in order; a call with several evaluations returns the last one."""
         return self._group
 
     @property
     def id(self) -> str:
-        """The id, for example for ``agent info evaluation show``."""
+        """The evaluation's id, which ``agent info evaluation show``, for example, accepts."""
         return self.evaluation.id
 
     @property
     def complete(self) -> bool:
-        """Whether it ran to the end without every input failing; Ctrl-C makes it incomplete."""
+        """Whether the evaluation ran to the end, and not every input failed; Ctrl-C makes it incomplete."""
         return self.evaluation.status is Status.COMPLETE
 
     @property
     def conditions(self) -> Conditions | None:
-        """The disturbances during the measurement, and the verdict on them."""
+        """The disturbances during the measurement, and the verdict on stability; None if unknown."""
         return self.evaluation.conditions
 
     def __repr__(self) -> str:

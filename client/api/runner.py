@@ -1,7 +1,7 @@
-"""Runs a job for any front end: opens its systems, shows progress, stops on Ctrl-C, keeps evaluations.
+"""Runs a job for any front end: opens its systems, shows progress, stops on Ctrl-C, and saves evaluations.
 
 Systems under test are opened in this process, on agents, or on a KServe server. SIGINT and SIGTERM
-request a stop. Evaluations go to a file and to the store.
+request a stop. Evaluations are written to a file, and then to the database.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ class StopRequest:
         return self._requested
 
     def begin(self, stops: str) -> None:
-        """Clears an earlier request, and marks the start of work that the next request allows to finish.
+        """Clears an earlier request, and marks the start of work that may finish after the next request.
 
         Args:
-            stops: Printed on stderr when a stop is requested, such as "stopping after this batch".
+            stops: The text to print on stderr when a stop is requested, such as "stopping after this batch".
         """
         self._requested = False
         self._stops = stops
 
     def end(self) -> bool:
-        """Returns whether a stop was requested; from now on, a signal interrupts at once."""
+        """Returns whether a stop was requested; after this call, a signal interrupts at once."""
         requested, self._requested, self._stops = self._requested, False, None
         return requested
 
@@ -284,20 +284,20 @@ class Door:
     """The callbacks with which a front end displays a job. The base class shows nothing and logs messages."""
 
     def part(self, part: JobPart) -> None:
-        """Receives which evaluation of several begins."""
+        """Receives the evaluation that begins, if a job has several."""
 
     def start(self, what: JobStart) -> None:
-        """Receives a description of what is measured, once the system is open."""
+        """Receives a description of the measurement once the system is open."""
 
     def say(self, line: str) -> None:
         """Receives one line of text for the user."""
         _log.warning("%s", line)
 
     def show(self, evaluation: Evaluation) -> None:
-        """Receives an evaluation after it is written to a file and before it is published."""
+        """Receives an evaluation after it has been written to a file and before it is published."""
 
     def published(self, evaluation: Evaluation, location: str) -> None:
-        """Receives an evaluation after it is published."""
+        """Receives an evaluation after it has been published."""
 
 
 class Runner:
@@ -376,7 +376,7 @@ class Runner:
                     yield each
 
     def say(self, line: str) -> None:
-        """Passes a line to the door, with progress displays hidden."""
+        """Passes a line to the front end while progress displays are hidden."""
         self._close_display()
         with self._invocation.waiting.hidden():
             self._door.say(line)
@@ -419,7 +419,7 @@ class Runner:
         self._door.published(evaluation, self._store.location)
 
     def _spooled(self, evaluation: Evaluation) -> tuple[Path | None, str]:
-        """Writes an evaluation to a file; returns its path, and a text that says where the evaluation is."""
+        """Writes an evaluation to a file; returns its path, if written, and a text that says where it is."""
         try:
             path = write_spool(evaluation, self._invocation.data_directory / "unpublished")
         except StoreError as error:
@@ -434,7 +434,7 @@ class Runner:
 def measured(
     invocation: Invocation, job: Job[Evaluation[M]], *, publish: bool, door: Door | None = None
 ) -> Evaluation[M]:
-    """Runs a job of one evaluation, showing only its progress, and returns the evaluation.
+    """Runs a job that has one evaluation, showing only its progress, and returns the evaluation.
 
     Raises:
         InferometerError: See ``Runner.run``.
@@ -447,9 +447,9 @@ def measured(
 def measured_group(
     invocation: Invocation, job: Job[Evaluation[M]], *, publish: bool
 ) -> Sequence[Evaluation[M]]:
-    """Runs a job of one or more evaluations, showing only its progress, and returns the evaluations.
+    """Runs a job that has one or more evaluations, showing only its progress, and returns the evaluations.
 
-    Ctrl-C between two evaluations ends the job with the earlier ones.
+    Ctrl-C between two evaluations ends the job, and the earlier evaluations are returned.
 
     Raises:
         InferometerError: See ``Runner.run``.

@@ -35,7 +35,7 @@ class Latency:
     """The time of a full batch in milliseconds, from ``LatencySummary``; unknown values are None.
 
     Attributes:
-        batches: The full batches.
+        batches: The number of full batches.
         mean_ms: The arithmetic mean.
         p50_ms: The median.
         p90_ms: The 90th percentile.
@@ -55,12 +55,12 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class TopAccuracy:
-    """Accuracy as shares, 0…1, of the inputs with a label and a prediction.
+    """Top-1 and top-5 accuracy as shares, 0…1, of the inputs that have a label and a prediction.
 
     Attributes:
-        top1: The share whose most probable class is the label.
-        top5: The share whose label is among the five most probable classes.
-        evaluated: The inputs.
+        top1: The share of inputs whose most probable class is the label.
+        top5: The share of inputs whose label is among the five most probable classes.
+        evaluated: The number of inputs that have a label and a prediction.
     """
 
     top1: float
@@ -79,7 +79,7 @@ class Run(Result[BatchMeasurement]):
 
     @cached_property
     def latency(self) -> Latency:
-        """The latency of a batch."""
+        """The latency of a full batch."""
         found = self._summary
         return Latency(
             batches=found.measured_batches,
@@ -93,12 +93,12 @@ class Run(Result[BatchMeasurement]):
 
     @property
     def throughput_per_s(self) -> float | None:
-        """The inputs of the full batches over the sum of their predict times; None without a full batch."""
+        """The inputs of all full batches divided by their total predict time; None if there are none."""
         return self._summary.throughput_inputs_per_s
 
     @property
     def accuracy(self) -> TopAccuracy | None:
-        """The accuracy; None without labels or with random weights."""
+        """The accuracy; None if there are no labels or the weights are random."""
         found = self.evaluation.measurement.accuracy
         if found is None or found.top1_share is None or found.top5_share is None:
             return None
@@ -106,7 +106,7 @@ class Run(Result[BatchMeasurement]):
 
     @property
     def times_ms(self) -> NDArray[np.float64]:
-        """The predict times of the full batches, in order: float64, n, in milliseconds."""
+        """The predict times of the full batches in milliseconds, in order, as float64 of shape (n,)."""
         return self.evaluation.measurement.full_ns / _NS_PER_MS
 
     @cached_property
@@ -115,13 +115,13 @@ class Run(Result[BatchMeasurement]):
 
 
 class Runs(Items[Run]):
-    """The evaluations of a sweep, in order; displays as a table, in a notebook with its picture.
+    """The evaluations of a sweep, in order; displayed as a table, which a notebook shows with its picture.
 
     The table also has a row for each evaluation that failed.
 
     Attributes:
-        failures: Why evaluations failed, by the requested values: ``DigitsCNN on MXNet, batch size 8``.
-        complete: Whether the sweep ran to its end; Ctrl-C ends it with the measurements up to then.
+        failures: Why evaluations failed, keyed by their settings: ``DigitsCNN on MXNet, batch size 8``.
+        complete: Whether the sweep ran to the end; after Ctrl-C, it contains the measurements up to then.
     """
 
     def __init__(self, cells: Sequence[SweepCell], *, complete: bool = True) -> None:
@@ -139,7 +139,7 @@ class Runs(Items[Run]):
         return tuple(sweep.rows_of(self._cells))
 
     def __repr__(self) -> str:
-        """Returns the table, as wide as the terminal, and why evaluations failed."""
+        """Returns the table, as wide as the terminal, followed by the reasons why evaluations failed."""
         failed = (f"{name} failed: {error}" for name, error in self.failures.items())
         return "\n".join((super().__repr__(), *failed))
 
@@ -160,10 +160,10 @@ class StepPartTimes:
         wait_ms: The wait for data.
         copy_ms: The copy to the device.
         compute_ms: Forward, backward, communication and update.
-        forward_ms: The forward pass and the loss, of the steps that were timed in parts.
-        backward_ms: The backward pass, likewise.
-        communicate_ms: The sum of the gradients over devices and ranks, likewise.
-        update_ms: The update of the parameters, likewise.
+        forward_ms: The forward pass and the loss, in the steps that were timed in parts.
+        backward_ms: The backward pass, in the same steps.
+        communicate_ms: The summing of gradients over devices and ranks, in the same steps.
+        update_ms: The update of the parameters, in the same steps.
     """
 
     wait_ms: float | None
@@ -191,12 +191,12 @@ class Training(Result[TrainingMeasurement]):
 
     @cached_property
     def latency(self) -> Latency:
-        """The time of a full step, on the slowest rank; its ``batches`` are the full steps."""
+        """The time of a full step on the slowest rank; ``batches`` is the number of full steps."""
         return _latency(self.summary, len(self.evaluation.measurement.full_ns))
 
     @property
     def throughput_per_s(self) -> float | None:
-        """All samples over the sum of the steps' times; None without a step."""
+        """The number of samples divided by the sum of the steps' times; None if no step was measured."""
         return self.summary.throughput_samples_per_s
 
     @property
@@ -215,12 +215,12 @@ class Training(Result[TrainingMeasurement]):
 
     @property
     def bound(self) -> str | None:
-        """The part that bounds a step: ``loader``, ``copy``, ``compute`` or ``communication``."""
+        """The part that limits a step: ``loader``, ``copy``, ``compute`` or ``communication``."""
         return None if self.summary.bound is None else self.summary.bound.value
 
     @property
     def accuracy(self) -> TopAccuracy | None:
-        """The accuracy of the trained model over the validation dataset; None without one."""
+        """The accuracy of the trained model on the validation dataset; None if there is no such dataset."""
         found = self.evaluation.measurement.accuracy
         if found is None or found.top1_share is None or found.top5_share is None:
             return None
@@ -228,7 +228,7 @@ class Training(Result[TrainingMeasurement]):
 
     @property
     def losses(self) -> NDArray[np.float64]:
-        """The mean loss of each step, the warm-up included: float64, (ranks, steps)."""
+        """The mean loss of each step, including warm-up steps, as a float64 array of shape (ranks, steps)."""
         return self.evaluation.measurement.losses
 
     @property
@@ -238,12 +238,12 @@ class Training(Result[TrainingMeasurement]):
 
     @property
     def times_ms(self) -> NDArray[np.float64]:
-        """The times of the full steps on the slowest rank, in order: float64, n, in milliseconds."""
+        """The full steps' times on the slowest rank in milliseconds, in order, as float64 of shape (n,)."""
         return self.evaluation.measurement.full_ns / _NS_PER_MS
 
     @cached_property
     def rows(self) -> Rows:
-        """The row of ``agent info evaluation training``, as a table."""
+        """The row that ``agent info evaluation training`` shows, as a table."""
         return Rows(TrainingReport.columns, TrainingReport().rows([self.evaluation]))
 
     @cached_property
@@ -253,7 +253,7 @@ class Training(Result[TrainingMeasurement]):
 
 
 class Ingestion(Result[IngestionMeasurement]):
-    """One run of a loader alone; in a notebook it displays as a table with its picture.
+    """One run of a data loader alone; in a notebook it displays as a table with its picture.
 
     Attributes:
         evaluation: The complete evaluation, with the raw times and the system.
@@ -268,12 +268,12 @@ class Ingestion(Result[IngestionMeasurement]):
 
     @cached_property
     def latency(self) -> Latency:
-        """The wait for a full batch of a caller that does nothing else."""
+        """The time that a caller that does nothing else waits for a full batch."""
         return _latency(self.summary, len(self.evaluation.measurement.full_ns))
 
     @property
     def throughput_per_s(self) -> float | None:
-        """All samples over the sum of the times; None without a batch."""
+        """The number of samples divided by the sum of the batches' times; None if no batch was measured."""
         return self.summary.samples_per_s
 
     @property
@@ -283,7 +283,7 @@ class Ingestion(Result[IngestionMeasurement]):
 
     @property
     def cached_before(self) -> float | None:
-        """The share of the dataset's bytes that was in the page cache before, 0…1."""
+        """The share of the dataset's bytes, 0…1, that was in the page cache before the run."""
         return self.summary.cached_before
 
     @property
@@ -293,12 +293,12 @@ class Ingestion(Result[IngestionMeasurement]):
 
     @property
     def times_ms(self) -> NDArray[np.float64]:
-        """The waits for the full batches, in order: float64, n, in milliseconds."""
+        """The waiting times for the full batches in milliseconds, in order, as float64 of shape (n,)."""
         return self.evaluation.measurement.full_ns / _NS_PER_MS
 
     @cached_property
     def rows(self) -> Rows:
-        """The row of ``agent info evaluation ingestion``, as a table."""
+        """The row that ``agent info evaluation ingestion`` shows, as a table."""
         return Rows(IngestionReport.columns, IngestionReport().rows([self.evaluation]))
 
 

@@ -1,4 +1,4 @@
-"""Stored evaluations: finds them by ids, prefixes of ids and groups, lists them as rows, compares them."""
+"""Finds stored evaluations by id, prefix or group, lists them as rows, and compares them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _log = logging.getLogger(__name__)
 
 
 def left_out(error: StoreError) -> None:
-    """Logs the error of an evaluation or a trace that cannot be read."""
+    """Logs the error raised by an evaluation or a trace that cannot be read."""
     _log.warning("left out %s", error)
 
 
 def whole_id(store: EvaluationStore, given: str) -> str:
-    """Returns the only id with a prefix; the prefix itself if it is an id, or if no id begins with it.
+    """Returns the only id that begins with a prefix; the prefix itself if it is an id or matches none.
 
     Raises:
         UnknownEvaluationError: Several ids begin with the prefix.
@@ -92,7 +92,7 @@ def others_of(
     evaluation: Evaluation,
     on_unreadable: Callable[[StoreError], None] = left_out,
 ) -> Sequence[Evaluation]:
-    """Returns the other readable evaluations of the group, ordered from the shallowest trace level."""
+    """Returns the other readable evaluations of an evaluation's group, the shallowest trace level first."""
     if evaluation.group_id is None:
         return ()
     wanted = EvaluationFilter(evaluation_id=evaluation.group_id, include_interrupted=True)
@@ -104,7 +104,7 @@ def others_of(
 def readable_spans(
     store: EvaluationStore, on_unreadable: Callable[[StoreError], None] = left_out
 ) -> SpanSource:
-    """Returns a source of spans; for a trace that cannot be read completely, it has no spans."""
+    """Returns a source of spans that yields none for a trace that cannot be read completely."""
 
     def spans(evaluation_id: str) -> Iterator[SpanChunk]:
         try:
@@ -122,7 +122,7 @@ def chosen_side(store: EvaluationStore, name: str, given: str, notify: Callable[
 
     Evaluations of a group that ran under a profiler are skipped and reported, because a group of trace levels
     also contains one that ran without. An evaluation selected by its own id is never skipped. ``given`` holds
-    ids of evaluations or groups, separated by commas. ``notify`` is called with a line about skipped ones.
+    ids of evaluations or groups, separated by commas. ``notify`` is called with one line per omission.
 
     Raises:
         ConfigurationError: ``given`` is empty, or the evaluations cannot be compared.
@@ -163,11 +163,11 @@ def _named(store: EvaluationStore, name: str, given: str, notify: Callable[[str]
 
 
 class Evaluations(Rows):
-    """Stored evaluations of every kind, the newest first, as the rows of ``agent info evaluations``.
+    """Stored evaluations of every kind, newest first, as the rows that ``agent info evaluations`` shows.
 
     Args:
         rows: The rows.
-        pictured: The evaluations that a notebook draws in its picture.
+        pictured: The evaluations that the picture in a notebook shows.
     """
 
     def __init__(self, rows: Iterable[Row], pictured: Sequence[Evaluation[BatchMeasurement]] = ()) -> None:
@@ -181,12 +181,12 @@ class Evaluations(Rows):
 def evaluations(
     *, model: str | None = None, framework: str | None = None, limit: int | None = None
 ) -> Evaluations:
-    """Returns stored evaluations of every kind, the newest first.
+    """Returns stored evaluations of every kind, newest first.
 
     Args:
-        model: Only this model.
-        framework: Only this framework.
-        limit: The number of evaluations, the newest first; None means all.
+        model: The model whose evaluations are returned; None means all.
+        framework: The framework whose evaluations are returned; None means all.
+        limit: The maximum number of evaluations, newest first; None means all.
 
     Raises:
         ConfigurationError: The limit is below 1.
@@ -217,7 +217,7 @@ class Comparison(Rows):
     Attributes:
         conclusion: The overall conclusion from all figures, in one line.
         worse: Whether B is worse in any figure by more than the threshold.
-        undecided: For each undecided figure, one line with the reason and how much worse B may be.
+        undecided: One line for each undecided figure, with the reason and by how much B may be worse.
         notes: Caveats about the rows: differences between the sides, and disturbed conditions.
     """
 
@@ -256,10 +256,10 @@ def compare(
 
     Args:
         a: The baseline: results, ids of stored evaluations or groups, or unique prefixes of ids.
-        b: The evaluations to judge, in the same forms.
-        noise: Two or more evaluations of one system, whose differences become the threshold of each figure.
-        threshold: The largest difference that counts as the same, as a share; None means 0.05.
-        accuracy_threshold: The same for top-1.
+        b: The evaluations to judge, given in the same forms as ``a``.
+        noise: Two or more evaluations of the same system, whose differences set the threshold of each figure.
+        threshold: The largest difference, as a share, that is treated as no change; None means 0.05.
+        accuracy_threshold: The largest difference in top-1 that is treated as no change.
         figures: The figures to compare, such as ``["p50", "throughput"]``; None means all available ones.
 
     Raises:
@@ -282,7 +282,7 @@ def compare(
 
 
 def _side(name: str, given: Named | Sequence[Named], notes: list[str]) -> Side:
-    """Returns the evaluations of one side, each once."""
+    """Returns the evaluations of one side, without duplicates."""
     several = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     found: dict[str, Evaluation] = {}
     for each in several:
@@ -299,6 +299,6 @@ def _side(name: str, given: Named | Sequence[Named], notes: list[str]) -> Side:
 
 
 def _stored(name: str, given: str, notes: list[str]) -> Iterator[Evaluation]:
-    """Yields the evaluations of an id."""
+    """Yields the evaluations that a text of ids selects; see ``chosen_side``."""
     with closing(library_invocation().open_store()) as store:
         yield from chosen_side(store, name, given, notes.append).evaluations

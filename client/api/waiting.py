@@ -1,6 +1,6 @@
-"""The display on stderr while a user waits: the current activity in one line, and download progress.
+"""The displays on stderr while a user waits: the current activity in one line, and the progress of downloads.
 
-Both require a terminal.
+Both are shown only on a terminal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WaitingLine:
     while a model is timed.
 
     Args:
-        wanted: Whether to show the line at all; log lines, for example, would overlap it.
+        wanted: Whether to show the line at all; it is not wanted if, for example, log lines would overlap it.
     """
 
     def __init__(self, *, wanted: bool = True) -> None:
@@ -119,7 +119,7 @@ class DownloadBar:
     ``BAR_EVERY_S``.
 
     Args:
-        waiting: The waiting line to hide while a bar is shown; None if there is no such line.
+        waiting: The activity line to hide while a bar is shown; None if there is no such line.
     """
 
     def __init__(self, waiting: WaitingLine | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Click commands and options: boolean flags with or without a value, global flags in any place, files.
+"""Click commands and options: boolean flags with or without a value, global flags in any position, files.
 
-Also the invocation of the command that is running.
+Also provides the invocation of the command that is running.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class InputPath(click.Path):
 
 
 INPUT = InputPath(path_type=Path)
-"""The type without checks; the command itself reports what is wrong with a file."""
+"""The same type without checks; the command itself reports what is wrong with a file."""
 
 
 def current_invocation() -> Invocation:
-    """Returns the invocation of the command that is running; logging follows its flags.
+    """Returns the invocation of the running command, and sets up logging according to its flags.
 
     Must be called from within a command; all calls within it return the same object.
     """
@@ -135,7 +135,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Boolean(click.types.BoolParamType):
-    """True or false. Rejects an empty value, which a script passes if its variable is unset."""
+    """True or false. Rejects an empty value, which a script passes if a variable is unset."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
         """Returns the value as a boolean."""
@@ -161,7 +161,7 @@ class BooleanOption(click.Option):
 
 
 def boolean(*names: str, help: str, default: bool | None = False) -> Callable[[_Function], _Function]:  # noqa: A002
-    """Adds a ``BooleanOption`` to a command; with None as the default, the command can detect its absence."""
+    """Adds a ``BooleanOption`` to a command; a default of None lets the command detect its absence."""
     return click.option(*names, cls=BooleanOption, default=default, help=help)
 
 
@@ -194,7 +194,7 @@ def option(*names: str, help: str, **settings: Any) -> Callable[[_Function], _Fu
 
 
 def evaluations_argument(name: str, **settings: Any) -> Callable[[_Function], _Function]:
-    """Adds an argument that is one evaluation id, or several separated by commas; shells complete ids."""
+    """Adds an argument for one evaluation id, or several separated by commas; shells complete the ids."""
     return click.argument(name, shell_complete=evaluations, **settings)
 
 
@@ -241,7 +241,7 @@ tls_options = options(
         "Host name in the agent's certificate.  [default: the host of its address]",
     ),
 )
-"""Adds the options of TLS to agents, for ``Invocation.agent_tls``."""
+"""Adds the TLS options for connections to agents, for ``Invocation.agent_tls``."""
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
@@ -286,7 +286,7 @@ def _global_options() -> list[click.Option]:
 
 
 class _GlobalFlags(click.Command):
-    """The base of commands and groups: adds the global flags, and accepts boolean flags without a value."""
+    """The base class of commands and groups: adds the global flags, and accepts bare boolean flags."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -313,7 +313,7 @@ class Command(_GlobalFlags):
     """A command that accepts the global flags, and boolean flags without a value."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command with the allocator of ``--allocator``; ``--profile`` adds the profiler."""
+        """Runs the command with the allocator of ``--allocator``; with ``--profile``, under the profiler."""
         if allocator := ctx.params.pop("allocator", None):
             use_allocator(Allocator(allocator.lower()))
         if (ctx.obj or {}).get("profile"):
@@ -337,7 +337,7 @@ class Group(_GlobalFlags, click.Group):
     """A group that imports a subcommand only when it runs or when its help is shown.
 
     Args:
-        lazy: The subcommands by name: the location as ``"module:function"``, and the line in the help.
+        lazy: The subcommands by name, each as its location ``"module:function"`` and its line in the help.
         aliases: Alternative names of subcommands.
     """
 
@@ -353,7 +353,7 @@ class Group(_GlobalFlags, click.Group):
         self._aliases = dict(aliases or {})
 
     def with_default(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Returns the arguments; if they name no subcommand, with the default one, if any."""
+        """Returns the arguments; a group with a default subcommand adds it if they name none."""
         return args
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -428,7 +428,7 @@ def _underscored(word: str, options: Mapping[str, click.Option]) -> str:
 
 
 def _pieces(word: str, options: Mapping[str, click.Option]) -> list[str]:
-    """Splits combined one-letter options; each except the last gets its value."""
+    """Splits combined one-letter options, and adds ``true`` to each boolean except the last."""
     pieces: list[str] = []
     rest = word[1:]
     while rest:

@@ -21,7 +21,7 @@ Names: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def _names(find: Callable[[click.Context, str], Iterable[str]], *, listed: bool = False) -> Names:
-    """Returns the function that click calls.
+    """Returns the function that click calls to complete a value.
 
     Args:
         find: Returns the known names; those that begin with the typed text are offered.
@@ -59,7 +59,7 @@ def _frameworks(context: click.Context, _: str) -> Iterable[str]:
 
 
 def _evaluations(context: click.Context, begun: str) -> Iterable[str]:
-    """Returns the ids in the database. Does not create a local file that does not exist."""
+    """Returns the ids in the database that begin with a text. Does not create a missing local file."""
     found = _invocation(context)
     if not found.has_store:
         return []

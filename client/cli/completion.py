@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from click.shell_completion import ShellComplete
 
 MOST_S = 5.0
-"""The time limit of a completion; the first completion reads all manifests."""
+"""The time limit of a completion, in seconds; the first completion reads all manifests."""
 _PROGRAM = "agent"
 _SORT = "--sort"
 _ZSH = """\

@@ -1,6 +1,6 @@
 """The root of the ``agent`` command, its error handling, and the validation of command lines in advance.
 
-Command lines that run later or on another machine are validated so that errors show before they run.
+Command lines that run later or on another machine are validated so that errors are reported beforehand.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COMMANDS = {
     "trace": "Export stored traces for other programs.",
     "web": "Serve evaluations as a page, live.",
 }
-"""The help of each command. A command is the function of its name, by default in the module of its name."""
+"""The help of each command. A command is the function with its name, by default in a module of that name."""
 _FOLDER = "inferometer.client.commands"
 _MODULES = {
     "compare": f"{_FOLDER}.evaluation",
@@ -55,7 +55,7 @@ _MODULES = {
     "status": f"{_FOLDER}.agents",
     "web": f"{_FOLDER}.serve",
 }
-"""The modules of the commands that are not in the module of their name."""
+"""The modules of the commands that are not in the module with their name."""
 
 
 def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -201,7 +201,7 @@ def named_command(words: Sequence[str]) -> click.Command:
 
 
 def _found(words: Sequence[str]) -> tuple[click.Command, str, list[str]]:
-    """Returns the command, the words that name it as one text, and the remaining words."""
+    """Returns the command, the words that name it joined into one text, and the remaining words."""
     command: click.Command = cli
     path, left = "agent", list(words)
     try:

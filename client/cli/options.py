@@ -1,6 +1,6 @@
-"""Options shared by several commands: the model, where it runs, its inputs, and where evaluations go.
+"""Options shared by several commands: the model, its place, its inputs, and the destination of evaluations.
 
-Options that requests declare are built from the declarations.
+Options that requests declare are built from these declarations.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def request_options(
         request: The class of the request.
         but: The names of the options to omit.
         only: The names of the options to add; None adds all.
-        several: The names of the numbers that can have several values; their parameters are in the plural.
+        several: The names of the numeric options that accept several values and have plural parameters.
     """
     chosen = [each for each in options_of(request) if each.name not in but]
     return options(
@@ -109,8 +109,8 @@ system_options = options(
     publication_options,
     tls_options,
 )
-"""Adds the options that choose a model, where it runs and where its evaluation goes."""
+"""Adds the options that choose a model, the place where it runs, and the destination of its evaluation."""
 tracer_options = request_options(TraceOptions)
 """Adds ``tracer_address`` and ``trace_url``."""
 dataset_options = request_options(DatasetOptions, but=("dataset_category",))
-"""Adds the options of datasets that evaluations and loads have."""
+"""Adds the dataset options that evaluations and load tests share."""

@@ -19,15 +19,15 @@ from inferometer.manifests.errors import printable
 
 SUCCESS = 0
 FAILED_INPUTS = 1
-"""An evaluation finished although some of its inputs failed."""
+"""An evaluation finished, but some of its inputs failed."""
 REGRESSION = 1
 """A comparison found that B is worse, or with ``--fail_on_undecided`` that the data is inconclusive."""
 NOT_SERVING = 1
 """The health check of an agent reported that it is not serving."""
 NO_DRIVER = 1
-"""No driver is running the plan to be stopped."""
+"""No driver runs the plan that is to be stopped or watched."""
 INTERRUPTED = 130
-"""Stopped by Ctrl-C or SIGTERM, as a shell reports it."""
+"""The command was stopped by Ctrl-C or SIGTERM; the code is the one that shells use."""
 OUTPUT_FAILED = 7
 INVALID = 8
 """A workload or a search was measured and published, but its figures cannot be trusted."""
@@ -57,7 +57,7 @@ EXIT_CODES: Mapping[type[errors.InferometerError], int] = {
     errors.RequestCancelledError: 6,
     errors.OutputError: OUTPUT_FAILED,
 }
-"""The exit codes by class; a class without an entry has the code of its nearest base."""
+"""The exit codes by error class; a class without an entry has the code of its nearest base class."""
 
 
 def exit_code(error: errors.InferometerError) -> int:
@@ -114,7 +114,7 @@ def say(line: str) -> None:
 def on_a_page(
     report: Report[Any], *, format_name: str, chosen: str | None, order: str | None, **_: object
 ) -> Report[Any]:
-    """Returns the report to print: for Markdown its own variant, unless columns or an order are chosen."""
+    """Returns the report to print: for Markdown, its own variant, unless columns or an order are chosen."""
     in_markdown = format_name.lower() == Format.MARKDOWN.value and chosen is None and order is None
     return report.on_a_page() if in_markdown else report
 
@@ -128,7 +128,7 @@ def as_tables(
     order: str | None,
     **_: object,
 ) -> bool:
-    """Returns whether to print a report as its tables for people: not to a file, nor with chosen columns."""
+    """Returns whether to print a report as tables for people: no file, columns or order may be chosen."""
     plain = output is None and chosen is None and order is None
     for_people = (Format.TABLE.value, Format.MARKDOWN.value)
     return report.has_tables and plain and format_name.lower() in for_people

@@ -52,7 +52,7 @@ _LAYOUTS = click.Choice(["NCHW", "NHWC"], case_sensitive=False)
 
 
 class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
-    """A JSON object; an empty text is an empty object."""
+    """A JSON object; an empty text means an empty object."""
 
     name = "json"
 
@@ -152,7 +152,7 @@ model_options = options(
         help="Workspace of convolutions, which cuDNN chooses here.",
     ),
 )
-"""Adds the options of the model and its device."""
+"""Adds the options that select the model and its device."""
 
 data_options = options(
     option(
@@ -184,7 +184,7 @@ data_options = options(
     boolean("--use_dali", help="NVIDIA's DALI, which is not supported."),
     request_options(TrainingRequest, only=("fail_on_error",)),
 )
-"""Adds the options of the data."""
+"""Adds the options that select the data."""
 
 training_options = options(
     request_options(TrainingOptions, but=(*_BATCHES, "api")),
@@ -239,7 +239,7 @@ class BenchCommand(Command):
     """A command without arguments, whose boolean options also accept their value as the next word."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments; ``--data_shuffle true`` means ``--data_shuffle=true``."""
+        """Parses the arguments, treating ``--data_shuffle true`` as ``--data_shuffle=true``."""
         flags = [each for each in self.params if isinstance(each, BooleanOption)]
         names = {name for each in flags for name in each.opts}
         joined: list[str] = []
@@ -335,7 +335,7 @@ def dlbs(forward_only: bool | None, phase: str | None, data_loader_only: bool, *
 
 
 def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
-    """Runs a benchmark and exits with its exit code; in DLBS's output format, a failure prints lines too."""
+    """Runs a benchmark and exits with its exit code; DLBS's format also has lines for a failure."""
     from inferometer.client.cli.command import current_invocation
     from inferometer.client.evaluating.benchmarks import experiment_of, failure_lines, result_lines
 
@@ -402,7 +402,7 @@ def _ingest(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
 
 
 def _run(invocation: Invocation, given: dict[str, Any], job: Job[Evaluation[Any]], show: _Show) -> int:
-    """Runs a benchmark, and prints each evaluation's usual summary followed by the output of ``show``."""
+    """Runs a benchmark, and prints each evaluation's usual summary, followed by the output of ``show``."""
     from inferometer.client.evaluating.running import print_summary, run_job
 
     def both(evaluation: Evaluation) -> None:

@@ -32,7 +32,7 @@ _backend_option = option(
 
 
 def _opened(path: Path, backend: str | None) -> Dataset:
-    """Opens the dataset at a path or, if the path does not exist, the dataset with that name."""
+    """Opens the dataset at a path; if the path does not exist, opens the dataset with that name."""
     from inferometer.client.cli.command import current_invocation
     from inferometer.evaluators.datasets.opening import open_dataset, open_path
 

@@ -1,8 +1,8 @@
 """Stored evaluations: the options that select them, ``agent info evaluation``, ``compare`` and ``database``.
 
 ``agent info evaluation`` reports on published evaluations, ``agent compare`` compares them, and ``agent
-database`` publishes evaluations from files. Functions import what the options do not need, so that help
-and completion are fast.
+database`` publishes evaluations from files. Modules that the options do not need are imported within
+functions, so that help and completion are fast.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ filter_options = options(
 
 
 class ChosenEvaluations:
-    """The evaluations that ``filter_options`` choose, under the options' names.
+    """The evaluations that ``filter_options`` select; the arguments are named after the options.
 
     Raises:
         ConfigurationError: The limit is invalid.
@@ -116,9 +116,9 @@ class ChosenEvaluations:
         report: Report[Any],
         on_unreadable: Callable[[StoreError], None] = lambda _: None,
     ) -> Sequence[Evaluation]:
-        """Returns the evaluations that a report takes, the newest first; reports those that cannot be read.
+        """Returns the evaluations for a report, newest first, and reports unreadable ones on stderr.
 
-        ``on_unreadable`` is called with the error of each unreadable one, after it is printed.
+        ``on_unreadable`` is called with the error of each unreadable evaluation after the error is printed.
 
         Raises:
             UnknownEvaluationError: Several ids begin with the given id.
@@ -138,18 +138,18 @@ class ChosenEvaluations:
 
 
 def say_left_out(error: StoreError) -> None:
-    """Reports on stderr an evaluation or a trace that cannot be read."""
+    """Reports on stderr that an evaluation or a trace cannot be read."""
     click.echo(f"warning: left out {error}", err=True)
 
 
 def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:
-    """Reports on stderr that no evaluation was found, if so."""
+    """Reports on stderr if no evaluation was found."""
     if not found:
         echo(f"no evaluation in {store.location} matches", err=True)
 
 
 def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: EvaluationStore) -> Iterator[Row]:
-    """Yields the rows of a report, with the spans that it needs; reports traces that cannot be read."""
+    """Yields the rows of a report, reading the spans that it needs; reports traces that cannot be read."""
     from inferometer.evaluators.kinds.reports import TraceReport
 
     if isinstance(report, TraceReport):
@@ -160,7 +160,7 @@ def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: Evalu
 
 
 def undisturbed(evaluations: Sequence[Evaluation], heading: str = "") -> Sequence[Evaluation]:
-    """Leaves out evaluations that ran under a profiler, and reports it after a heading."""
+    """Returns the evaluations that ran without a profiler; reports the number of others after a heading."""
     kept = [evaluation for evaluation in evaluations if not evaluation.profiled]
     if left_out := len(evaluations) - len(kept):
         echo(
@@ -174,7 +174,7 @@ def undisturbed(evaluations: Sequence[Evaluation], heading: str = "") -> Sequenc
 def explain(
     report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int, heading: str = ""
 ) -> None:
-    """Prints after a heading why there are no rows, and what the existing traces cannot provide."""
+    """Prints on stderr, after a heading, the reasons why a report on traces lacks rows."""
     for reason in _reasons(report, evaluations, rows):
         echo(f"{heading}{reason}", err=True)
 
@@ -326,7 +326,7 @@ def _report(
 
 
 def _heaviest(rows: Iterable[Row], count: int) -> Iterator[Row]:
-    """Yields the ``count`` rows with the largest shares of each evaluation, in their original order."""
+    """Yields, for each evaluation, the ``count`` rows with the largest shares, in their original order."""
     for _, group in itertools.groupby(rows, key=lambda row: row["id"]):
         of_one = list(group)
         ranked = sorted(range(len(of_one)), key=lambda place: -float(of_one[place]["share_percent"] or 0))

@@ -117,7 +117,7 @@ def _model_row(
 
 
 def _obstacle(model: ListedModel, invocation: Invocation, installed: Mapping[str, str | None]) -> str:
-    """Returns why a model cannot run here; empty if it can, with random weights if none are published.
+    """Returns the reason why a model cannot run here; empty if it can, even if only with random weights.
 
     Args:
         model: The model.
@@ -141,7 +141,7 @@ def _obstacle(model: ListedModel, invocation: Invocation, installed: Mapping[str
 def _obstacle_of_code(
     architecture: str, model: ListedModel, invocation: Invocation, installed: Mapping[str, str | None]
 ) -> str:
-    """Returns why a model's architecture cannot run here; for ONNX Runtime, PyTorch must export it."""
+    """Returns the reason why an architecture cannot run here; for ONNX Runtime, PyTorch has to export it."""
     from inferometer.agent.architectures.sources import is_built_in, missing_package
 
     if model.framework.casefold() == "onnxruntime":

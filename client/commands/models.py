@@ -1,4 +1,4 @@
-"""The commands on the files of models: ``agent download``, ``agent export`` and ``agent manifest``."""
+"""The commands for the files of models: ``agent download``, ``agent export`` and ``agent manifest``."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class CacheFilling:
         A file that several models share is downloaded and printed once.
 
         Returns:
-            The exit code: that of ``ArtifactError`` if a file failed.
+            The exit code: that of ``ArtifactError`` if a file could not be obtained.
         """
         from inferometer.agent.artifacts.files import resolve_artifacts
         from inferometer.agent.artifacts.locations import labels_file, model_files
@@ -111,7 +111,7 @@ class CacheFilling:
         return self._code()
 
     def fill_dataset(self, manifest: DatasetManifest) -> int:
-        """Downloads a dataset; see ``fill_models``.
+        """Downloads a dataset, and returns the exit code; see ``fill_models``.
 
         Raises:
             ArtifactUnavailableError: Users have to obtain the dataset themselves.
@@ -131,7 +131,7 @@ class CacheFilling:
         return EXIT_CODES[ArtifactError] if self._failures else SUCCESS
 
     def _bring(self, file: FileReference) -> bool:
-        """Downloads and verifies a file unless it is local; returns whether it is usable."""
+        """Downloads and verifies a file unless it is local; returns whether the file is usable."""
         from inferometer.agent.artifacts.locations import DOWNLOADED
 
         if file.scheme not in DOWNLOADED and file.local():
@@ -244,7 +244,7 @@ def check(paths: tuple[Path, ...]) -> int:
 
 
 def _described(file: Path) -> list[str]:
-    """Describes the manifest in a file, and lists what it uses that is not supported."""
+    """Describes the manifest in a file, and lists the unsupported features that it uses."""
     from inferometer.agent.hardware.environment import container_architecture
     from inferometer.agent.inference.requirements import code_of, unsupported
     from inferometer.manifests.loader import load_manifest

@@ -1,4 +1,4 @@
-"""``agent predict`` and ``agent measure``: evaluate a model, load it, and run the kinds that plug-ins add."""
+"""``agent predict`` and ``agent measure``: evaluate or load-test a model, and run the kinds of plug-ins."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from inferometer.manifests.errors import ConfigurationError
 
 _TRACING = ("tracer_address", "trace_url")
 _WITH_THE_TRACER = ("trace_sample", "repeat")
-"""The options that help shows after those of the collector."""
+"""The options that the help shows after the collector's options."""
 
 
 def load_options_of(request: type[LoadRequest]) -> Callable[[Any], Any]:
-    """Adds the options of a load test, of the model and of the inputs."""
+    """Adds the options for a load test, the model and the inputs."""
     return options(
         system_options,
         request_options(request, but=(*_TRACING, *_WITH_THE_TRACER)),
@@ -50,7 +50,7 @@ def load_options_of(request: type[LoadRequest]) -> Callable[[Any], Any]:
 
 
 load_options = load_options_of(LoadRequest)
-"""Adds the options that both commands have."""
+"""Adds the options that both load-test commands share."""
 
 
 @click.command(cls=Command)
@@ -202,7 +202,7 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
 
 
 def _named() -> set[str]:
-    """Returns the options that are set on the command line, not only in the environment or by default."""
+    """Returns the names of the options that are set on the command line, not by environment or default."""
     context = click.get_current_context()
     return {
         name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE

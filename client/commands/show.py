@@ -62,11 +62,11 @@ _NS_PER_S = 1_000_000_000
 def as_document(
     evaluation: Evaluation, timed: Evaluation, group: Sequence[Evaluation], spans: SpanSource
 ) -> dict[str, Any]:
-    """Returns everything that ``show`` reports on an evaluation, as JSON values.
+    """Returns everything that ``show`` reports about an evaluation, as JSON values.
 
     Args:
         evaluation: The evaluation to show.
-        timed: The evaluation that provides the latency: itself, or one of its group without a profiler.
+        timed: The evaluation that provides the latency: the same one, or one of its group without a profiler.
         group: The other evaluations of its group.
         spans: The source of its spans.
     """
@@ -112,7 +112,7 @@ _LONGEST_NAME = 40
 _INDENT = 14
 
 Lines: TypeAlias = Iterator[tuple[str, str]]
-"""The left column, empty if it is the same as in the line above, and the right column."""
+"""The two columns of each line; the left one is empty if it is the same as in the line above."""
 
 
 @click.command(cls=Command)
@@ -199,7 +199,7 @@ def _where(evaluation: Evaluation) -> Lines:
 
 
 def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:
-    """Yields the heaviest layers, if they were traced."""
+    """Yields the lines about the heaviest layers, if layers were traced."""
     rows = list(LayersReport().rows_of(LayersReport().taken([evaluation]), spans))
     shown = heaviest(rows)
     names = [str(row["layer_name"]) for row in shown]
@@ -368,7 +368,7 @@ def _write(
 
 
 class _Folder:
-    """A folder that appears with all of its files, or not at all."""
+    """A folder that is created with all of its files, or not at all."""
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
         self._shown = path
@@ -399,6 +399,6 @@ class _Folder:
         return [self._shown / name for name in names]
 
     def close(self) -> None:
-        """Removes the files that were not published."""
+        """Removes the files that were not moved to their destination."""
         with suppress(OSError):
             shutil.rmtree(self.path)

@@ -1,6 +1,6 @@
-"""``agent slurm``: job scripts for clusters that run Slurm, and examples of them.
+"""``agent slurm``: job scripts for clusters that run Slurm, and example jobs.
 
-The examples are those of the MXNet page of the Digital Research Alliance of Canada: a convolution, and
+The examples come from the MXNet page of the Digital Research Alliance of Canada: a convolution, and
 LeNet on CIFAR-10.
 """
 
@@ -26,8 +26,8 @@ class Example:
 
     Attributes:
         words: The words after ``agent``.
-        gpu: The option that makes it use the GPU.
-        frameworks: The frameworks that can run it.
+        gpu: The option that makes the example use the GPU.
+        frameworks: The frameworks that can run the example.
     """
 
     words: tuple[str, ...]
@@ -55,11 +55,11 @@ EXAMPLES = {
 }
 """The examples by name. An epoch of synthetic data is 100 batches."""
 _INSTEAD = {"--num_batches": "--num_epochs", "--runs": "--time_budget"}
-"""The options of examples that end a run, by the options that replace them."""
+"""The options that limit a run, each with the option of an example that it replaces."""
 
 
 def example_words(name: str, framework: str, *, gpu: bool, more: Sequence[str]) -> list[str]:
-    """Returns the words after ``agent`` of an example.
+    """Returns the words that follow ``agent`` in the command line of an example.
 
     Args:
         name: The example.
@@ -69,7 +69,7 @@ def example_words(name: str, framework: str, *, gpu: bool, more: Sequence[str]) 
             for ``--input`` and ``--param``, those that set the same input or parameter.
 
     Raises:
-        ConfigurationError: The framework cannot run it, or a word is not an option.
+        ConfigurationError: The framework cannot run the example, or a word is not an option.
     """
     example = EXAMPLES[name]
     if framework not in example.frameworks:
@@ -87,14 +87,14 @@ def example_words(name: str, framework: str, *, gpu: bool, more: Sequence[str]) 
 
 
 def _key(word: str) -> str:
-    """Returns the name of an option; for ``--input=data=1,2``, it is ``--input=data``."""
+    """Returns the name of an option; the name of ``--input=data=1,2`` is ``--input=data``."""
     return (
         word.rpartition("=")[0] or word if word.startswith(("--input", "--param")) else word.partition("=")[0]
     )
 
 
 _EXTRAS = ("MXNet", "PyTorch", "ONNXRuntime")
-"""The frameworks that are extras of the package, under their names in lower case."""
+"""The frameworks for which the package has an extra, named like the framework in lower case."""
 _TIME, _MEMORY, _CPUS = "1:00:00", "8G", 2
 _SEVERAL_TASKS_OUTPUT = "%N-%j.out"
 _GPU_OPTIONS = ("--gpu", "--use_gpu", "--device", "--num_gpus", "--agent")
@@ -190,7 +190,7 @@ def _job(
     mem: str | None,
     **given: Any,
 ) -> Job:
-    """Returns the job that options and the profile describe."""
+    """Returns the job that the options and the profile describe."""
     from inferometer.client.api import clusters
 
     profile = clusters.ClusterProfile()
@@ -253,7 +253,7 @@ def _command(command: Sequence[str], example: str | None, framework: str, *, gpu
 
 
 def _note(command: Sequence[str], *, tasks: int, gpu: bool) -> None:
-    """Reports on stderr the requested resources that the job would not use."""
+    """Reports on stderr any requested resources that the job would not use."""
     if tasks > 1 and command[0] != "bench":
         what = (
             f"each of the {tasks} tasks runs all of agent {command[0]}; only bench training shares the work"

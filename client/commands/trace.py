@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from inferometer.evaluators.traces.export import Spans
 
 _MOST_WAITING = 100_000
-"""Spans in memory at once."""
+"""The number of spans that may wait to be sent before more are read."""
 
 
 @click.group(cls=Group)
@@ -119,7 +119,7 @@ def _trace_of(evaluation: Evaluation) -> TraceSummary:
 
 
 def _resource(evaluation: Evaluation) -> dict[str, AttributeValue]:
-    """Returns the resource attributes for spans without any, such as those of earlier versions."""
+    """Returns the resource attributes for spans that have none, such as spans from earlier versions."""
     environment = evaluation.system.environment
     resource: dict[str, AttributeValue] = {
         "service.name": "inferometer",

@@ -1,7 +1,7 @@
 """Turns the options of ``agent bench`` into requests, and prints results in DLBS's format.
 
-Inference runs a fixed number of batches, of random tensors or a dataset. Training adds its length, its
-ranks, and the method of summing gradients. Results are lines ``__key__=JSON``, which DLBS's log parser reads.
+Inference runs a fixed number of batches of random tensors or of a dataset. Training also has a length, ranks,
+and a method of summing gradients. Results are lines ``__key__=JSON``, which DLBS's log parser reads.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The requested parameters of a benchmark; the output of a failed benchmark contains them too.
+    """The requested parameters of a benchmark, which the output contains even if the benchmark fails.
 
     Attributes:
-        model: The model, by the name that the user gave.
+        model: The name of the model, as the user gave it.
         phase: ``training``, ``inference`` or ``data_ingestion``.
         replica_batch: Samples per batch and device.
-        num_gpus: The GPUs; 0 on a CPU.
-        num_batches: The measured batches.
-        num_warmup_batches: The warm-up batches, which run first and are not measured.
+        num_gpus: The number of GPUs; 0 on a CPU.
+        num_batches: The number of measured batches.
+        num_warmup_batches: The number of warm-up batches, which run first and are not measured.
         dtype: The precision.
     """
 
@@ -55,7 +55,7 @@ class Experiment:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """Returns the values by DLBS's keys."""
+        """The values, keyed by DLBS's names."""
         return {
             "exp.model": self.model,
             "exp.phase": self.phase,
@@ -165,7 +165,7 @@ def read_system(values: Values, invocation: Invocation) -> BenchSystem:
 
 
 def take_tracing(values: dict[str, Any], invocation: Invocation) -> None:
-    """Replaces the trace options by the trace level and the address, with defaults from the configuration.
+    """Converts the trace level, and fills in defaults for the trace options from the configuration.
 
     Raises:
         ConfigurationError: The trace level is unknown.
@@ -234,7 +234,7 @@ def _devices(values: Values) -> tuple[Device, ...]:
 
 
 def _without_effect(values: Values, framework: str, devices: tuple[Device, ...]) -> Iterator[str]:
-    """Yields one line for each option that is accepted and has no effect."""
+    """Yields one line for each option that is accepted but has no effect."""
     if values["cudnn_fastest"]:
         yield "cudnn_fastest is a switch of Lua Torch; cudnn_benchmark takes cuDNN's fastest algorithm"
     if values["data_backend"] and not values["data_dir"]:
@@ -278,9 +278,9 @@ def inference_notes(values: Mapping[str, Any]) -> Iterator[str]:
 def read_inference(
     values: Mapping[str, Any], system: BenchSystem, given_workers: int | None = None
 ) -> EvaluationRequest:
-    """Returns the request: ``num_batches`` full batches, after ``num_warmup_batches``.
+    """Returns the request for ``num_batches`` full batches after ``num_warmup_batches`` warm-up batches.
 
-    From a larger dataset, only this many batches are read; a smaller one is repeated.
+    From a larger dataset, only this many batches are read; a smaller dataset is repeated.
 
     Args:
         values: The values of the options.
@@ -337,7 +337,7 @@ def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest,
 
 
 def _ranks(values: Values, system: BenchSystem) -> RankRequest:
-    """Returns how many processes train together, and which of them this one is."""
+    """Returns the number of processes that train together, and the rank of this one."""
     count, workers = values["num_ranks"], values["kv_num_workers"]
     if count is not None and workers is not None and count != workers:
         raise ConfigurationError(f"num_ranks is {count} and kv_num_workers {workers}; give one of them")

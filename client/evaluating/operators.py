@@ -1,8 +1,8 @@
-"""``agent op``: runs benchmarks of operators, of the table or of a traced model, and lists the operators.
+"""``agent op``: benchmarks the operators of the table or of a traced model, and lists the operators.
 
-A run prints progress and rows, and has an exit code. ``--from_evaluation`` benchmarks the operators of a
-traced model, and compares their times. A listing shows how each framework runs the operators, and what
-the table lacks.
+A run prints progress and rows, and returns an exit code. ``--from_evaluation`` benchmarks the operators of a
+traced model, and compares their times. A listing shows how each framework runs the operators, and which
+operators the table lacks.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ _MOST_REASONS = 8
 def open_traced(
     invocation: Invocation, evaluation_id: str
 ) -> tuple[Evaluation[BatchMeasurement], TracedOperators]:
-    """Reads a traced evaluation of the database; a unique prefix of its id is enough.
+    """Reads a traced evaluation from the database; a unique prefix of its id is enough.
 
     Raises:
         UnknownEvaluationError: The evaluation does not exist.
-        ConfigurationError: It measured no batches of inference, or has no layers.
+        ConfigurationError: The evaluation measured no inference batches, or its trace has no layers.
         StoreError: The database cannot be read.
     """
     from inferometer.client.api.stored import find_one
@@ -84,16 +84,16 @@ def open_traced(
 def traced_request(
     invocation: Invocation, evaluation_id: str, given: Mapping[str, Any], options: OperatorOptions
 ) -> tuple[OperatorRequest, TracedOperators]:
-    """Returns the benchmark of the operators of a traced evaluation.
+    """Returns the request to benchmark the operators of a traced evaluation, and these operators.
 
     Args:
         invocation: Provides the database.
         evaluation_id: The id of the evaluation, or a unique prefix.
-        given: The options of ``op run``, by their parameters' names.
-        options: How each row is measured; the element type is the evaluation's.
+        given: The options of ``op run``, keyed by parameter name.
+        options: The settings for measuring each row; the element type comes from the evaluation.
 
     Raises:
-        ConfigurationError: An option contradicts what is taken from the evaluation, or see ``open_traced``.
+        ConfigurationError: An option sets what the evaluation determines; see also ``open_traced``.
     """
     if beside := next((shown for name, shown in _TAKEN.items() if given.get(name)), None):
         raise ConfigurationError(f"--from_evaluation takes that from the evaluation; leave out {beside}")
@@ -102,7 +102,7 @@ def traced_request(
 
 
 def traced_lines(traced: TracedOperators) -> Iterator[str]:
-    """Yields the lines printed before the benchmark: what it is going to measure."""
+    """Yields the lines printed before the benchmark, which describe what it will measure."""
     layers = sum(each.count for each in traced.cases)
     without = sum(each.count for each in traced.without_row)
     yield (
@@ -112,7 +112,7 @@ def traced_lines(traced: TracedOperators) -> Iterator[str]:
 
 
 def explained_lines(traced: TracedOperators, rows: Iterable[OperatorRow]) -> Iterator[str]:
-    """Yields the lines printed after the benchmark: how much of the model's time the rows explain."""
+    """Yields the lines printed after the benchmark, which say how much of the model's time rows explain."""
     found = explain(traced, rows)
     yield f"rows found for {found.share_percent:.1f} % of the layers' time"
     if found.ratio is not None:
@@ -148,7 +148,7 @@ def run_operators(
 ) -> int:
     """Runs the benchmark, publishes one evaluation per framework, and prints all rows on stdout.
 
-    All other output goes to stderr, including, with ``traced``, how much of a model's time the rows explain.
+    All other output goes to stderr; with ``traced``, it shows how much of the model's time the rows explain.
     Rows are printed even if an evaluation cannot be published.
 
     Returns:
@@ -253,7 +253,7 @@ def print_uncovered(
 def _coverages(
     invocation: Invocation, frameworks: str | None, shown: Sequence[Operator]
 ) -> Sequence[Coverage]:
-    """Returns each framework's coverage of some operators."""
+    """Returns the coverage of the given operators by each framework."""
     entries = list(frameworks_with_operators(invocation.registry, tuple(listed([frameworks or ""]))))
     with invocation.waiting.during("importing frameworks"):
         return [coverage_of(entry, shown) for entry in entries]

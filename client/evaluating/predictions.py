@@ -1,4 +1,4 @@
-"""The results of single inputs: predictions and failures on stdout, predictions as pictures in a folder."""
+"""Prints the predictions and failures of single inputs on stdout, and draws predictions into a folder."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _COLUMNS = (
 
 
 def print_predictions(evaluation: Evaluation[BatchMeasurement]) -> None:
-    """Prints the most probable class of the first inputs, if any, as a table on stdout.
+    """Prints the most probable class of each of the first inputs as a table on stdout.
 
-    Predictions of other tasks are printed in the format of ``prediction_table``.
+    Predictions of tasks other than classification are printed in the format of ``prediction_table``.
     """
     predictions = evaluation.measurement.predictions
     if not predictions:
@@ -69,7 +69,7 @@ def print_predictions(evaluation: Evaluation[BatchMeasurement]) -> None:
 
 
 def print_failures(evaluation: Evaluation[BatchMeasurement]) -> None:
-    """Prints the first failures on stdout, one per line with its reason."""
+    """Prints the first failures on stdout, each on one line with its reason."""
     failures = evaluation.measurement.failures
     if not failures:
         return
@@ -105,7 +105,7 @@ class Pictures:
     """The output folder for pictures of predictions.
 
     Attributes:
-        folder: The folder; it is created if it does not exist.
+        folder: The folder, which is created if it does not exist.
         most: The maximum number of pictures.
     """
 
@@ -113,7 +113,7 @@ class Pictures:
     most: int = MOST_PICTURES
 
     def check(self) -> None:
-        """Creates the folder; raises OutputError if it cannot be written."""
+        """Creates the folder; raises OutputError if it cannot be created."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -124,11 +124,11 @@ class Pictures:
     ) -> Sequence[Path]:
         """Reads the inputs again, and draws the first predictions of an evaluation over them.
 
-        An input that cannot be read again gets no picture, and one line reports it. An enhanced image is also
-        written alone, as ``…_output.png``.
+        No picture is drawn for an input that cannot be read again, and a line reports it. An enhanced image
+        is also written on its own, as ``…_output.png``.
 
         Returns:
-            The written files; empty if this type of prediction cannot be drawn.
+            The pictures written; empty if this type of prediction cannot be drawn.
 
         Raises:
             OutputError: A file cannot be written.
@@ -194,10 +194,10 @@ def _file_name(name: str) -> str:
 
 
 def pictures_of(folder: Path | None, most: int | None) -> Pictures | None:
-    """Returns the output folder for pictures; None if there is none.
+    """Returns the output folder for pictures; None if no folder is given.
 
     Raises:
-        ConfigurationError: A number is set without a folder.
+        ConfigurationError: A number of pictures is given, but no folder.
         OutputError: The folder cannot be created.
     """
     if folder is None:

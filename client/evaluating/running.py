@@ -59,11 +59,11 @@ def print_summary(evaluation: Evaluation) -> None:
 
 
 class Console(Door):
-    """Prints what a job measures.
+    """Prints the messages and the evaluations of a job.
 
     Args:
         show: Prints an evaluation; None prints no evaluations.
-        aside: Whether stdout carries other output, so that the lines go to stderr.
+        aside: Whether to print lines on stderr, because stdout is used for other output.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class Console(Door):
         self._group_id: str | None = None
 
     def part(self, part: JobPart) -> None:
-        """Announces one evaluation of several."""
+        """Announces the evaluation that begins, if a job has several."""
         what = part.name if part.trace_level is None else part.trace_level.name
         if part.count > 1:
             say(f"{part.number} of {part.count}{', ' if what else ''}{what}:")
 
     def start(self, what: JobStart) -> None:
-        """Prints what is measured before its figures, so that unintended defaults are visible.
+        """Prints what is being measured, before its figures, so that unintended defaults are visible.
 
-        If stdout cannot be written, the evaluation continues; printing its figures fails after it is stored.
+        If stdout cannot be written, the evaluation continues; printing the figures fails after it is stored.
         """
         with suppress(OSError):
             echo(printable(_start_line(what)), err=self._aside, indent=2)
@@ -102,20 +102,20 @@ class Console(Door):
         echo(f"published   {evaluation.id} to {location}", err=self._aside, indent=12)
 
     def print_group(self) -> None:
-        """Prints the group id that several published evaluations share."""
+        """Prints the group id that the published evaluations share, if they form a group."""
         if self._group_id:
             echo(f"group       {self._group_id}", err=self._aside, indent=12)
 
 
 def print_rows(*rows: tuple[str, str]) -> None:
-    """Prints rows of a name and a text; a row without a name belongs to the one above."""
+    """Prints rows that consist of a name and a text; a row without a name belongs to the row above."""
     width = name_width(rows)
     for name, value in rows:
         echo(printable(f"{name:<{width}}{value}"), indent=width)
 
 
 def _start_line(what: JobStart) -> str:
-    """Formats what is measured as one line: the model, what it runs on, and its inputs or its load."""
+    """Describes a measurement in one line: the model, what it runs on, its inputs, and its load, if any."""
     d = what.system
     framework = f"{d.manifest.framework.name} {d.framework_version}"
     threads = f", threads: {d.threads}" if d.threads and not d.device.is_gpu else ""
@@ -188,8 +188,8 @@ def run_job(
         job: The job.
         publish: Whether to store evaluations in the database.
         predictions: Whether to store their predictions too.
-        allow_invalid: Whether untrustworthy figures leave the exit code unchanged.
-        require_stable: Whether unstable conditions have an exit code of their own.
+        allow_invalid: Whether to leave the exit code unchanged if figures cannot be trusted.
+        require_stable: Whether to return a separate exit code if conditions were not stable.
         show: Prints an evaluation.
 
     Returns:
@@ -221,10 +221,10 @@ def run_evaluation(
     pictures: Pictures | None = None,
     **more: bool,
 ) -> int:
-    """Evaluates over a dataset; see ``run_job``, of which ``more`` are further arguments.
+    """Evaluates a model over a dataset; ``more`` contains further arguments of ``run_job``.
 
-    ``pictures`` is the folder for pictures of predictions. Without it, pictures of shown inputs go to the
-    data directory.
+    ``pictures`` is the folder for pictures of predictions. If it is None, pictures of shown inputs are
+    written to the data directory, provided that the evaluation is published.
     """
 
     def show(evaluation: Evaluation[Any]) -> None:
@@ -297,7 +297,7 @@ def run_comparison(
 ) -> int:
     """Compares evaluations, and prints the rows and the conclusion.
 
-    The options have their names on the command line; ``printing`` holds those of ``print_report_rows``.
+    Arguments are named after the command-line options; ``printing`` is passed to ``print_report_rows``.
 
     Returns:
         The exit code.

@@ -1,7 +1,7 @@
 """``agent plan check``: finds cells that cannot run, here or on the served agents of a plan.
 
 Cells are checked by parsing their command lines, and by looking for the files, folders and GPUs that they
-name. Agents are queried once for what they have, to check the plan and to place its cells.
+name. Agents are queried once for their models and devices, to check the plan and to place its cells.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PlanAgents:
 
     Attributes:
         known: The agents with their responses.
-        default_framework: The framework of cells that name none; None for any.
+        default_framework: The framework for cells that name none; None means any framework.
     """
 
     known: tuple[KnownAgent, ...]
@@ -68,8 +68,8 @@ class PlanAgents:
         """Returns the addresses of the agents that can run a cell.
 
         Raises:
-            ConfigurationError: No agent can run the cell, and the message says what they have; or the cell is
-                not a valid command line.
+            ConfigurationError: No agent can run the cell (the message may list what the agents have), or the
+                cell is not a valid command line.
         """
         for name, reason in _EXCLUDED.items():
             if shown(cell.parameters.get(name)):
@@ -116,7 +116,7 @@ class PlanAgents:
         return tuple(each.address for each in able)
 
     def place(self, invocation: Invocation) -> AgentsPlace:
-        """Returns the place that runs the plan on the agents; its processes get this one's secret and TLS."""
+        """Returns the place that runs the plan on the agents, with this process's secret and TLS settings."""
         return AgentsPlace(
             agents_of=self.able,
             hosts={each.address: host_of(AgentAddress.parse(each.address).host) for each in self.known},
@@ -128,7 +128,7 @@ class PlanAgents:
 def ask_plan_agents(
     invocation: Invocation, request: PlanRequest, given: Iterable[str] = ()
 ) -> PlanAgents | None:
-    """Queries the agents of a plan for what they have, and reports those that do not respond.
+    """Queries the agents of a plan for their descriptions, and reports those that do not respond.
 
     Args:
         invocation: Provides the secret and the TLS settings.
@@ -139,7 +139,7 @@ def ask_plan_agents(
         The agents that respond; None if the plan names no agents.
 
     Raises:
-        ConfigurationError: An address is invalid, or the plan does not run on agents.
+        ConfigurationError: An address is invalid, or the plan cannot run on agents.
         AgentError: No agent responds.
     """
     plan, given = request.plan, tuple(given)
@@ -186,12 +186,12 @@ def _addresses(texts: Iterable[str], what: str) -> tuple[str, ...]:
 
 
 def _unreachable(result: Result) -> bool:
-    """Returns whether a run failed because nothing listened at its agent's address."""
+    """Returns whether a run failed because its agent's address could not be reached."""
     return result.exit_code == EXIT_CODES[AgentError] and CANNOT_BE_REACHED in result.reason
 
 
 def _access(invocation: Invocation) -> dict[str, str]:
-    """Returns the environment variables that give a command this one's access to agents."""
+    """Returns the environment variables that give a command the same access to agents as this process."""
     found = {} if invocation.secret is None else {"AGENT_SECRET": invocation.secret}
     for name in _TLS:
         if value := invocation.flags.get(name):
@@ -205,11 +205,11 @@ _EXCLUDED = {
     SOFTWARE: "it chooses what runs the model, and here an agent does",
     IMAGE: "it chooses what runs the model, and here an agent does",
 }
-"""The options that a cell cannot have, with the reason."""
+"""The options that a cell cannot have if agents run the plan, with the reason."""
 
 
 _DEVICE = "device"
-"""The parameter that alone decides if a cell sets it."""
+"""The parameter that, if a cell sets it, alone decides whether the cell asks for a GPU."""
 _DEVICES = {_DEVICE, "gpu", "num_gpus", "gpus"}
 """The parameters of commands that may ask for a GPU."""
 _NO_GPU = (False, 0, (), "cpu")
@@ -220,7 +220,7 @@ def _missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
     """Counts, for each file, folder or GPU that this machine lacks, the cells that name it.
 
     The files of cluster nodes and containers are not checked. GPUs are checked only for cells that run in the
-    environment of this process: if agents run the models, files are read here, and the GPUs are theirs.
+    environment of this process: if agents run the models, files are read here, but the GPUs are the agents'.
     """
     found: Counter[str] = Counter()
     if request.plan.slurm is not None:
@@ -283,7 +283,7 @@ def _asks_for_gpu(parameter: click.Parameter, value: Value) -> bool:
 
 @cache
 def _gpu_here() -> bool:
-    """Returns whether the driver reports a GPU or, in a container without NVML, a device file exists."""
+    """Returns whether the driver reports a GPU, or a device file exists, as in a container without NVML."""
     return bool(read_environment({}).gpus) or any(Path("/dev").glob("nvidia[0-9]*"))
 
 
@@ -339,7 +339,7 @@ def _problem(check: Callable[..., object], *given: object) -> str:
 
 
 def _refusals(request: PlanRequest) -> Iterator[str]:
-    """Yields, per cell, why Slurm would reject its job; Slurm is queried once per distinct set of options."""
+    """Yields a reason for each cell whose job Slurm would reject, asking Slurm once per set of options."""
     if request.plan.slurm is None:
         return
     refusal = cache(SlurmPlace(request.plan.slurm).refusal)
@@ -358,5 +358,5 @@ def _parse(words: Sequence[str], catalog: Catalog | None) -> None:
 
 @cache
 def _unknown_model(catalog: Catalog, name: str) -> str:
-    """Returns why a model is unknown; empty if it is known."""
+    """Returns the error message for an unknown model; empty if the model is known."""
     return _problem(catalog.find_models, name)

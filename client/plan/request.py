@@ -1,6 +1,6 @@
 """The plan of an ``agent plan`` command, from its options or converted from DLBS, and the state of its runs.
 
-A profile of the configuration file applies to the jobs of a plan. This module loads nothing that measures.
+A profile in the configuration file applies to the jobs of a plan. This module imports no measuring code.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from inferometer.manifests.loader import parse_yaml
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """A plan with the replacements from the command line.
+    """A plan with the replacements from the command line applied.
 
     Attributes:
         plan: The plan.
-        path: Its file.
+        path: The file that the plan was read from.
     """
 
     plan: Plan
@@ -55,12 +55,12 @@ class PlanRequest:
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """Its cells."""
+        """The cells of the plan."""
         return cells_of(self.plan, environment=os.environ)
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """All runs, in their order."""
+        """All runs of the plan, in order."""
         return tuple(runs_of(self.plan, self.cells))
 
 
@@ -97,7 +97,7 @@ def read_request(
 
 
 def _kept(content: Mapping[str, Any], replaced: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns replacement values, with the types and domains that the plan declares for them."""
+    """Returns the replacement values together with the types and domains that the plan declares for them."""
     known = content.get("parameters", {})
     return {
         name: {**known[name], "val": value} if isinstance(known.get(name), dict) else value
@@ -143,7 +143,7 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 
 def write_imported(path: Path, output: Path | None) -> None:
-    """Writes the plan that corresponds to a configuration, and reports what has no equivalent.
+    """Writes the plan that corresponds to a DLBS configuration, and reports options without an equivalent.
 
     Raises:
         ConfigurationError: The file cannot be read, or is not a DLBS configuration.
@@ -205,7 +205,7 @@ def watch_plan(invocation: Invocation, request: PlanRequest) -> int:
     """Prints each state change of a run until all runs have a result, and returns the exit code.
 
     Cluster jobs continue without a driver: their results are shown even before they are in a journal.
-    Returns 1 if runs are waiting and neither a driver nor a job is left to continue.
+    Returns 1 if runs have no result and neither a driver nor a cluster job is left to continue them.
     """
     folder = folder_of(invocation, request)
     click.echo(plan_text(request, folder))
@@ -254,13 +254,13 @@ def _line(run: Run, history: RunHistory) -> str:
 
 
 def agent_text(job: str) -> str:
-    """Returns the agent of a job as a suffix for the name of its run; empty for a job of another place."""
+    """Returns the agent of a job as a suffix for the name of its run; empty if the job is not on an agent."""
     place, _, where = job.partition("/")
     return f"  (agent {where.rpartition('/')[0]})" if place == AGENTS_PLACE else ""
 
 
 def _monitored(monitor: Mapping[str, Any]) -> str:
-    """Summarizes a monitor's values: ``CPU 187 %, at most 512 MiB, GPU 0 93 %``; empty without values."""
+    """Formats monitored values: ``CPU 187 %, at most 512 MiB, GPU 0 93 %``; empty if there are none."""
     told = []
     if load := monitor.get("cpu_percent"):
         told.append(f"CPU {load['mean']:.0f} %")
@@ -273,6 +273,6 @@ def _monitored(monitor: Mapping[str, Any]) -> str:
 
 
 def counts_text(states: list[RunHistory]) -> str:
-    """Returns the number of runs in each state: ``24: 12 complete, 1 failed, 11 waiting``."""
+    """Returns the number of runs in each state, as in ``24: 12 complete, 1 failed, 11 waiting``."""
     counts = Counter(each.state for each in states)
     return f"{len(states)}: " + ", ".join(f"{counts[name]} {name}" for name in STATES if counts[name])

@@ -1,4 +1,4 @@
-"""Runs a plan for the command line, with progress and an exit code, and reports what its cells measured."""
+"""Runs a plan for the command line, with progress and an exit code, and reports the results of its cells."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def report_plan(
         request: The plan.
         printing: The options of ``print_rows``.
         plot: The picture file; None means no picture.
-        scaling: The name of a ``Scaling``; None for another report.
+        scaling: The name of a ``Scaling``; None means a report that does not show scaling.
         given: The other options of the report; see ``Asked``. Rows, columns and figures are comma-separated.
 
     Raises:
@@ -93,7 +93,7 @@ def _names(text: str | None) -> Sequence[str]:
 def _cases(
     invocation: Invocation, request: PlanRequest, runs: Sequence[Run], history: Mapping[str, RunHistory]
 ) -> tuple[Case, ...]:
-    """Returns the cases of all complete runs, and reports what is missing."""
+    """Returns the cases of all complete runs, and prints notes about missing ones."""
     with closing(invocation.open_store()) as store, invocation.waiting.during("reading evaluations"):
         measured = PlanReader(store).read(runs, history)
     for note in measured.notes:
@@ -106,7 +106,7 @@ def _cases(
 
 
 def _picture(plot: Path | None, asked: Asked, printing: dict[str, Any]) -> PictureFile | None:
-    """Returns the file of the picture, checked before anything is read; it consumes ``--overwrite``."""
+    """Returns the picture file, checked before anything is read; ``--overwrite`` also applies to it."""
     if plot is None:
         return None
     if asked.failed:
@@ -153,11 +153,11 @@ def run_plan(
     Args:
         invocation: Provides the folders, the database and the secret.
         request: The plan.
-        rerun: Which runs run again; None leaves it to the plan.
-        agents: The served agents that run it, if any.
+        rerun: The runs to repeat, as a value of ``Rerun``; None means the plan's setting.
+        agents: The served agents that run the plan, if any.
 
     Raises:
-        InferometerError: Another driver runs it, or the database or the folder cannot be written.
+        InferometerError: Another driver is running the plan, or the database or the folder cannot be written.
     """
     folder, locks = folder_of(invocation, request), invocation.data_directory / PLANS / _LOCKS
     locks.mkdir(parents=True, exist_ok=True)
@@ -191,7 +191,7 @@ def run_plan(
 
 
 def _command(invocation: Invocation, request: PlanRequest, folder: PlanFolder, run: Run) -> CellCommand:
-    """Returns the command that starts a run, with this command's configuration, cache and manifests."""
+    """Returns the command that executes a run with this command's configuration, cache and manifests."""
     manifests = [str(Path(each).absolute()) for each in invocation.flags.get("manifests", ())]
     more = tuple(word for each in manifests for word in ("--manifests", each))
     cache, within = invocation.cache_directory.absolute(), folder.run(run)
@@ -207,7 +207,7 @@ def _command(invocation: Invocation, request: PlanRequest, folder: PlanFolder, r
 
 
 def _with_evaluations(store: EvaluationStore, folder: PlanFolder, run: Run, result: Result) -> Result:
-    """Returns the result with the evaluations that the run published; without any output, the run failed."""
+    """Returns the result with the evaluations that the run published; if there are none, the run failed."""
     if not result.start_ns:  # its command did not end: what is there is of an earlier attempt
         return result
     result = replace(result, evaluations=_imported(folder.run(run).data, store))
@@ -219,7 +219,7 @@ def _with_evaluations(store: EvaluationStore, folder: PlanFolder, run: Run, resu
 def _imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
     """Copies the evaluations of a run, with predictions and spans, and returns their ids in order.
 
-    Evaluations that exist already are unchanged, so that the call can be repeated after an interruption.
+    Evaluations that already exist stay unchanged, so that the call can be repeated after an interruption.
 
     Args:
         data: The data directory of the run.

@@ -16,7 +16,7 @@ _ADDRESS = re.compile(
 _SECURE = {"grpcs": True, "grpc": False}
 _MAX_PORT = 65535
 CANNOT_BE_REACHED = "cannot be reached:"
-"""Part of the error message if nobody listens at an address that was not reached before."""
+"""The part of an error message that shows that nobody listens at an address not reached before."""
 _KSERVE, _KSERVES = "kserve", "kserves"  # over gRPC, without and with TLS
 _KSERVE_HTTP, _KSERVE_HTTPS = "kserve+http", "kserve+https"
 _KSERVE_SCHEMES = {_KSERVE, _KSERVES, _KSERVE_HTTP, _KSERVE_HTTPS}
@@ -129,7 +129,7 @@ class KServeAddress:
 
 
 def _masked(text: str) -> str:
-    """Returns the text without the part before an @, which may hold a password."""
+    """Returns the text without the part before an @, which may contain a password."""
     return "/".join(f"…@{part.rpartition('@')[2]}" if "@" in part else part for part in text.split("/"))
 
 

@@ -1,4 +1,4 @@
-"""The batches of one run: distributes them to free agents, and returns their results in order."""
+"""Distributes the batches of one run to free agents, and returns their results in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inferometer.agent.preprocessing.inputs import Input
 from inferometer.manifests.errors import AgentError
 
 MAX_TRIES = 3
-"""A batch is given up after this many agents were lost with it, because it may be the cause."""
+"""A batch is given up after this many agents were lost while they held it: it may be the cause."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,7 +33,7 @@ class BatchQueue:
     results.
 
     Args:
-        batches: The source; one thread at a time reads it.
+        batches: The source; it is read by one thread at a time.
         agents: The names of the agents.
         ahead: How many batches may be handed out ahead of the next result.
     """
@@ -62,9 +62,9 @@ class BatchQueue:
             return dict(self._answered)
 
     def take(self, *, wait: bool) -> Lease | None:
-        """Returns a batch to predict; None if there is none or, with ``wait``, if there will be none.
+        """Returns a batch to predict; None if there is none now or, if ``wait`` is set, if none will come.
 
-        With ``wait``, waits while there is none: another agent may be lost with its batches.
+        With ``wait``, waits while there is none, because another agent may be lost and leave its batches.
         """
         with self._changed:
             while not self._closed:
@@ -113,8 +113,8 @@ class BatchQueue:
         """Waits for the next result in order; None after the last.
 
         Raises:
-            AgentError: All agents were lost, or one batch was lost too often.
-            Exception: What the source, or a batch, raised.
+            AgentError: All agents were lost, or too many agents were lost with one batch.
+            Exception: The error that the source or a batch raised.
         """
         with self._changed:
             while True:

@@ -22,15 +22,15 @@ from inferometer.manifests.errors import InferometerError, SessionError
 
 MAX_IN_FLIGHT = 10_000
 MAX_BYTES_IN_FLIGHT = 512 * 1024 * 1024
-"""Each request in flight occupies its size again, here and at the server."""
+"""The limits of the requests in flight; each occupies its size again, here and at the server."""
 MAX_KEPT_BYTES = 256 * 1024 * 1024
 """The total size of replies to keep for parsing after the run; later replies are parsed on arrival."""
 MOST_KEPT_BYTES = 64 * 1024
 """Larger replies are parsed on arrival, because keeping each one would page in new memory."""
 TRUST_NS = 200_000_000
-"""The time after a right reply in which others are kept unparsed: the delay in detecting wrong replies."""
+"""The time after a right reply in which others are kept unparsed; wrong ones are detected this late."""
 _KEPT_BYTES = 200
-"""The approximate overhead of a reply beyond its content, in bytes."""
+"""The approximate memory overhead of a kept reply, in bytes."""
 BeginCall: TypeAlias = Callable[[bytes], "grpc.Future[bytes]"]
 """Sends an encoded request without waiting."""
 _CLOSED = "the load target was closed while the query was in flight"
@@ -60,8 +60,8 @@ class CallTarget(Closeable):
 
     Args:
         description: The model and the system that it runs on.
-        request_bytes: The size of the largest request. It limits the queries in flight to
-            ``MAX_BYTES_IN_FLIGHT``, and at most ``MAX_IN_FLIGHT`` queries; a further query fails.
+        request_bytes: The size of the largest request. The queries in flight are limited to
+            ``MAX_BYTES_IN_FLIGHT`` together, and to ``MAX_IN_FLIGHT`` in number; a further query fails.
         hold: Opens a connection for the calls, and returns a function that closes it; see
             ``ServerConnection.hold``.
         reply: Returns the reply of a call that has ended.
@@ -82,7 +82,7 @@ class CallTarget(Closeable):
         self._run: CallFlight | None = None
         self._closed = False
         self.sample: QuerySample | None = None
-        """The queries whose calls carry their trace; None for none."""
+        """The queries whose calls propagate their trace; None if there are none."""
         self._reply = reply
         self._hold = hold
         self._release = hold()
@@ -96,7 +96,7 @@ class CallTarget(Closeable):
         """Reads a reply; raises InferometerError if it is not a right answer."""
 
     def outcome(self, call: grpc.Future[bytes]) -> Outcome | bytes:
-        """Returns the reply of a call that has ended, for ``read``, or why there is none."""
+        """Returns the reply, for ``read``, of a call that has ended, or the reason why there is none."""
         try:
             return self._reply(call)
         except InferometerError as error:
@@ -176,10 +176,10 @@ class CallTarget(Closeable):
 class CallFlight:
     """The queries of one run that are in flight. Thread-safe.
 
-    Parsing a reply takes as long as a call, and would delay later replies. Therefore a reply first counts as
-    a right answer, and is parsed after the run. One reply per ``TRUST_NS`` is parsed on arrival; while such a
-    reply is wrong, all are, so that a server without right answers is detected during the run. Replies are
-    also parsed on arrival if ``answers`` is not a ``CheckedAnswers``, if they are larger than
+    Parsing a reply takes as long as a call, and would delay later replies. Therefore a reply is first treated
+    as a right answer, and parsed after the run. One reply per ``TRUST_NS`` is parsed on arrival; if it is
+    wrong, all are until one is right, so that a server without right answers is detected during the run.
+    Replies are also parsed on arrival if ``answers`` is not a ``CheckedAnswers``, if they are larger than
     ``MOST_KEPT_BYTES``, or if the kept replies exceed ``MAX_KEPT_BYTES``.
 
     Args:
@@ -199,12 +199,12 @@ class CallFlight:
         self._read = read
         self._checked = answers if isinstance(answers, CheckedAnswers) else None
         self._trusted_until_ns = 0
-        """The time until which replies count as right answers, because one was right."""
+        """The time until which replies are treated as right answers, because one was right."""
         self._kept: list[tuple[int, bytes]] = []
         self._kept_bytes = 0
         self._lock = threading.Lock()
         self.calls: dict[int, grpc.Future[bytes] | None] = {}
-        """The calls in flight by query number; None is a call that has not been sent yet."""
+        """The calls in flight by query number; None stands for a call that has not been sent yet."""
         self._ending = False
         self._over = False
         self._idle = threading.Event()
@@ -297,7 +297,7 @@ class CallFlight:
         return outcome
 
     def _check(self, kept: Iterable[tuple[int, bytes]]) -> None:
-        """Reads the replies that count as answers."""
+        """Reads the kept replies, which have been treated as right answers."""
         checked = self._checked
         if checked is None:
             return

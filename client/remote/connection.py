@@ -98,11 +98,11 @@ class RemoteOptions:
     """The options of calls to an agent or another server.
 
     Attributes:
-        secret: The secret that it requires, if any.
+        secret: The secret that the server requires, if any.
         tls: How to use TLS; None uses it only if the address requires it.
         open_timeout_s: The timeout of opening the model, in seconds; the server may load it first.
         call_timeout_s: How long the answer to one batch may take, in seconds; None waits indefinitely. A
-            server that takes longer is lost.
+            server that takes longer is considered lost.
         shared_memory: Whether tensors travel through shared memory, if the server supports it.
     """
 
@@ -114,17 +114,17 @@ class RemoteOptions:
 
 
 def with_tls(address: AgentAddress, tls: ClientTls | None) -> AgentAddress:
-    """Returns the address, with TLS if it leaves that open and ``tls`` is given."""
+    """Returns the address, set to use TLS if it leaves that open and ``tls`` is given."""
     return replace(address, secure=True) if address.secure is None and tls is not None else address
 
 
 def open_channel(
     address: AgentAddress, tls: ClientTls | None, options: ChannelOptions, *, secret: bool = False
 ) -> grpc.Channel:
-    """Makes a channel; nothing is connected before the first call.
+    """Makes a channel, which does not connect before the first call.
 
-    Without ``tls``, TLS is used only if the address requires it, and trusts the authorities of gRPC. A secret
-    that would go to another machine unencrypted is logged as a warning.
+    Without ``tls``, TLS is used only if the address requires it, and trusts the authorities of gRPC. A
+    warning is logged if the secret would go to another machine unencrypted.
 
     Raises:
         ConfigurationError: A TLS file cannot be used.
@@ -139,7 +139,7 @@ def open_channel(
 
 
 def warn_of_clear_secret(address: AgentAddress, scheme: str = "grpcs") -> None:
-    """Warns that a secret is sent to another machine unencrypted; ``scheme`` is the scheme with TLS."""
+    """Logs a warning if a secret goes to another machine unencrypted; ``scheme`` is the scheme with TLS."""
     if not address.is_this_machine:
         _log.warning(
             "INSECURE: the secret goes to %s in the clear, where others can read it; "
@@ -152,7 +152,7 @@ def warn_of_clear_secret(address: AgentAddress, scheme: str = "grpcs") -> None:
 
 
 class ServerConnection(Closeable):
-    """A connection to a server. Thread-safe. Nothing is connected before the first call.
+    """A connection to a server. Thread-safe. It does not connect before the first call.
 
     Errors refer to the server as ``name``. ``options`` are channel options in addition to ``_OPTIONS``.
 
@@ -181,8 +181,8 @@ class ServerConnection(Closeable):
 
         It keeps a health watch open, which makes the calls cheaper. gRPC starts a thread with the first call
         of a channel, and ends it with the last one: with few calls in flight, that is more than half of the
-        cost of sending one. While the watch is open, the thread stays. A server without ``grpc.health.v1``
-        ends the watch, which then has no benefit.
+        cost of sending a call. While the watch is open, the thread keeps running. A server without
+        ``grpc.health.v1`` ends the watch, which then has no benefit.
         """
         channel = self._open()
         with suppress(grpc.FutureTimeoutError):  # the first call says why
@@ -198,7 +198,7 @@ class ServerConnection(Closeable):
 
     @abstractmethod
     def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
-        """Returns the predicting method of a channel; its messages are already encoded."""
+        """Returns a channel's method for predictions, whose messages are passed in encoded form."""
 
     def begin(self, send: Callable[_Given, _Call], *args: _Given.args, **kwargs: _Given.kwargs) -> _Call:
         """Begins a call by calling ``send``.
@@ -224,7 +224,7 @@ class ServerConnection(Closeable):
             raise AgentError(f"{self._name}: the call was cancelled") from error
 
     def close(self) -> None:
-        """Closes the connection and the one for load; calling it again does nothing."""
+        """Closes the connection and the one for calls under load; calling it again does nothing."""
         self._load_channel.close()
         self._channel.close()
 
@@ -264,7 +264,7 @@ def _explain_handshake(details: str) -> str | None:
 
 
 def _explain_closed(agent: object, details: str) -> str | None:
-    """Returns why a connection ended before its first call, or None; makes a separate connection."""
+    """Returns why a connection ended before its first call; None if a separate connection shows no reason."""
     if _NOT_CONNECTED not in details or not isinstance(agent, AgentAddress):
         return None
     # A server that speaks only TLS may answer plain bytes with a TLS alert, which is no HTTP/2.
@@ -361,4 +361,4 @@ _UNAVAILABLE = {
     ("shutting down", "goaway", "cancelling all calls"): "is stopping, and did not finish the call",
     ("reset", "closed", "broken pipe"): "the connection was lost; {hints.crashed} was stopped or has crashed",
 }
-"""Explanations of gRPC's details of an unavailable server, by substring; the first match applies."""
+"""Explanations of gRPC's details about an unavailable server, by substring; the first match applies."""

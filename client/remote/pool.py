@@ -64,12 +64,12 @@ def reason_of(address: str, error: Exception) -> str:
 
 
 class AgentWorker:
-    """An agent in a run, in its own thread. It sends the next round of batches after the results of the last.
+    """Sends the rounds of a run to one agent, in a separate thread, each after the results of the last one.
 
     Rounds begin small and grow, as the number of batches is unknown: a short run is shared among all agents,
     and in a long one an agent prepares many inputs at once. Rounds are divided by ``share``, so that all
-    agents get some. ``on_loss`` is called in the thread with the agent, the reason, and how many batches it
-    held.
+    agents get some. ``on_loss`` is called in that thread with the lost agent, the reason, and how many
+    batches it held.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ _log = logging.getLogger(__name__)
 class AgentPool(Closeable):
     """A model that is open on several agents; satisfies ``evaluators.evaluation.SystemUnderTest``.
 
-    Free agents take batches, and the results come in order. The batches of a lost agent go to another one;
+    Batches go to free agents, and the results come in order. The batches of a lost agent go to another one;
     the loss is reported, and the agent is left out from then on. The times of a batch are those of the agent
     that answered it. The pool runs one evaluation at a time.
 
@@ -205,8 +205,8 @@ class AgentPool(Closeable):
     ) -> Iterator[BatchResult]:
         """Predicts batch after batch, and yields the results in order.
 
-        Closing the iterator stops the work. The spans of each agent are added to the trace at the end; the
-        batches are numbered as they are here.
+        Closing the iterator stops the work. The spans of each agent are added to the trace at the end, with
+        the batch numbers used here.
 
         Raises:
             InputError: A batch is empty.
@@ -353,7 +353,7 @@ _MACHINE: Mapping[str, Callable[[SystemDescription], str]] = {
 
 
 def _check_same(descriptions: Sequence[SystemDescription]) -> None:
-    """Checks that several agents can count as one system; the error names the first difference."""
+    """Checks that several agents can be treated as one system; the error names the first difference."""
     first = descriptions[0]
     for other in descriptions[1:]:
         for name, of in _SAME.items():
@@ -369,8 +369,8 @@ def _check_same(descriptions: Sequence[SystemDescription]) -> None:
 def _combined(descriptions: Sequence[SystemDescription]) -> SystemDescription:
     """Returns the common description of several agents that ran one evaluation.
 
-    The names of agents, machines and processors are joined with commas; the GPUs are those of all; numbers
-    are the first one's, and ``threads`` is None if they differ.
+    The names of agents, machines and processors are joined with commas; the GPUs of all agents are listed;
+    numbers are those of the first agent, and ``threads`` is None if they differ.
     """
     first = descriptions[0]
     if len(descriptions) == 1:

@@ -47,7 +47,7 @@ def run_dataset(
     on_progress: Callable[[int, int], None],
     stop_requested: Callable[[], bool],
 ) -> str:
-    """Evaluates over a dataset of a catalogue, and returns the evaluation as JSON.
+    """Evaluates a model on a dataset of a catalogue, and returns the evaluation as JSON.
 
     With the first two arguments bound, it satisfies the server's ``DatasetRunner``. The cache downloads
     datasets that are at URLs.
@@ -86,7 +86,7 @@ def make_agent(
 
     Raises:
         ConfigurationError: The address cannot be bound, or the options are not safe; see ``AgentServer``.
-        UnknownModelError: A version policy is for a model that does not exist.
+        UnknownModelError: A version policy names a model that does not exist.
     """
     for name in options.serving.versions.by_model:
         invocation.catalog.find_models(name)
@@ -104,7 +104,7 @@ def make_agent(
 
 INTERVAL_S = 10.0
 LIFETIMES = 3.0
-"""The lifetime of a record in intervals: tolerates two lost beats and as much clock difference."""
+"""The lifetime of a record in intervals; it tolerates two lost beats and as large a clock difference."""
 _MAX_INTERVALS_BETWEEN_TRIES = 6
 _LEAVING_S = 5.0
 _log = logging.getLogger(__name__)
@@ -282,7 +282,7 @@ publication_options = options(
         help="Interval of the heartbeat; the agent expires after three missed ones.",
     ),
 )
-"""Adds the options for the place and the address of an agent's publication."""
+"""Adds the options that determine where and under which address an agent is published."""
 
 
 def make_heartbeat(

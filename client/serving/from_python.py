@@ -108,19 +108,19 @@ def serve(
         threads: CPU threads per operator if a client specifies no number.
         weights: The weights of models that no client has loaded differently: ``pretrained`` or ``random``.
         seed: The seed of random weights.
-        max_batch_size: The maximum inputs in a batch of several requests; 1 disables dynamic batching.
+        max_batch_size: The maximum number of inputs in a batch of several requests; 1 disables batching.
         max_queue_delay_ms: How long the first request of a batch waits for others.
         max_queue: The maximum number of requests that wait for a model.
         tls_cert: A certificate; enables TLS.
         tls_key: The key of the certificate.
         tls_ca: The authorities that must have signed the certificates of clients.
-        insecure: Whether others may reach it without TLS or a secret.
+        insecure: Whether others may reach the agent without TLS or a secret.
         advertise: ``host:port`` or ``auto`` publishes the agent in the database, ``none`` does not; None
             publishes it if the configuration names a database.
         metrics_port: A port for Prometheus; 0 chooses a free one, None serves no metrics.
         http_port: A port for the Open Inference Protocol over HTTP; 0 chooses a free one, None serves none.
         allowed_hosts: The accepted names in ``Host`` over HTTP, besides IP addresses and ``localhost``; ``*``
-            allows every name. None allows every name, but none on a loopback address without a secret.
+            allows every name. None allows every name or, on a loopback address without a secret, no others.
         grace_s: How long closing waits for accepted calls.
 
     Raises:

@@ -48,7 +48,7 @@ BATCHING = (
     *("priority_levels", "default_priority_level", "default_queue_policy", "priority_queue_policy"),
     *("inline_predict_us", "version_policy"),
 )
-"""The options of the queue, memory and versions, which ``serving_options`` takes."""
+"""The names of the options for the queue, memory and versions, which ``serving_options`` reads."""
 _BATCHING_DEFAULTS = BatchingOptions()
 
 
@@ -153,11 +153,11 @@ model_options = options(
     ),
     option("--seed", type=SEED, default=0, metavar="N", help="Seed of random weights."),
 )
-"""Adds the options, for ``take_serving``."""
+"""Adds to a command the options that ``take_serving`` reads."""
 
 
 def take_serving(values: dict[str, Any], invocation: Invocation) -> ServingOptions:
-    """Reads the options; see ``serving_options``."""
+    """Takes the options out of a command's values; see ``serving_options``."""
     gpu, gpu_device_id = values.pop("gpu"), values.pop("gpu_device_id")
     if gpu_device_id and not gpu:
         raise ConfigurationError("--gpu_device_id chooses a GPU; give --gpu with it")
@@ -224,7 +224,7 @@ server_tls_options = options(
     _file("--tls_key", help="Key of the certificate."),
     _file("--tls_ca", help="Require client certificates signed by these authorities (mutual TLS)."),
 )
-"""Adds the options of a server's TLS, for ``ServerTls.of``."""
+"""Adds to a command the options of a server's TLS, which ``ServerTls.of`` reads."""
 safety_options = options(
     server_tls_options,
     boolean(
@@ -257,7 +257,7 @@ safety_options = options(
     ),
     _seconds("max_connection_idle_s", "Close connections that are idle for this long."),
 )
-"""Adds the options, for ``take_safety``."""
+"""Adds to a command the options that ``take_safety`` reads."""
 
 
 def take_safety(values: dict[str, Any], invocation: Invocation) -> dict[str, Any]:
@@ -329,7 +329,7 @@ telemetry_options = options(
         help="Format of the log on stderr; -v logs every call.",
     ),
 )
-"""Adds the options of ``ServerOptions`` and ``ServingOptions``, and the log format."""
+"""Adds to a command the options of ``ServerOptions`` and ``ServingOptions``, and the log format."""
 
 
 def use_log_format(log_format: str) -> None:

@@ -263,10 +263,10 @@ def evaluation_document(
 
     Args:
         evaluation: The evaluation.
-        group: The others of its group.
+        group: The other evaluations of its group.
         reports: See ``page_reports``.
         spans: Returns the spans of its trace; None leaves out pictures and layers.
-        omitted: The text that the page shows instead of them.
+        omitted: The text that the page shows instead of pictures and layers.
     """
     system, conditions = evaluation.system, evaluation.conditions
     timed = timed_by(evaluation, group)
@@ -300,7 +300,7 @@ def evaluation_document(
 
 
 def manifest_text(evaluation: Evaluation) -> str:
-    """Returns the model's manifest as YAML, without the fields that have their defaults."""
+    """Returns the model's manifest as YAML, without the fields that have their default values."""
     content = evaluation.system.manifest.model_dump(mode="json", exclude_defaults=True)
     text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
     return text
@@ -414,7 +414,7 @@ def _compare_command(a: Side, b: Side) -> str:
 
 
 _MOST_BATCHES = 20_000
-"""For more batches than this, the page shows the shortest and longest of each stretch."""
+"""Above this number of batches, the page shows the shortest and longest of each stretch."""
 
 
 def charts_of(evaluation: Evaluation) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The elements of the page as JSON values: its tables with their cells, and its charts.
 
-Cells are values as in the reports' JSON, with the texts of the printed tables.
+Cells have the values of the reports' JSON and the texts of the printed tables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from inferometer.evaluators.reports.writer import finite
 
 
 def text_of(value: Value, column: Column) -> str | None:
-    """Returns the text of a cell; None if the value is its own text, or missing."""
+    """Returns the text of a cell; None if the value serves as its text, or is missing."""
     return cell_text(value, column) if isinstance(value, bool | float) else None
 
 
@@ -27,7 +27,7 @@ def _is_number(value: Value) -> bool:
 def columns_of(
     columns: Iterable[Column], numeric: Iterable[str] = (), first: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Returns the columns with those of the keys ``first`` before the others, which become details."""
+    """Returns the columns, those with a key in ``first`` before the others, which become details."""
     known = {column.key: column for column in columns}
     numbers = set(numeric)
     return [
@@ -57,14 +57,14 @@ def table_of(report: str, caption: str, columns: Sequence[Column], rows: Iterabl
 def figures_of(
     report: str, columns: Sequence[Column], row: Row, headlines: Sequence[str], first: int = 0
 ) -> list[dict[str, Any]]:
-    """Returns the numbers of a report's only row; interval bounds belong to their figure.
+    """Returns the numbers of a report's only row; interval bounds are attached to their figures.
 
     Args:
         report: Its name.
         columns: Its columns.
         row: The row.
         headlines: The keys of the main figures, in their order.
-        first: The position of the first of them among the main figures of all reports.
+        first: The position of the first main figure among the main figures of all reports.
     """
     known = {column.key: column for column in columns}
     figures = []

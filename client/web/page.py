@@ -1,6 +1,6 @@
 """The page: its static files, as a server sends them, and the one file that ``agent report`` writes.
 
-That file holds the evaluations that are asked for.
+That file contains the requested evaluations.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def served_page() -> bytes:
 
 
 def whole_page(parts: Iterable[tuple[str, str]]) -> str:
-    """Returns the page with its content as one file, which loads nothing.
+    """Returns the page with its content as one file, which loads nothing else.
 
     Its security policy names its only script and style by their checksums.
 
@@ -106,7 +106,7 @@ def whole_page(parts: Iterable[tuple[str, str]]) -> str:
 
 
 def in_one_script() -> str:
-    """Returns the page's modules as one: browsers load none from files. All top-level names are distinct."""
+    """Returns the modules as one script, as browsers load none from files; all top-level names differ."""
     texts = (content_of(name).decode("utf-8") for name in MODULES)
     return "\n".join(_EXPORT.sub("", _IMPORT.sub("", text)) for text in texts)
 
@@ -181,7 +181,7 @@ class _Shared:
         return {"$": self._places[text]}
 
     def shortened(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Returns a document with references; a section of facts is a separate value."""
+        """Returns a document with references in place of its manifest and of each section of facts."""
         facts = [self.reference(section) for section in document["facts"]]
         return document | {"facts": facts, "manifest": self.reference(document["manifest"])}
 
@@ -225,7 +225,7 @@ def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[tuple[str, Any]]
 
 
 def _filters(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Returns the values to choose from, by the key of the column."""
+    """Returns the values that each filter offers, by the key of its column."""
     places = {column["key"]: place for place, column in enumerate(overview_columns())}
     found = {name: {row["values"][places[name]] for row in rows} - {None} for name in _FILTERS}
     return {name: sorted(values, key=sort_key) for name, values in found.items()}

@@ -59,7 +59,7 @@ def asked_of(given: Iterable[tuple[str, str]]) -> Asked:
     """Returns the report that the parameters of a request select.
 
     Names may be repeated or separated by commas. A report other than the table has its own rows and columns,
-    and those of the request are ignored.
+    so those in the request are ignored.
 
     Raises:
         ConfigurationError: There are too many names, or the scaling is unknown.
@@ -170,7 +170,7 @@ def choices_of(cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def failures_document(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> dict[str, Any] | None:
-    """Returns a table of the runs that are incomplete or lost an attempt; None if there are none."""
+    """Returns a table of runs that ended incomplete or had jobs without a result; None if there are none."""
     found = failures(runs, history)
     if not found.rows:
         return None
@@ -220,7 +220,7 @@ def _run(run: Run, history: RunHistory, varying: Sequence[str]) -> dict[str, Any
 
 
 def _varying(runs: Iterable[Run]) -> tuple[str, ...]:
-    """Returns the options, and the settings of how a cell runs, in which cells differ."""
+    """Returns the options and the run settings in which cells differ."""
     values: dict[str, set[str]] = {}
     cells = {run.cell.id: run.cell for run in runs}
     for cell in cells.values():
@@ -245,8 +245,8 @@ _DAMAGED = "its file cells.json cannot be read; agent plan resume writes it agai
 class PlansReader:
     """Reads the plans of a data directory. All methods must be called in one thread.
 
-    A plan's content is cached until its folder disappears. Changed files are read again; of a journal, only
-    the added part is read.
+    A plan's content is cached until its folder disappears. Changed files are read again, but only the added
+    part of a journal.
 
     Args:
         data_directory: The data directory.
@@ -411,7 +411,7 @@ class _CellCases:
 
     Attributes:
         published: The complete runs, each with the ids of its evaluations.
-        total: The number of evaluations in the database at that time.
+        total: The number of evaluations in the database when they were read.
         cases: The cases of the cell.
         lacking: The runs whose evaluations the database lacked.
     """
@@ -423,7 +423,7 @@ class _CellCases:
 
 
 class _MeasuredCells:
-    """The measurements of a plan's cells; a cell's are reloaded when one of its runs ends."""
+    """The measurements of a plan's cells; a cell's measurements are reloaded when one of its runs ends."""
 
     def __init__(self, kept: KeptPlan, store: EvaluationStore) -> None:
         self._kept = kept
@@ -443,7 +443,7 @@ class _MeasuredCells:
         return tuple(key for cell in self._kept.cells for key in self._found[cell.id].lacking)
 
     def read(self, history: Mapping[str, RunHistory], clock: Callable[[], float]) -> bool:
-        """Reads for a moment; returns whether anything is new. ``left`` is the number of remaining cells."""
+        """Reads for ``_READING_S`` at most; returns whether anything is new. ``left`` counts unread cells."""
         deadline_s = clock() + _READING_S
         total = self._store.count(EvaluationFilter(include_interrupted=True))
         new, self.left = False, 0

@@ -43,7 +43,7 @@ class ListQuery:
     Attributes:
         wanted: The filter of the evaluations.
         sort: The key of the column that they are sorted by.
-        ascending: Whether the smallest comes first.
+        ascending: Whether the smallest value comes first.
         offset: The number of evaluations to skip.
         limit: The maximum number on the page.
         id_prefix: The prefix of their ids; empty for any.
@@ -114,7 +114,7 @@ def _number(name: str, text: str, least: int, most: int = 2**31 - 1) -> int:
 
 
 def _choice(name: str, text: str | None, known: Mapping[str, _T]) -> _T | None:
-    """Returns the value that a text names; None without a text."""
+    """Returns the value that a text names; None if the text is empty."""
     if not text:
         return None
     if text not in known:
@@ -166,21 +166,21 @@ class StoreReader:
         return {"source": self.store.location}
 
     def filters(self) -> dict[str, Any]:
-        """Returns the values to choose from, by the key of the column."""
+        """Returns the values that each filter offers, by the key of its column."""
         found = dict(self.store.choices())
         titles = {kind.name: kind.title for kind in every_kind()}
         found["kind"] = [titles.get(kind, kind) for kind in map(str, found["kind"])]
         return found
 
     def page(self, query: ListQuery) -> dict[str, Any]:
-        """Returns a page of the table, or how many of the rows for it are read.
+        """Returns a page of the table, or how many of the rows that it requires have been read.
 
-        Sorted by time, it reads only that page. In any other order, it reads for at most ``_READING_S``, so
-        that other requests are not blocked; the caller asks again.
+        If sorted by time, only that page is read. In any other order, rows are read for at most
+        ``_READING_S``, so that other requests are not blocked, and the caller asks again.
 
         Raises:
             StoreError: The store cannot be read.
-            ConfigurationError: There are too many evaluations to sort them.
+            ConfigurationError: There are too many evaluations to sort.
         """
         if not query.is_by_time:
             return self._ordered_page(query)
@@ -239,18 +239,18 @@ class StoreReader:
         """Returns one evaluation by its id or a unique beginning of it.
 
         Raises:
-            StoreError: There is none, or it cannot be read.
+            StoreError: There is no such evaluation, or it cannot be read.
         """
         found = find_one(self.store, evaluation_id)
         others = others_of(self.store, found, self._left_out)
         return evaluation_document(found, others, self._reports, readable_spans(self.store))
 
     def comparison(self, a: str, b: str) -> dict[str, Any]:
-        """Returns the comparison of two evaluations, or of groups.
+        """Returns the comparison of two evaluations, or of two groups.
 
         Raises:
-            StoreError: One does not exist.
-            ConfigurationError: A side holds no evaluation that can be compared.
+            StoreError: An evaluation or a group does not exist.
+            ConfigurationError: A side has no evaluation that can be compared.
         """
         left_out: list[str] = []
         one, other = (

@@ -61,7 +61,7 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""The page may load its own files only. Its text has no inline scripts or styles."""
+"""The page may load only its own files. Its text has no inline scripts or styles."""
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -81,8 +81,8 @@ class Guard:
 
     Args:
         app: The guarded application.
-        secret: The secret; None for none.
-        names: Further names that the page answers to; None for any name. See ``HostNames``.
+        secret: The secret; None requires none.
+        names: Further names that the page answers to; None accepts any name. See ``HostNames``.
 
     Raises:
         ConfigurationError: The secret cannot be sent.
@@ -136,7 +136,7 @@ def _shown_secret(authorization: str) -> str:
 
 
 def _digest(value: str) -> bytes:
-    """Returns a digest; comparing it reveals neither the first difference nor the length."""
+    """Returns a digest; comparing digests reveals neither where values differ first nor their length."""
     return sha256(value.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -156,7 +156,7 @@ class Events:
     """Server-sent events to any number of pages; for one event loop.
 
     Args:
-        look: Returns the data for pages, by the name of the event; called once a second while one is open.
+        look: Returns the data for pages, by the name of the event; called once a second while a page is open.
     """
 
     def __init__(self, look: Callable[[], Awaitable[dict[str, Any]]]) -> None:
@@ -226,7 +226,7 @@ def _event(name: str, value: Any) -> str:
 
 _T = TypeVar("_T")
 _STATUS = {ConfigurationError: 400, NotFoundError: 404}
-"""The HTTP status of each error; for any other, such as an unreadable database, it is 503."""
+"""The HTTP status for each error; any other error, such as an unreadable database, gives 503."""
 
 
 class PageServer:
@@ -358,7 +358,7 @@ class PageOptions:
         port: The port; 0 means a free one.
         secret: The secret that clients have to send; None requires none.
         tls: The TLS files; None disables TLS.
-        insecure: Whether others may reach it without TLS or a secret.
+        insecure: Whether others may reach the page without TLS or a secret.
         data_directory: The folder in which running evaluations report progress.
     """
 
@@ -388,7 +388,7 @@ def serve_page(options: PageOptions, open_store: OpenStore, on_ready: Callable[[
     Lowers the priority of the process, because it may run next to a measurement.
 
     Args:
-        options: How it is served.
+        options: How the page is served.
         open_store: Opens the store.
         on_ready: Called with the URL once requests are answered.
 
@@ -430,7 +430,7 @@ async def run_page(
     """Serves the page until stopped; see ``serve_page``, which checks the options.
 
     Args:
-        options: How it is served.
+        options: How the page is served.
         open_store: Opens the store.
         on_ready: Called with the URL once requests are answered.
         use_stop: Receives the function that stops the server; call that function in this event loop.

@@ -1,1 +1,1 @@
-"""Whether one set of evaluations is worse than another: ratios with intervals, and a verdict on each."""
+"""Comparison of two sets of evaluations: whether one is worse, by ratios with intervals and verdicts."""

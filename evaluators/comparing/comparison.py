@@ -1,7 +1,7 @@
 """Comparison of two sides: the figures to compare, their ratios with verdicts, and the rows of a report.
 
-Besides times, the figures are the answers of searches for the highest rate that keeps a latency bound, and
-top-1 accuracies over the same inputs.
+Besides times, the figures include the answers of searches for the highest rate that meets a latency bound,
+and top-1 accuracies over the same inputs.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def compare_rates(a: Sequence[RateAnswer], b: Sequence[RateAnswer], *, threshold
     """Compares the answers of B's searches with those of A's, on a logarithmic scale.
 
     A side's rate is the geometric mean of its answers. The error of one answer comes from its own interval,
-    whose two halves may differ; the halves of both sides add up as squares (Zou and Donner, "Construction of
-    confidence limits about effect measures", Statistics in Medicine 27, 2008). If a side has several answers,
-    their spread gives a second interval, by Student's t distribution with the variance pooled over both
-    sides, and the wider interval counts: searches that agree by chance are no more exact than each of them,
-    and less exact on a machine whose speed changes.
+    whose two halves may differ; the halves of the two sides are added in quadrature (Zou and Donner,
+    "Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008). If a side has
+    several answers, their spread gives a second interval, by Student's t distribution with the variance
+    pooled over both sides, and the wider interval is used: searches that agree by chance are no more exact
+    than any one of them, and they are less exact on a machine whose speed changes.
 
     The answer "none" is a rate of 0. The answer "at least" has no upper end, and an answer "below" has no
-    lower end and no value; the ratio lacks the same ends.
+    lower end and no value; the ratio lacks the corresponding ends.
 
     Args:
         a: The answers of A, at least one.
@@ -65,10 +65,10 @@ def noise_of_rates(answers: Sequence[RateAnswer]) -> float:
     """Returns the largest relative difference between two answers of repeated searches.
 
     Returns:
-        0.05 if the highest answer is 1.05 times the lowest; infinite if one has no rate.
+        0.05 if the highest answer is 1.05 times the lowest; infinite if any answer has no rate.
 
     Raises:
-        ValueError: There are fewer than two.
+        ValueError: There are fewer than two answers.
     """
     if len(answers) < 2:
         raise ValueError(f"noise needs at least two answers, and has {len(answers)}")
@@ -82,8 +82,8 @@ def noise_of_rates(answers: Sequence[RateAnswer]) -> float:
 class _Rates:
     """The answers of a side, in logarithms of queries per second, with their mean ``log``.
 
-    A value is minus infinity without a rate, and NaN if only a bound is known. The interval of
-    the mean reaches from ``below`` to ``above``; ``low`` and ``high`` are the outermost ends of the answers.
+    A value is -inf if there is no rate, and NaN if only a bound is known. The interval of the mean is
+    ``log - below`` to ``log + above``; ``low`` and ``high`` are the outermost ends of the answers.
     """
 
     logs: tuple[float, ...]
@@ -108,7 +108,7 @@ class _Rates:
 
     @property
     def is_none(self) -> bool:
-        """Whether every answer is that no rate keeps the bound."""
+        """Whether every answer says that no rate meets the bound."""
         return self.log == -math.inf
 
 
@@ -149,7 +149,7 @@ def _interval(a: _Rates, b: _Rates) -> tuple[float | None, float | None]:
 
 
 def _between(a: Sequence[float], b: Sequence[float]) -> float:
-    """Returns half the width of the interval from the spread of repeated answers; 0 without repetitions."""
+    """Returns half the width of the interval given by the spread of repeated answers; 0 without repeats."""
     degrees = len(a) + len(b) - 2
     if not degrees:
         return 0.0
@@ -163,10 +163,10 @@ _HALF = 0.5
 def compare_top1(a: Sequence[Accuracy], b: Sequence[Accuracy], *, threshold: float) -> Ratio:
     """Compares the top-1 accuracy of B with that of A over the same inputs.
 
-    The interval covers the ratio over other inputs of the kind, by Katz et al. ("Obtaining confidence
-    intervals for the risk ratio in cohort studies", Biometrics 34, 1978), with half a wrong and half a right
-    answer added to each side. It assumes independent sides; for the same inputs it is wider than necessary.
-    Repeated runs of a side have the same inputs, and do not narrow it.
+    The interval covers the ratio over other inputs of the same kind, according to Katz et al. ("Obtaining
+    confidence intervals for the risk ratio in cohort studies", Biometrics 34, 1978), with half a wrong and
+    half a right answer added to each side. It assumes independent sides; for the same inputs it is wider than
+    necessary. Repeated runs of a side use the same inputs, so they do not narrow it.
 
     Over the same inputs, the ratio itself has no sampling error: within the threshold, B is the same; beyond
     it, B is worse or better if the interval excludes 1, and otherwise undecided.
@@ -230,7 +230,7 @@ def chosen_figures(a: Side, b: Side, wanted: Sequence[str] | None) -> tuple[str,
 
 
 def _check_undisturbed(side: Side) -> None:
-    """Checks that no profiler slowed the runs of a side down."""
+    """Checks that no run of a side was slowed down by a profiler."""
     if profiled := next((each for each in side.evaluations if each.profiled), None):
         raise ConfigurationError(
             f"{side.name}: evaluation {profiled.id} ran under a profiler "
@@ -240,9 +240,9 @@ def _check_undisturbed(side: Side) -> None:
 
 
 def measured_thresholds(runs: Side, figures: Sequence[str]) -> dict[str, float]:
-    """Returns the thresholds that repeated runs of one system give, by figure; top-1 has none.
+    """Returns the threshold of each figure that repeated runs of one system give; top-1 has none.
 
-    Runs that differ by more than the figure itself give no threshold: it is infinite.
+    If runs differ by more than the figure itself, its threshold is infinite.
 
     Raises:
         ConfigurationError: There are fewer than two runs, or a profiler slowed one down.
@@ -273,7 +273,7 @@ def compare_sides(
         a: The baseline.
         b: The judged side.
         figures: The figures, in order.
-        thresholds: The fraction by which each figure may differ, by its name.
+        thresholds: The fraction by which each figure may differ, by the figure's name.
 
     Raises:
         ConfigurationError: A run has no times.
@@ -292,7 +292,7 @@ def compare_sides(
 
 
 def _missing(figure: str, a: Side, there: Sequence[str]) -> str:
-    """Returns the reason why a figure is missing, and the available ones."""
+    """Returns the reason why a figure is missing, and the figures that are available."""
     if there == (MAX_QPS,):
         return f"{figure} is not a figure of searches for the highest rate; they have only {MAX_QPS}"
     if figure == TOP1 and TOP1 in a.kind.figures(a.measurements):
@@ -315,17 +315,17 @@ COLUMNS = (
     Column("threshold", "threshold", decimals=4, detail=1),
     Column("verdict", "verdict"),
 )
-"""``a`` and ``b`` are in the row's ``unit``; ``ratio_low`` and ``ratio_high`` are its 95 % interval."""
+"""``a`` and ``b`` are in the row's ``unit``; ``ratio_low`` to ``ratio_high`` is the ratio's 95 % interval."""
 _NS_PER_MS = 1_000_000
 _UNITS = {MAX_QPS: "queries/s", TOP1: "share"}
 
 
 def rows_of(ratios: Sequence[Ratio], counted: str) -> Iterator[Row]:
-    """Yields a row for each figure; a percentile of too few values for an interval is empty.
+    """Yields a row for each figure; a percentile has no values if they are too few for an interval.
 
     Args:
         ratios: The figures.
-        counted: The unit that throughput counts, such as ``inputs``.
+        counted: The unit in which throughput is counted, such as ``inputs``.
     """
     for ratio in ratios:
         latency = percent_of(ratio.figure) is not None

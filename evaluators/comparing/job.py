@@ -1,4 +1,4 @@
-"""The job behind ``compare``: whether one side of evaluations is worse than another."""
+"""The job behind ``compare``: decides whether one side of evaluations is worse than the other."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from inferometer.manifests.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRequest:
-    """A comparison of two sides, with the thresholds of a difference.
+    """A comparison of two sides, with the thresholds that a difference may not exceed.
 
     Attributes:
         a: The baseline.
         b: The judged side.
-        noise: Evaluations of one system, whose differences set the threshold of each figure; None for none.
+        noise: Evaluations of one system, whose differences set the figures' thresholds; None if not given.
         threshold: The fraction by which a time or a rate may differ; None means the default.
         accuracy_threshold: The fraction by which top-1 may differ.
         figures: The figures to compare; None means all that both sides have.
 
     Raises:
-        ConfigurationError: A threshold is out of range or given twice, or an evaluation is on two sides.
+        ConfigurationError: A threshold is out of range or given twice, or an evaluation is on both sides.
     """
 
     a: Side
@@ -60,10 +60,10 @@ class ComparisonRequest:
 
 
 def check_one_threshold(noise: bool, threshold: float | None) -> None:
-    """Checks that at most one of the two gives the threshold.
+    """Checks that at most one of ``noise`` and ``threshold`` is given.
 
     Raises:
-        ConfigurationError: Both do.
+        ConfigurationError: Both are given.
     """
     if noise and threshold is not None:
         raise ConfigurationError("--noise measures the threshold that --threshold gives; leave out one")
@@ -74,11 +74,11 @@ class Comparison:
     """The result of a comparison.
 
     Attributes:
-        rows: A row of ``columns`` for each figure; for operators, for each of their rows.
-        notes: Qualifications of the rows, one line each; a difference in conditions begins with ``DIFFERS``.
+        rows: A row of ``columns`` for each figure or, if operators are compared, for each of their rows.
+        notes: Notes on the rows, one line each; those on differing conditions begin with ``DIFFERS``.
         undecided: The reason for each undecided figure, and how much worse B may be, one line each.
         conclusion: The conclusion from all figures together, in one line.
-        worse: Whether B is worse in a figure.
+        worse: Whether B is worse in any figure.
         columns: The columns of the rows.
     """
 
@@ -94,7 +94,7 @@ def compare(request: ComparisonRequest) -> Comparison:
     """Compares two sides.
 
     Raises:
-        ConfigurationError: They cannot be compared, or lack a wanted figure.
+        ConfigurationError: The sides cannot be compared, or lack a wanted figure.
     """
     a, b = request.a, request.b
     if (comparer := a.kind.comparer or b.kind.comparer) is not None:
@@ -159,13 +159,13 @@ def _undecided(ratio: Ratio) -> str:
 
 
 def _in_both(one: Side, other: Side) -> str | None:
-    """Returns the id of an evaluation that is in both; None if there is none."""
+    """Returns the id of an evaluation that is on both sides; None if there is none."""
     ids = {evaluation.id for evaluation in one.evaluations}
     return next((evaluation.id for evaluation in other.evaluations if evaluation.id in ids), None)
 
 
 def _thresholds(request: ComparisonRequest, figures: Sequence[str]) -> Mapping[str, float]:
-    """Returns by how much each figure may differ."""
+    """Returns the fraction by which each figure may differ."""
     accuracy = {TOP1: request.accuracy_threshold}
     if request.noise is not None:
         request.noise.check_comparable(request.a)
@@ -175,7 +175,7 @@ def _thresholds(request: ComparisonRequest, figures: Sequence[str]) -> Mapping[s
 
 
 def conditions_warnings(side: Side) -> Iterator[str]:
-    """Yields the unstable conditions of a side, in one line; nothing if all are stable."""
+    """Yields the unstable conditions of a side as one line; nothing if all are stable."""
     found = {each.id: each.conditions.warning for each in side.evaluations if each.conditions}
     suspect = {evaluation_id: warning for evaluation_id, warning in found.items() if warning}
     if suspect:
@@ -186,7 +186,7 @@ def conditions_warnings(side: Side) -> Iterator[str]:
 
 
 def _scores(a: Side, b: Side) -> Iterator[str]:
-    """Yields the first score of each side for tasks that are not judged: all but classification."""
+    """Yields the first score of each side in tasks that are not judged, which are all but classification."""
     results = a.first_result, b.first_result
     told = [f"{side.name} {_score(result)}" for side, result in zip((a, b), results, strict=True) if result]
     if len(told) == len(results) and results[0] and results[0].task != "classification":
@@ -202,7 +202,7 @@ def _score(result: TaskResult) -> str:
 
 
 def _notes(request: ComparisonRequest, figures: Sequence[str]) -> Iterator[str]:
-    """Yields notes on the rows: the source of the thresholds, the differences, and single runs."""
+    """Yields notes on the rows: the source of the thresholds, the differences, and sides with one run."""
     a, b, noise = request.a, request.b, request.noise
     if noise is not None:
         yield from (f"{DIFFERS}{difference}" for difference in noise.differences(a))

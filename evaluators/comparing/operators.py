@@ -1,6 +1,6 @@
-"""Comparison of two benchmarks of operators, of one or several frameworks: rows, notes and the conclusion.
+"""Comparison of two benchmarks of operators in one or several frameworks: rows, notes and the conclusion.
 
-Rows of two sides are compared by the ratio of their p50, with verdicts that allow for many rows.
+Rows of two sides are compared by the ratio of their p50, with verdicts that allow for the number of rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 FIGURE = "p50"
 _SERIAL_DEGREES = 9
-"""The degrees of freedom of the interval of one process, which is made of 10 stretches."""
+"""The degrees of freedom of the interval of a single process, whose times are divided into 10 stretches."""
 _ONE_SIDED = 0.025
 
 Key: TypeAlias = tuple[str, ...]
@@ -44,10 +44,10 @@ class ComparedRow:
 
     Attributes:
         row: The row of the first process of A, or of B if A has none.
-        ratio: p50 of B over that of A, with its own 95 % interval; None if a side has no times. Its
+        ratio: p50 of B divided by p50 of A, with its own 95 % interval; None if a side has no times. Its
             verdict allows for all rows of the comparison.
-        processes: The numbers of processes with times, of A and of B.
-        reason: Why there is no ratio, or no interval; empty if there is one.
+        processes: The numbers of processes with times, for A and for B.
+        reason: The reason why there is no ratio or no interval; empty if there are both.
     """
 
     row: OperatorRow
@@ -58,7 +58,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True)
 class _Estimate:
-    """A side's logarithm of p50, its standard error, and the degrees of freedom of the error."""
+    """The logarithm of a side's p50, its standard error, and the degrees of freedom of that error."""
 
     log_ns: float
     error: float
@@ -74,20 +74,20 @@ def compare_operators(
 ) -> tuple[ComparedRow, ...]:
     """Compares the rows of B with those of A, paired by key and form.
 
-    If both sides have a row from several processes or evaluations, its error is the error between them. Else
-    it is the error of consecutive times, which does not show how processes differ. The difference of the
-    logarithms is judged by Welch's t test ("The Generalization of 'Student's' Problem when Several Different
-    Population Variances are Involved", Biometrika 34, 1947). A row is better or worse if p50 differs by more
-    than the threshold at 2.5 % on that side, adjusted for the number of rows by Holm ("A Simple Sequentially
-    Rejective Multiple Test Procedure", Scandinavian Journal of Statistics 6, 1979). It is the same if its
-    95 % interval is within the threshold.
+    If both sides have a row from several processes or evaluations, its error is the variation between them.
+    Otherwise, it is the variation of consecutive times, which does not show how processes differ. The
+    difference of the logarithms is judged by Welch's t test ("The Generalization of 'Student's' Problem when
+    Several Different Population Variances are Involved", Biometrika 34, 1947). A row is better or worse if
+    p50 differs by more than the threshold at the 2.5 % level on that side, adjusted for the number of rows by
+    Holm ("A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of Statistics 6,
+    1979). It is the same if its 95 % interval is within the threshold.
 
     Args:
         a: The baseline; several evaluations count as several processes.
         b: The judged side.
         threshold: The fraction by which p50 may differ.
-        same_form: Whether rows of different forms are different rows; False to compare frameworks, with the
-            first form of each.
+        same_form: Whether rows of different forms are different rows; False compares frameworks by the first
+            form of each row.
     """
     of_a, of_b = (_grouped(each, same_form) for each in (a, b))
     pairs = [_pair(of_a.get(key, []), of_b.get(key, []), threshold) for key in dict.fromkeys([*of_a, *of_b])]
@@ -142,7 +142,7 @@ def _pair(
 
 
 def _decided(found: Sequence[tuple[float, Verdict]]) -> Iterable[tuple[int, Verdict]]:
-    """Yields place and verdict of each better or worse row, by Holm's procedure over both directions."""
+    """Yields index and verdict of each better or worse row, by Holm's procedure over both directions."""
     order = sorted(range(len(found)), key=lambda place: found[place][0])
     left = sum(verdict is not Verdict.UNDECIDED for _, verdict in found)
     for place in order:
@@ -158,7 +158,7 @@ def _p50_ns(rows: Sequence[OperatorRow]) -> float:
 
 
 def _estimate(rows: Sequence[OperatorRow], *, between: bool) -> _Estimate | None:
-    """Returns the estimate from differences between processes, or from the times within them."""
+    """Returns the estimate from the differences between processes, or from the times within one process."""
     logs = np.log([max(percentile(run_times(row), 50), 1e-9) for row in rows])
     if between:
         error = float(logs.std(ddof=1)) / math.sqrt(len(rows))
@@ -175,7 +175,7 @@ def _estimate(rows: Sequence[OperatorRow], *, between: bool) -> _Estimate | None
 
 
 def _difference(a: _Estimate, b: _Estimate) -> tuple[float, float, float]:
-    """Returns B minus A, the standard error, and Welch's degrees of freedom."""
+    """Returns the difference B minus A, its standard error, and Welch's degrees of freedom."""
     variances = a.error**2, b.error**2
     whole = sum(variances)
     parts = variances[0] ** 2 / a.degrees + variances[1] ** 2 / b.degrees
@@ -200,7 +200,7 @@ OPERATOR_COLUMNS = (
     Column("verdict", "verdict", stays=True),
     Column("reason", "reason", wraps=True),
 )
-"""``a`` and ``b`` are p50 in the row's ``unit``; ``ratio_low`` and ``ratio_high`` are its 95 % interval."""
+"""``a`` and ``b`` are p50 in ``unit``; ``ratio_low`` to ``ratio_high`` is the 95 % interval of the ratio."""
 _NS_PER_US = 1000
 _NAMED = 5
 _SEPARATOR = "\t"  # between a framework and a form, of which neither has one
@@ -285,13 +285,13 @@ def _within(a: Side, b: Side, common: Sequence[str], threshold: float) -> list[_
 
 
 def _in_framework(name: str, measurement: OperatorMeasurement) -> OperatorMeasurement:
-    """Returns the measurement with its framework added to the forms of its rows, which pair them."""
+    """Returns the measurement with its framework added to the forms of its rows, by which rows are paired."""
     rows = tuple(replace(row, form=f"{name}{_SEPARATOR}{row.form}") for row in measurement.rows)
     return replace(measurement, rows=rows)
 
 
 def _across(a: Side, b: Side, frameworks: str, threshold: float) -> list[_Judged]:
-    """Compares one framework with another, each in its first form."""
+    """Compares one framework with another, by the first form of each row."""
     sides = [[found for _, found in _measurements(side)] for side in (a, b)]
     return [
         _Judged(each, _verdict(each, sides, same_form=False), frameworks, "")
@@ -304,7 +304,7 @@ def _verdict(
 ) -> Verdict | None:
     """Returns the verdict on a row.
 
-    A row with times of only one side is worse or better if the other side was asked to measure it.
+    A row with times on only one side is worse or better if the other side was asked to measure it.
     """
     if compared.ratio is not None:
         return compared.ratio.verdict
@@ -372,7 +372,7 @@ def _ratio_text(judged: _Judged) -> str:
 
 
 def _undecided(judged: Sequence[_Judged], threshold: float) -> Iterator[str]:
-    """Yields the undecided rows, in one line."""
+    """Yields the undecided rows as one line."""
     found = [each for each in judged if each.verdict is Verdict.UNDECIDED]
     if found:
         names = "; ".join(each.name for each in found[:_NAMED])
@@ -384,7 +384,7 @@ def _undecided(judged: Sequence[_Judged], threshold: float) -> Iterator[str]:
 
 
 def _notes(a: Side, b: Side, common: Sequence[str]) -> Iterator[str]:
-    """Yields notes on the rows: frameworks of only one side, the differences, and single processes."""
+    """Yields notes on the rows: frameworks that only one side has, the differences, and single processes."""
     for side, other in ((a, b), (b, a)):
         alone = [name for name in _frameworks(side) if name not in _frameworks(other)]
         if common and alone:
@@ -412,7 +412,7 @@ def _of_framework(side: Side, name: str) -> Side:
 
 
 def _processes(side: Side) -> int:
-    """Returns the smallest number of processes that measured a row of the side."""
+    """Returns the smallest number of processes that measured any row of the side."""
     counts: dict[tuple[str, ...], int] = {}
     for framework, measurement in _measurements(side):
         for row in measurement.rows:

@@ -1,7 +1,7 @@
 """The sides of a comparison: evaluations of one configuration, their differences and their picture.
 
-The machine and the software are conditions of a comparison, one text for each that may differ. The picture
-shows the times of two evaluations, batch by batch, over one axis.
+Properties of the machine and the software are conditions of a comparison, each a text that may differ. The
+picture shows the times of two evaluations, batch by batch, on one axis.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNKNOWN = "not known"
 
 
 def _machine_conditions(system: SystemDescription) -> Mapping[str, str]:
-    """Returns the conditions, besides the requested options, that may change the speed of a model."""
+    """Returns the conditions, besides the requested options, that may affect the speed of a model."""
     machine = system.environment
     conditions = {"inferometer": machine.inferometer_version, _DETAILS: _UNKNOWN}
     if not machine.is_known:
@@ -59,7 +59,7 @@ def _not_comparable(left: Mapping[str, str], right: Mapping[str, str], *, same_f
     """Returns the names of the conditions in which two evaluations cannot be compared.
 
     These are the conditions that depend on an unknown machine, or on a framework that reports no details of
-    itself. For two frameworks, they are the conditions that only one of them has.
+    itself. If the frameworks differ, these are the conditions that only one of them has.
     """
     names = {*left, *right}
     if _UNKNOWN in {left["host"], right["host"]}:
@@ -94,7 +94,7 @@ def _is_detail(name: str) -> bool:
 DIFFERS = "differs: "
 """The prefix of a note that names a condition in which the sides differ."""
 _QUESTION = {"load", "concurrency", "percentile", "latency bound"}
-"""Conditions that two sides must share: under different ones, a figure answers another question."""
+"""Conditions that two sides must share: if these differ, the figures answer different questions."""
 _SYNTHETIC = "synthetic"
 _FILES = "model files"
 _SAMPLES = "samples of the dataset"
@@ -108,11 +108,11 @@ class Side:
     """The evaluations of one side: of one kind, and measured under the same conditions.
 
     Attributes:
-        name: Its name in messages.
-        evaluations: At least one, each complete.
+        name: The side's name in messages.
+        evaluations: At least one evaluation, each complete.
 
     Raises:
-        ConfigurationError: There is none, one cannot be compared, or their conditions differ.
+        ConfigurationError: There is no evaluation, one cannot be compared, or their conditions differ.
     """
 
     name: str
@@ -147,7 +147,7 @@ class Side:
 
     @property
     def accuracies(self) -> Sequence[Accuracy]:
-        """The accuracies with evaluated inputs."""
+        """The accuracies that have evaluated inputs."""
         every = map(self.kind.accuracy, self.measurements)
         return [accuracy for accuracy in every if accuracy is not None and accuracy.evaluated]
 
@@ -158,14 +158,14 @@ class Side:
 
     @property
     def answers(self) -> Sequence[RateAnswer]:
-        """The answers of searches."""
+        """The answers of its searches."""
         return [answer for answer in map(self.kind.answer, self.measurements) if answer is not None]
 
     def run_times(self) -> Sequence[RunTimes]:
-        """Returns the times of each run: of its full batches, or of its queries without the empty start.
+        """Returns the times of each run: of its full batches, or of its queries after the empty start.
 
         Raises:
-            ConfigurationError: A run has none.
+            ConfigurationError: A run has no times.
         """
         times = []
         for evaluation in self.evaluations:
@@ -184,7 +184,7 @@ class Side:
         """Checks that the figures of another side answer the same question.
 
         Raises:
-            ConfigurationError: They do not.
+            ConfigurationError: The figures answer different questions.
         """
         if self.kind is not other.kind:
             raise ConfigurationError(
@@ -199,7 +199,7 @@ class Side:
                 )
 
     def differing(self, other: Side) -> Iterator[tuple[str, str, str]]:
-        """Yields the distinct differences from another side: the condition, its value here and there."""
+        """Yields the distinct differences from another side: the condition, and its value on each side."""
         pairs = ((one, two) for one in self.evaluations for two in other.evaluations)
         yield from dict.fromkeys(found for one, two in pairs for found in _differences(one, two))
 
@@ -210,7 +210,7 @@ class Side:
 
 
 def _unfit(evaluation: Evaluation) -> str:
-    """Returns the reason why an evaluation cannot be compared; empty for none."""
+    """Returns the reason why an evaluation cannot be compared; empty if it can be."""
     if evaluation.status is Status.FAILED:
         return "has failed: all of its inputs failed; leave it out"
     if evaluation.status is not Status.COMPLETE:
@@ -219,7 +219,7 @@ def _unfit(evaluation: Evaluation) -> str:
 
 
 def _differences(one: Evaluation, other: Evaluation) -> Iterator[tuple[str, str, str]]:
-    """Yields the conditions in which two evaluations differ: the name, and both values."""
+    """Yields the name of each condition in which two evaluations differ, and both values."""
     left, right = _conditions(one), _conditions(other)
     frameworks = {each.system.manifest.framework.name for each in (one, other)}
     left_out = _not_comparable(left, right, same_framework=len(frameworks) == 1)
@@ -236,7 +236,7 @@ def _differences(one: Evaluation, other: Evaluation) -> Iterator[tuple[str, str,
 
 
 def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
-    """Returns the conditions of an evaluation by name: the system, the dataset and the options."""
+    """Returns the conditions of an evaluation by name: those of the system, the dataset and the options."""
     system, dataset = evaluation.system, evaluation.dataset
     manifest, device = system.manifest, system.device
     parts = sorted(system.checksums.items())

@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 from inferometer.agent.hardware.conditions import ConditionCounters, ProcessorTimes, Sample, Samples
 
 OTHERS_SHARE = 0.05
-"""The share of the processors at which other processes begin to disturb: a tenth of one of two processors.
+"""The share of processor time at which other processes count as a disturbance: 10 % of one core of two.
 
 Background processes on a quiet machine take 1 to 2 %.
 """
 STEAL_SHARE = 0.02
-"""The share of the wanted CPU time at which steal begins to disturb; without other guests it is below 1 %."""
+"""The share of the wanted CPU time at which steal is a disturbance; without other guests, it is below 1 %."""
 THROTTLED_SHARE = 0.01
-"""The share of time at which a quota, or GPU heat, begins to disturb; a quota period may stall for 0.1 s."""
+"""The share of time at which a CPU quota or GPU heat is a disturbance; a quota may stall a run for 0.1 s."""
 SWAPPED_PAGES = 64
-"""The number of pages at which swapping begins to disturb: a few reads of 32 KiB bring back as many."""
+"""The number of swapped-in pages that is a disturbance: a few reads of 32 KiB bring in that many."""
 LEAST_S = 0.5
-"""The minimum duration; CPU time has ticks of 10 ms, too coarse for a 5 % share of a shorter one."""
+"""The minimum duration, in seconds: CPU time has ticks of 10 ms, too coarse for a 5 % share of less."""
 _LEAST_LOOK_S = 0.25
 _COUNTED = ("swapped_in_pages", "swapped_out_pages", "involuntary_switches", "major_faults", "minor_faults")
 _NS_PER_S = 1_000_000_000
@@ -38,7 +38,7 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The lowest, the mean and the highest of values."""
+    """The minimum, the mean and the maximum of some values."""
 
     low: float
     mean: float
@@ -52,9 +52,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class HostConditions:
-    """The conditions on one host during the measured part; None for unknown values.
+    """The conditions on one host during the measured part; unknown values are None.
 
-    Shares are 0…1. The CPU time of the measured process includes that of a client on the same machine.
+    Shares are 0 to 1. The CPU time of the measured process includes that of a client on the same machine.
 
     Attributes:
         hostname: The machine's name.
@@ -62,24 +62,24 @@ class HostConditions:
         processors: The number of processors that the process may run on, to which all CPU times refer.
         own_cpu_s: The CPU time of the process.
         others_share: The share of the processors' time that other processes and interrupts took.
-        others_time_share: The share of the samples in which they took more than ``OTHERS_SHARE``.
-        steal_share: The share of the CPU time that programs wanted and the host of this virtual machine took.
-        throttled_share: The share of the quota's periods in which it was used up.
-        throttled_s: How long the quota withheld processors, summed over them.
-        heated_processors: The processors that heat slowed down.
-        swapped_in_pages: The pages that came back from swap.
-        swapped_out_pages: The pages that went to swap.
-        involuntary_switches: How often the process lost a processor before it gave it up.
+        others_time_share: The share of the sampled intervals in which they took ``OTHERS_SHARE`` or more.
+        steal_share: Of the CPU time that programs wanted, the share that this virtual machine's host took.
+        throttled_share: The share of the quota periods in which the CPU quota was used up.
+        throttled_s: How long the CPU quota withheld processors, summed over the processors.
+        heated_processors: The number of processors that heat slowed down.
+        swapped_in_pages: The number of pages that were read back from swap.
+        swapped_out_pages: The number of pages that were written to swap.
+        involuntary_switches: How often the process lost a processor without giving it up.
         major_faults: Its page faults that read from a disk.
         minor_faults: Its other page faults.
-        waited_s: How long its threads were ready and waited for a processor; threads that ended do not count.
+        waited_s: How long its threads were ready but waited for a processor, without threads that have ended.
         frequency_mhz: The frequencies of the processors.
         gpu_clock_mhz: The clock of the GPU's multiprocessors.
-        gpu_clock_limit_mhz: The highest clock that it may have.
+        gpu_clock_limit_mhz: The maximum clock that the GPU may reach.
         gpu_heat_share: The share of the time in which heat slowed the GPU down.
-        gpu_power_share: The share of the time in which the power limit did.
+        gpu_power_share: The share of the time in which the power limit slowed the GPU down.
         gpu_slowdown_share: The share of the samples in which heat or its power supply slowed the GPU down.
-        gpu_other_processes: The other processes on the GPU, at the beginning or at the end.
+        gpu_other_processes: The largest number of other processes that were seen on the GPU.
         looks: The number of samples that the sampler took; 0 without a sampler.
         watching_cpu_s: The sampler's CPU time, which ``own_cpu_s`` includes.
     """
@@ -112,7 +112,7 @@ class HostConditions:
 
     @property
     def is_known(self) -> bool:
-        """Whether the processors' time is known, the first basis of the verdict."""
+        """Whether the use of the processors is known, on which the verdict is mainly based."""
         return self.others_share is not None
 
     def disturbances(self) -> Iterator[str]:
@@ -145,9 +145,9 @@ def host_conditions(
     """Returns the conditions on one machine between two readings.
 
     Args:
-        begins: The first reading of each of the measured processes there; the model's comes first.
-        ends: The second reading of each, in the same order.
-        samples: The samples taken meanwhile.
+        begins: The first reading for each measured process on the machine; the model's comes first.
+        ends: The second reading for each of them, in the same order.
+        samples: The samples taken between the readings.
     """
     begin, end = begins[0], ends[0]
     duration_s = max((end.taken_ns - begin.taken_ns) / _NS_PER_S, 1e-9)
@@ -178,7 +178,7 @@ def host_conditions(
 def _of_processors(
     begin: ProcessorTimes | None, end: ProcessorTimes | None, own_s: float, duration_s: float
 ) -> dict[str, Any]:
-    """Returns the shares of the processors' time; none if it is not known, or the run is too short."""
+    """Returns the number of processors and the shares of their time, if known; no shares for short runs."""
     if begin is None or end is None:
         return {}
     known: dict[str, Any] = {"processors": end.count}
@@ -198,7 +198,7 @@ def _others_share(begin: ProcessorTimes, end: ProcessorTimes, own_s: float) -> f
 
 
 def _others_time_share(looks: Sequence[Sample]) -> float | None:
-    """Returns the share of the intervals between samples in which others took over ``OTHERS_SHARE``."""
+    """Returns the share of the intervals between samples in which others took ``OTHERS_SHARE`` or more."""
     took = []
     for one, two in pairwise(looks):
         if one.processors is not None and two.processors is not None:
@@ -248,31 +248,31 @@ def _counted(count: int, noun: str, ending: str = "s") -> str:
 
 
 LEAST_BATCHES = 60
-"""The minimum number of times to judge; with fewer, each of 20 sections would hold fewer than 3."""
+"""The minimum number of times to judge; with fewer, some of the 20 sections would hold fewer than 3."""
 PAUSE_SPREADS = 8.0
-"""The excess of a pause over the median, in distances from the median to the 90th percentile.
+"""The minimum excess of a pause over the median, in distances from the median to the 90th percentile.
 
-One in 800,000 exponential times exceeds it, and no normal one.
+One in 800,000 exponentially distributed times exceeds it, and practically no normally distributed one.
 """
 PAUSE_FACTOR = 2.0
-"""The minimum length of a pause in medians, even if the other times hardly vary."""
+"""The minimum length of a pause, as a multiple of the median, even if the other times hardly vary."""
 PAUSES_SHARE = 0.01
-"""Pauses count if they lengthen the run by this share; smaller ones hardly move the mean."""
+"""Pauses are reported if their excess is at least this share of the run; less hardly changes the mean."""
 SECTIONS = 20
 DRIFT_SHARE = 0.05
-"""Drift counts if the trend changes the times by this share of their median over the run."""
+"""Drift is reported if the trend changes the times by at least this share of their median over the run."""
 DRIFT_Z = 3.29
-"""The trend's distance from zero in standard deviations: two-sided 0.1 %."""
+"""The trend's minimum distance from zero, in standard deviations: a two-sided level of 0.1 %."""
 MINOR_SHARE = 0.05
-"""Each of two levels has at least this share of the times; fewer are outliers."""
+"""The minimum share of the times at each of two levels; fewer times are outliers."""
 LEVELS_APART = 0.10
-"""The minimum relative difference of two levels."""
+"""The minimum relative difference between two levels."""
 ASHMANS_D = 4.5
-"""The distance of two levels in their standard deviations.
+"""The minimum distance between two levels, in standard deviations of the levels.
 
-Two is enough if the two parts are known (Ashman, Bird and Zepf, 1994). Splitting one level in two already
-gives 2.7 for a normal distribution and 3.5 for a uniform one. Of samples of 60, 4 % of uniform ones and 2 %
-of those correlated at 0.9 exceed 4.5; longer samples do not.
+A distance of 2 is enough if the two parts are known (Ashman, Bird and Zepf, 1994). Splitting a single level
+already gives 2.7 for a normal distribution and 3.5 for a uniform one. Of samples with 60 times, 4 % of the
+uniform ones and 2 % of those with a correlation of 0.9 exceed 4.5; longer samples do not.
 """
 
 _OF_ROUNDS = 0.9
@@ -281,12 +281,12 @@ _OF_ROUNDS = 0.9
 def instabilities(times_ns: NDArray[np.int64], round_size: int = 1) -> tuple[str, ...]:
     """Returns why the times of equal batches, in the order of the run, are unstable; empty if stable.
 
-    Pauses are found first, and left out of the two other tests.
+    Pauses are found first and left out of the other two tests.
 
     Args:
-        times_ns: int64, at least ``LEAST_BATCHES``.
-        round_size: The batches of a round, whose inputs are prepared together. The first batch of a round
-            finds cold caches, so a level of first batches alone is an artefact of measuring.
+        times_ns: int64, at least ``LEAST_BATCHES`` values.
+        round_size: The number of batches in a round, whose inputs are prepared together. The first batch of a
+            round finds cold caches, so a level that has only first batches is an artefact of measuring.
     """
     times = times_ns.astype(np.float64)
     paused = _paused(times)
@@ -316,11 +316,11 @@ def _pauses(times: NDArray[np.float64], paused: NDArray[np.bool_]) -> str:
 
 
 def _drift(times: NDArray[np.float64]) -> str:
-    """Returns a trend of the medians of sections, by the test of Mann (1945) and Kendall.
+    """Describes a trend of the section medians, by the test of Mann (1945) and Kendall; empty for none.
 
-    The variance is that of Yue and Wang (2004) for correlated values: the correlation of neighbours, which
-    the trend of Theil (1950) and Sen (1968) would raise, is computed from the medians without it, and
-    corrected for its bias in short series (Kendall, 1954).
+    The variance for correlated values is that of Yue and Wang (2004). A trend would raise the correlation of
+    neighbours, so the trend of Theil (1950) and Sen (1968) is removed from the medians before the correlation
+    is computed, which is then corrected for its bias in short series (Kendall, 1954).
     """
     medians = np.array([np.median(section) for section in np.array_split(times, SECTIONS)])
     place = np.arange(SECTIONS)
@@ -352,7 +352,7 @@ def _inflation(values: NDArray[np.float64]) -> float:
 
 
 def _levels(times: NDArray[np.float64], round_size: int) -> str:
-    """Returns why times have two levels, by Otsu (1979) of logarithms and Ashman et al. (1994)."""
+    """Describes two levels of times, by Otsu (1979) on logarithms and Ashman et al. (1994); empty for one."""
     logs = np.sort(np.log(np.maximum(times, 1)))
     count = len(logs)
     sizes = np.arange(1, count)
@@ -373,7 +373,7 @@ def _levels(times: NDArray[np.float64], round_size: int) -> str:
 
 
 def _of_rounds(high: NDArray[np.bool_], round_size: int) -> bool:
-    """Returns whether nearly all times of the high level are one round apart."""
+    """Returns whether nearly all successive times of the high level are one round apart."""
     distances = np.diff(np.flatnonzero(high))
     return round_size > 1 and float(np.mean(distances == round_size)) >= _OF_ROUNDS
 
@@ -382,11 +382,11 @@ class Stability(str, Enum):
     """The verdict."""
 
     STABLE = "stable"
-    """No observed disturbance, and the times are stable."""
+    """No disturbance was observed, and the times are stable."""
     DISTURBED = "disturbed"
     """Something other than the measured program used the machine."""
     UNSTABLE = "unstable"
-    """The times are not stable, and no observed disturbance explains it."""
+    """The times are not stable, although no disturbance was observed."""
     UNKNOWN = "not known"
     """The host is not watched, or the measurement was too short."""
 
@@ -397,7 +397,7 @@ class Conditions:
 
     Attributes:
         stability: The verdict.
-        reasons: Why it is not stable, each with its figure.
+        reasons: Why the verdict is not ``stable``; each reason has its figure.
         note: The aspects that the verdict ignores; empty for none.
         hosts: The observations on each host of the model; empty if none is watched.
     """
@@ -431,12 +431,12 @@ _TOO_FEW = f"by the counters only: fewer than {LEAST_BATCHES} full batches do no
 def judged(
     hosts: Sequence[HostConditions], times_ns: NDArray[np.int64] | None = None, round_size: int = 1
 ) -> Conditions:
-    """Returns the verdict; for several hosts, that of the worst one.
+    """Returns the verdict; for several hosts, the verdict on the worst one.
 
     Args:
         hosts: The conditions on each host of the model; empty if none is watched.
         times_ns: int64; the times of equal batches in order; None if they may vary, as under load.
-        round_size: The batches whose inputs are prepared together; see ``instabilities``.
+        round_size: The number of batches whose inputs are prepared together; see ``instabilities``.
     """
     several = len(hosts) > 1
     disturbances = tuple(

@@ -1,4 +1,4 @@
-"""The watch over a measurement: it reads the counters of the model's hosts before and after, and judges."""
+"""Watches a measurement: reads the counters of the model's hosts before and after it, and judges them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from inferometer.evaluators.conditions.conditions import Conditions, HostConditi
 
 
 class Measured(Protocol):
-    """The measured object: a system under test, or a model that is trained."""
+    """The measured object: a system under test, or a model that is being trained."""
 
     @property
     def description(self) -> SystemDescription:
@@ -35,13 +35,13 @@ class Measured(Protocol):
 
     @property
     def in_process(self) -> bool:
-        """Whether it is in this process."""
+        """Whether the model runs in this process."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedHere:
-    """A model in this process that is trained, or whose preprocessing alone runs.
+    """A model in this process that is being trained, or of which only the preprocessing runs.
 
     Attributes:
         description: The model and what it runs on.
@@ -57,18 +57,18 @@ class WatchedSystem(Protocol):
     """A system on other hosts that report their counters, such as a remote agent."""
 
     def condition_counters(self) -> Sequence[ConditionCounters]:
-        """Reads the counters of each of its processes; empty if one does not report them. Raises nothing."""
+        """Reads the counters of each of its processes; empty if a process reports none. Never raises."""
         ...
 
 
 class Watch(Closeable):
     """The watch over the hosts of a system, from ``begin`` to ``end``.
 
-    For a model in this process, a thread also samples what has no counters. ``close`` ends that thread.
+    For a model in this process, a thread also samples values without counters. ``close`` ends that thread.
 
     Args:
         system: The open model.
-        processes: The ids of processes that belong to it besides this one, such as a loader's workers.
+        processes: The ids of the system's processes besides this one, such as a loader's workers.
         launcher: The id of the process that has started several ranks, of which this is one; everything that
             it has started by ``begin`` then belongs to the measurement.
     """
@@ -90,7 +90,7 @@ class Watch(Closeable):
         self._elsewhere = not system.in_process
 
     def begin(self) -> None:
-        """Begins the watch; the measured part follows at once."""
+        """Begins the watch; to be called right before the measured part."""
         if self._launcher is not None:
             self._processes = process_tree(self._launcher)
         if self._sampler is not None:
@@ -102,7 +102,7 @@ class Watch(Closeable):
 
         Args:
             times_ns: int64; the times of full batches in order; None if they may vary, as under load.
-            batch_size: The inputs of a full batch.
+            batch_size: The number of inputs in a full batch.
         """
         ends = self._counters() if self._begins else ()
         samples = self._sampler.stop() if self._sampler is not None else None
@@ -112,14 +112,14 @@ class Watch(Closeable):
         return judged(_by_host(self._begins, ends, samples), times_ns, rounds)
 
     def close(self) -> None:
-        """Ends the thread; calling it again does nothing."""
+        """Ends the sampling thread; calling it again does nothing."""
         if self._sampler is not None:
             self._sampler.stop()
         if self._gpu is not None:
             self._gpu.close()
 
     def _counters(self) -> Sequence[ConditionCounters]:
-        """Returns the counters of the model's processes, and of this one if it shares a machine with one.
+        """Returns the counters of the model's processes, and of this one if it shares a machine with any.
 
         The CPU time of this process then belongs to the measurement, as with a model in this process.
         """

@@ -1,7 +1,7 @@
-"""Converts a dataset into another format: resumable after an interruption, checked, and renamed at the end.
+"""Converts a dataset into another format; a conversion can be resumed, is checked, and is renamed last.
 
 The journal of a conversion holds its progress, so another process can continue it. The check reads a whole
-dataset, and reports its content and its damage.
+dataset, and reports its content and any damage.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Journal:
 
     Attributes:
         task: The description of the conversion; another task cannot continue it.
-        read: The samples of the source that were read.
-        written: The samples that were written.
-        payload_bytes: The bytes of their data.
-        checksum: The sum of their digests in hexadecimal; see ``digest_of``.
+        read: The number of samples read from the source.
+        written: The number of samples written.
+        payload_bytes: The size of the written data, in bytes.
+        checksum: The sum of the samples' digests in hexadecimal; see ``digest_of``.
         failures: The first failed samples with their errors, in the order of the source.
         failed: The number of failed samples.
         writer: The state of the writer.
@@ -101,7 +101,7 @@ def _open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
 
 
 def _is_finished(folder: Path) -> bool:
-    """Returns whether all of a conversion has been written into a folder and checked."""
+    """Returns whether a conversion has been completely written into a folder and checked."""
     try:
         return json.loads((folder / FILE).read_text(encoding="utf-8"))["is_checked"] is True
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
@@ -109,13 +109,13 @@ def _is_finished(folder: Path) -> bool:
 
 
 _INDEXED = {"recordio": "train.classes.txt", "caffe_lmdb": "classes.txt"}
-"""The formats whose labels are numbers, and the file with the names."""
+"""The formats whose labels are numbers, with the file that holds the names of the classes."""
 _WRITERS: Mapping[str, Callable[[Path, Encoding, Mapping[str, int]], DatasetWriter]] = {
     "recordio": RecordWriter,
     "caffe_lmdb": LmdbWriter,
     "image_folder": FolderWriter,
 }
-"""The writers that need nothing from the source."""
+"""The writers that need no information about the source."""
 TARGETS = (*_WRITERS, "npz")
 _Progress: TypeAlias = Callable[[str, int, int], None]
 _ArrayMaker: TypeAlias = Callable[[Payload], NDArray[Any]]
@@ -131,11 +131,11 @@ class Conversion:
 
     Attributes:
         path: The dataset.
-        samples: The samples that were written and checked.
-        payload_bytes: The bytes of their data.
+        samples: The number of samples that were written and checked.
+        payload_bytes: The size of their data, in bytes.
         checksum: The sum of their digests; see ``digest_of``.
-        failed: The samples of the source that failed and were left out.
-        failures: The first failures.
+        failed: The number of samples of the source that failed and were left out.
+        failures: The first failed samples with their errors.
         resumed: The number of samples that an earlier process had written.
     """
 
@@ -157,11 +157,11 @@ def convert(
     fail_on_error: bool = True,
     on_progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Conversion:
-    """Writes a dataset in another format, in the same order with the same labels.
+    """Writes a dataset in another format, in the same order and with the same labels.
 
-    It is written into ``<target>.partial``, or continued if that exists, then read back, compared, and
-    renamed: ``target`` never holds a partial dataset. A ``.rec`` target is moved after its ``.idx`` and the
-    names of its classes.
+    It is written into ``<target>.partial``, which is continued if it exists, then read back, compared, and
+    renamed, so ``target`` never holds a partial dataset. A ``.rec`` target is moved after its ``.idx`` and
+    the names of its classes.
 
     Args:
         source: The dataset.
@@ -175,7 +175,7 @@ def convert(
     Raises:
         ConfigurationError: An option does not fit the format.
         DatasetError: A sample cannot be read or written, or the written data does not read back equal.
-        OutputError: The target exists, cannot be written, or another process writes it.
+        OutputError: The target exists, cannot be written, or is being written by another process.
     """
     _check_options(target, backend, encoding)
     if len(source) and source.sample(0).truth is not None:
@@ -251,7 +251,7 @@ def _locked(folder: Path, target: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run of a conversion in its folder; ``numbers`` are the indices of the classes, if it has names."""
+    """One run of a conversion in its folder; ``numbers`` are the indices of classes that have names."""
 
     source: Dataset
     folder: Path
@@ -263,11 +263,11 @@ class _Run:
 
     @property
     def content(self) -> Path:
-        """The folder of the files."""
+        """The folder that holds the files."""
         return self.folder / _CONTENT
 
     def write(self, journal: Journal) -> Journal:
-        """Writes the samples that a journal does not cover yet, and returns the last journal."""
+        """Writes the samples that the journal does not cover yet, and returns the last journal."""
         self.content.mkdir(exist_ok=True)
         if journal.read == len(self.source) and journal.writer.get("finished"):
             return journal
@@ -345,7 +345,7 @@ class _Run:
         """Reads the written dataset, and compares its count and checksum.
 
         Raises:
-            DatasetError: They differ.
+            DatasetError: The count or the checksum differs, or the dataset cannot be read.
         """
         dataset = open_path(self.content, self.source.identity.category, self.backend)
         try:
@@ -376,7 +376,7 @@ def _class_numbers(source: Dataset) -> Mapping[str, int] | None:
 
 
 def _array_maker(source: Dataset, encoding: Encoding, on_progress: _Progress) -> _ArrayMaker:
-    """Returns the function that makes a sample's array: grey if all images are, so all have one shape."""
+    """Returns the function that makes a sample's array, in grey if all images are, so all have one shape."""
     grey = True
     for index, sample in enumerate(source):
         on_progress("looking", index + 1, len(source))
@@ -397,7 +397,7 @@ def _array_maker(source: Dataset, encoding: Encoding, on_progress: _Progress) ->
 _AT_ONCE = 256
 _DIGESTED = EncodedImage | Pixels | Tensor | Text
 _WITH_CHECKSUM = {"zip", "npz"}
-"""The formats that keep a checksum of each entry, which is verified on reading."""
+"""The formats that keep a checksum for each entry, which is verified on reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,11 +411,11 @@ class DatasetCheck:
         classes: The number of different classes among them.
         payload_bytes: The size of the data of all readable samples, in bytes.
         kinds: The number of samples of each kind of data, such as ``EncodedImage``.
-        unprotected: The number of readable samples without a checksum, either of the format or, as in PNG,
-            of their own: damage that still decodes is not noticed.
-        checksum: The sum of their digests, as in a conversion; None if a sample failed or has no digest.
+        unprotected: The number of readable samples without a checksum, either of the format or, as in PNG, of
+            their own: damage in them that can still be decoded goes unnoticed.
+        checksum: The sum of the digests, as in a conversion; None if a sample failed or has no digest.
         failed: The number of samples that cannot be read or decoded.
-        failures: The first failures.
+        failures: The first failed samples with their errors.
     """
 
     backend: str
@@ -470,10 +470,10 @@ def check_dataset(
 
 
 def _read(index: int, sample: Sample) -> tuple[str, int, bool, int | None] | InputError:
-    """Reads and decodes a sample; returns the error if that fails.
+    """Reads and decodes a sample; returns the error if this fails.
 
     Returns:
-        Its kind and size, whether it is a PNG, which has checksums that its decoder verifies, and its digest.
+        Its kind and size, whether it is a PNG (whose decoder verifies checksums), and its digest.
     """
     try:
         payload: Payload = sample.read()

@@ -32,7 +32,7 @@ class LmdbEnvironment:
         folder: The folder of ``data.mdb``.
 
     Raises:
-        OSError: It cannot be opened or written; every method may raise it.
+        OSError: The LMDB cannot be opened or written; every method may raise this.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,7 +43,7 @@ class LmdbEnvironment:
         self._pending: list[tuple[bytes, bytes]] = []
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Adds a value, which ``commit`` writes."""
+        """Adds a value, which the next ``commit`` writes."""
         self._pending.append((key, value))
 
     def commit(self) -> None:
@@ -62,7 +62,7 @@ class LmdbEnvironment:
                 return
 
     def close(self) -> None:
-        """Closes the environment without uncommitted data."""
+        """Closes the environment, and discards uncommitted data."""
         self._environment.close()
 
 
@@ -105,7 +105,7 @@ def _key(field: int, kind: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Returns a number as a varint of Protocol Buffers; a negative one has ten bytes."""
+    """Returns a number as a varint of Protocol Buffers; a negative number takes ten bytes."""
     value &= (1 << 64) - 1
     content = bytearray()
     while value >= 0x80:

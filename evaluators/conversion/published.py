@@ -1,4 +1,4 @@
-"""Datasets that anybody may download, with the checksums from their publishers."""
+"""Datasets that anyone may download, with the checksums from their publishers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class PublishedDataset:
     Attributes:
         name: Its name.
         base_url: The URL of the folder of its files.
-        files: The MD5 of each file, by name.
-        paths: The paths to open, by ``training`` and ``validation``, relative to its folder.
+        files: The MD5 checksum of each file, by name.
+        paths: The paths to open for ``training`` and ``validation``, relative to the dataset's folder.
         size_bytes: The size of the download.
         license: The terms under which it is published.
     """
@@ -88,7 +88,7 @@ def find_published(name: str) -> PublishedDataset:
 def fetch(
     dataset: PublishedDataset, folder: Path, cache: ArtifactCache, base_url: str | None = None
 ) -> Iterator[tuple[Path, bool]]:
-    """Puts the files of a dataset into a folder, and checks them; yields each, and whether it was downloaded.
+    """Puts the files of a dataset into a folder, checks them, and yields each and whether it was downloaded.
 
     Args:
         dataset: The dataset.
@@ -98,7 +98,7 @@ def fetch(
 
     Raises:
         ArtifactUnavailableError: A file cannot be downloaded.
-        ArtifactError: A file has another checksum, or cannot be written.
+        ArtifactError: A file has the wrong checksum, or cannot be written.
     """
     for name, checksum in dataset.files.items():
         place = folder / name
@@ -113,7 +113,7 @@ def fetch(
 
 
 def _put(cached: Path, place: Path) -> None:
-    """Links a file of the cache to a place, or copies it if it cannot be linked."""
+    """Links a file from the cache to a path, or copies it if it cannot be linked."""
     new = place.with_name(f".{place.name}.new")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

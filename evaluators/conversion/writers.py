@@ -51,9 +51,9 @@ class Encoding:
 
     Attributes:
         resize: The length of the shorter side in pixels; None keeps the size.
-        quality: The JPEG quality, 1 to 100, in which all images are written. None keeps the bytes of encoded
+        quality: The JPEG quality, 1 to 100, at which all images are written. None keeps the bytes of encoded
             images that are not resized; of the others, JPEG images are written as JPEG, and the rest as PNG.
-        raw: Whether pixels are written, if the format has a choice.
+        raw: Whether pixels are written, in formats that offer a choice.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -71,7 +71,7 @@ class Encoding:
             raise ConfigurationError("raw pixels have no quality; leave out one of the two")
 
     def encoded(self, payload: Payload) -> EncodedImage:
-        """Returns an image as an image file; its bytes are kept if neither size nor quality is requested.
+        """Returns an image as an image file; its bytes are kept if neither a size nor a quality is requested.
 
         Raises:
             InputError: It is not an image, or cannot be decoded.
@@ -122,7 +122,7 @@ class Encoding:
 
 
 def suffix_of(content: bytes) -> str:
-    """Returns the suffix of an image file by its first bytes.
+    """Returns the suffix for an image file, according to its first bytes.
 
     Raises:
         InputError: The format is not one that can be decoded.
@@ -138,7 +138,7 @@ def suffix_of(content: bytes) -> str:
 
 
 def is_grey(payload: Payload) -> bool:
-    """Returns whether an image is grey, by its header.
+    """Returns whether an image is grey, according to its header.
 
     Raises:
         InputError: It is not an image, or its header is damaged.
@@ -165,10 +165,10 @@ def _saved(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 
 def digest_of(index: int, label: str | None, payload: Payload) -> int:
-    """Returns a number of ``DIGEST_BITS`` bits from the place, the label and the data of a sample.
+    """Returns a ``DIGEST_BITS``-bit digest of a sample's index, label and data.
 
-    The sum over all samples, modulo 2 ** ``DIGEST_BITS``, is the checksum of a dataset, which can be
-    continued after an interruption.
+    The sum of the digests of all samples, modulo 2 ** ``DIGEST_BITS``, is the checksum of a dataset; it can
+    be continued after an interruption.
     """
     if isinstance(payload, EncodedImage):
         head, content = "encoded", payload.content
@@ -184,7 +184,7 @@ def digest_of(index: int, label: str | None, payload: Payload) -> int:
 
 
 def added(checksum: int, digest: int) -> int:
-    """Returns a checksum with the digest of one more sample."""
+    """Returns a checksum to which the digest of one more sample is added."""
     return (checksum + digest) % (1 << DIGEST_BITS)
 
 
@@ -201,7 +201,7 @@ class DatasetWriter(Closeable):
         state: The position of the earlier writer at its last flush; later data is written again.
 
     Raises:
-        OSError: A file cannot be written; every method may raise it.
+        OSError: A file cannot be written; every method may raise this.
     """
 
     def __init__(self, folder: Path, encoding: Encoding, state: State) -> None:
@@ -213,13 +213,13 @@ class DatasetWriter(Closeable):
         """Writes the next sample, and returns its data as it should read back.
 
         Args:
-            index: Its place, from 0.
-            payload: Its data.
-            label: Its label.
-            number: The index of its class.
+            index: The sample's index, from 0.
+            payload: The sample's data.
+            label: The sample's label.
+            number: The index of the sample's class.
 
         Raises:
-            InputError: The format cannot hold it.
+            InputError: The format cannot hold the sample.
         """
 
     @abstractmethod
@@ -260,7 +260,7 @@ class RecordWriter(DatasetWriter):
 
 
 class LmdbWriter(DatasetWriter):
-    """Writes an LMDB of Datums; see ``DatasetWriter``. Samples are in it once they are flushed."""
+    """Writes an LMDB of Datums; see ``DatasetWriter``. The LMDB contains samples once they are flushed."""
 
     def __init__(self, folder: Path, encoding: Encoding, state: State) -> None:
         try:
@@ -300,12 +300,12 @@ class LmdbWriter(DatasetWriter):
         return {}
 
     def close(self) -> None:
-        """Closes the environment without unflushed data."""
+        """Closes the environment, and discards data that was not flushed."""
         self._environment.close()
 
 
 class FolderWriter(DatasetWriter):
-    """Writes images into class folders, numbered by their place; see ``DatasetWriter``."""
+    """Writes images into class folders, numbered by their index; see ``DatasetWriter``."""
 
     def __init__(self, folder: Path, encoding: Encoding, state: State) -> None:
         super().__init__(folder, encoding, state)
@@ -331,7 +331,7 @@ class FolderWriter(DatasetWriter):
         return {}
 
     def finish(self) -> None:
-        """Syncs all files of this machine to the disk, which is faster than very many one by one."""
+        """Syncs all files of this machine to the disk, which is faster than syncing very many one by one."""
         os.sync()
 
     def close(self) -> None:
@@ -426,7 +426,7 @@ class ArrayWriter(DatasetWriter):
 def _mapped(
     path: Path, mode: Literal["r+", "w+"], dtype: Any = None, shape: tuple[int, ...] | None = None
 ) -> NDArray[Any]:
-    """Opens an array in a file."""
+    """Opens an array that is stored in a file."""
     array: NDArray[Any] = np.lib.format.open_memmap(  # type: ignore[no-untyped-call,unused-ignore]
         path, mode, dtype, shape
     )
@@ -439,7 +439,7 @@ def _flush_map(array: NDArray[Any]) -> None:
 
 
 def _reopened(path: Path, size: int) -> IO[bytes]:
-    """Opens a file to append after its first ``size`` bytes; truncates the rest."""
+    """Opens a file for appending after its first ``size`` bytes; truncates the rest."""
     file = path.open("ab")
     file.truncate(size)
     file.seek(size)

@@ -1,1 +1,1 @@
-"""Labelled datasets: their interface, a module for each family of formats, and their detection."""
+"""Labelled datasets: their interface, a module for each family of formats, and the detection of formats."""

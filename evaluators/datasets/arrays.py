@@ -1,6 +1,6 @@
-"""Datasets of arrays: the caller's, random tensors, and the arrays in an ``.npz``.
+"""Datasets of arrays: the caller's arrays, random tensors, and the arrays in an ``.npz``.
 
-An ``.npz`` has images or tensors as one NumPy array, and labels as another.
+An ``.npz`` contains images or tensors in one NumPy array, and labels in another.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from inferometer.manifests.errors import ConfigurationError, DatasetError, sugge
 from inferometer.manifests.inputs import TensorSpec
 
 MAX_BYTES = 64 * 1024 * 1024
-"""The maximum memory of the inputs, unless a single one takes more."""
+"""The maximum memory of the inputs, unless a single input takes more."""
 SYNTHETIC_INPUTS = 64
 _BELOW_ONE = 1 - 2.0**-11
 """The largest number below 1 that float16 holds, so no element type rounds up to 1."""
@@ -60,7 +60,7 @@ class ArrayInputs(Dataset):
 
     Args:
         array: Samples × the shape of the model's input; floats, whole numbers or strings.
-        tensor: The tensor that the model takes.
+        tensor: The model's input tensor.
 
     Raises:
         DatasetError: The array is empty, or its shape or dtype do not fit the model.
@@ -90,8 +90,8 @@ class NamedArrayInputs(Dataset):
     Its checksum is the SHA-256 of the arrays' names and contents in C order.
 
     Args:
-        arrays: Samples × the shape of each of the model's inputs, by its name or in the model's order.
-        tensors: The tensors that the model takes.
+        arrays: Samples × the input's shape, for each of the model's inputs: by name or in the model's order.
+        tensors: The model's input tensors.
 
     Raises:
         DatasetError: An array is empty, or the names, shapes or dtypes do not fit the model.
@@ -122,15 +122,15 @@ class NamedArrayInputs(Dataset):
 
 
 class SyntheticDataset(Dataset):
-    """Random tensors of a model's inputs, as ``synthetic_arrays`` draws them, without labels.
+    """Random tensors for a model's inputs, drawn by ``synthetic_arrays``, without labels.
 
-    If memory limits their number, or more are requested than it draws, the same tensors repeat.
+    If memory limits their number, or more are requested than are drawn, the same tensors repeat.
 
     Args:
-        tensors: The tensors that the model takes.
+        tensors: The model's input tensors.
         count: The number of samples.
         seed: The seed of the tensors.
-        size: The size of dynamic axes; None means each tensor's own.
+        size: The size of dynamic axes; None means each tensor's own size.
     """
 
     def __init__(self, tensors: Sequence[TensorSpec], count: int, seed: int, size: int | None = None) -> None:
@@ -155,7 +155,7 @@ class SyntheticDataset(Dataset):
 def _checked_arrays(
     where: object, arrays: Mapping[str, NDArray[Any]], tensors: Sequence[TensorSpec]
 ) -> dict[str, NDArray[Any]]:
-    """Returns the arrays of a model's inputs in its order."""
+    """Returns the arrays for a model's inputs, in the model's order."""
     names = [each.name for each in tensors]
     for name in (*names, *arrays):
         if name not in arrays:
@@ -176,7 +176,7 @@ def _checked_arrays(
 
 
 def _converts(array: NDArray[Any], tensor: TensorSpec) -> bool:
-    """Returns whether an array can be what the model takes without loss; strings are checked one by one."""
+    """Returns whether an array converts to the model's type without loss; strings are checked one by one."""
     dtype = dtype_of(tensor)
     if dtype.hasobject:
         return array.dtype.kind in _STRINGS
@@ -186,7 +186,7 @@ def _converts(array: NDArray[Any], tensor: TensorSpec) -> bool:
 
 
 def _content(array: NDArray[Any]) -> memoryview:
-    """Returns the bytes of an array, in C order and its own byte order; for strings, those of their JSON."""
+    """Returns the bytes of an array, in C order and its own byte order; strings are converted to JSON."""
     if array.dtype.kind in _STRINGS:
         return memoryview(json.dumps(array.tolist(), default=str).encode())
     return np.ascontiguousarray(array).data
@@ -207,7 +207,7 @@ _MOST_INFLATION = 100
 
 
 class ArraysDataset(LoadedDataset):
-    """Images or tensors, and labels, in arrays. The order is that of the arrays, and an id is an index.
+    """Images or tensors, and labels, in arrays. Samples have the order of the arrays, and their index as id.
 
     ``images`` (or ``x``, or ``data`` as in DLBS) with uint8 elements contains decoded images, which are
     preprocessed: N × height × width (grey), N × height × width × 1 (grey) or N × height × width × 3 (RGB).
@@ -215,7 +215,7 @@ class ArraysDataset(LoadedDataset):
     model's input. ``inputs`` instead contains tensors of any element type. The optional ``labels`` (or ``y``)
     contains N integers or texts, and the optional ``targets`` N or N × k numbers. Nothing is unpickled.
 
-    For a model with several inputs, each is an array of the input's name. The array of a model's only input
+    For a model with several inputs, each array has the name of its input. The array of a model's only input
     may also have the input's name, if no array has one of the names above.
 
     The arguments are those of ``StoredDataset``, and the ``tensors`` of a model, if there is one.
@@ -249,7 +249,7 @@ class ArraysDataset(LoadedDataset):
         return count
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample, which is in memory."""
+        """Returns a sample; its data is in memory."""
         label = None if self._labels is None else self._labels[index]
         truth = None if self._targets is None else TargetValues(self._targets[index])
         return Sample(str(index), self._payload(index), label, truth=truth)
@@ -287,7 +287,7 @@ def opened_arrays(path: Path) -> Iterator[NpzFile]:
     """Opens an ``.npz``, whose arrays ``read_array`` reads.
 
     Raises:
-        DatasetError: It cannot be read, is not an ``.npz``, or proves damaged, even while it is open.
+        DatasetError: It cannot be read, is not an ``.npz``, or proves to be damaged, even once it is open.
     """
     try:
         with path.open("rb") as file:
@@ -305,12 +305,12 @@ def opened_arrays(path: Path) -> Iterator[NpzFile]:
 
 
 def read_array(content: NpzFile, name: str) -> NDArray[Any]:
-    """Reads an array, unless it inflates to far more bytes than its file has.
+    """Reads an array, unless it inflates to far more bytes than its file holds.
 
-    It reads no more than the size that the zip declares; if that is too small, the array is incomplete.
+    At most the size that the zip declares is read; if that is too small, the array is incomplete.
 
     Raises:
-        DatasetError: It is too large, or not an array.
+        DatasetError: The array is too large, or is not an array.
     """
     archive: Any = content.zip  # which is there while it is open
     for info in archive.infolist():
@@ -351,7 +351,7 @@ def _payloads(
 
 
 def _pixels(samples: NDArray[Any], found: str) -> NDArray[Any]:
-    """Checks the shape of decoded images; removes the last axis of grey ones."""
+    """Checks the shape of decoded images; removes the last axis of grey images."""
     if samples.ndim == 4 and samples.shape[3] == 1:
         return samples[..., 0]
     if samples.ndim == 3 or (samples.ndim == 4 and samples.shape[3] == 3):
@@ -402,7 +402,7 @@ def synthetic_arrays(
     max_bytes: int = MAX_BYTES,
     size: int | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Returns random tensors by name, as ``synthetic_tensors``; dynamic axes have ``size``, or their own.
+    """Returns random tensors by name, like ``synthetic_tensors``; dynamic axes have ``size`` or their own.
 
     Raises:
         ConfigurationError: An axis cannot have that size.
@@ -432,6 +432,6 @@ def synthetic_arrays(
 
 
 def payload_of(batch: Tensors, index: int = 0) -> Tensor | NamedTensors:
-    """Returns a row of a batch, such as a prepared input, as the data of an input."""
+    """Returns a row of a batch, such as a prepared input, as the data of one input."""
     arrays = {name: array[index] for name, array in batch.items()}
     return NamedTensors(arrays) if len(arrays) > 1 else Tensor(*arrays.values())

@@ -1,6 +1,6 @@
 """The interface of a dataset: labelled samples in a fixed order, and their ground truths.
 
-A label is a class. The predictions of other tasks are scored against the other ground truths.
+A label is a class; the predictions of tasks other than classification are scored against other ground truths.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inferometer.agent.preprocessing.inputs import Input
 from inferometer.manifests.errors import DatasetError, printable, suggestion
 
 IGNORED_CLASS = -1
-"""The pixels of a class map that do not count: 255 in the files of PASCAL VOC and Cityscapes."""
+"""The class of pixels that are ignored in a class map; PASCAL VOC and Cityscapes store 255 for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class RunLengths:
     """A mask as COCO encodes it.
 
     Attributes:
-        height: In pixels.
-        width: In pixels.
+        height: The height in pixels.
+        width: The width in pixels.
         counts: COCO's compressed run lengths, column by column.
     """
 
@@ -42,7 +42,7 @@ class Polygons:
     """A mask as the polygons around its parts, which are filled by COCO's rules.
 
     Attributes:
-        rings: For each polygon, x and y in turn, in pixels of the image.
+        rings: For each polygon, alternating x and y, in pixels of the image.
     """
 
     rings: tuple[tuple[float, ...], ...]
@@ -50,15 +50,15 @@ class Polygons:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Objects:
-    """The objects in an image; no objects are a truth too.
+    """The objects in an image; an image without objects has a ground truth, too.
 
     Attributes:
         height: The height of the image, in pixels.
         width: The width of the image, in pixels.
         boxes: float64, objects × 4: left, top, width and height in pixels, as in COCO.
         classes: The name of each object's class.
-        areas: float64, objects; in pixels, by which COCO distinguishes small from large objects.
-        crowds: bool, objects; whether it is a crowd, which a prediction neither hits nor misses.
+        areas: float64, objects; in pixels; COCO uses them to distinguish small from large objects.
+        crowds: bool, objects; whether each is a crowd, which a prediction neither hits nor misses.
         masks: The mask of each object; None if there are only boxes.
         image: COCO's id of the image, by which its evaluation orders images; None keeps the dataset's order.
     """
@@ -78,8 +78,8 @@ class ClassMap:
     """The class of each pixel of an image.
 
     Attributes:
-        pixels: int32, height × width; positions in the dataset's list of classes;
-            ``IGNORED_CLASS`` for pixels that do not count.
+        pixels: int32, height × width; indices in the dataset's list of classes; ``IGNORED_CLASS`` for pixels
+            that are ignored.
         classes: The names of the dataset's classes; empty if it has none.
     """
 
@@ -89,7 +89,7 @@ class ClassMap:
 
 @dataclass(frozen=True, slots=True)
 class UnreadClassMap:
-    """A class map that is read when it is called; the names of the classes are available earlier."""
+    """A class map that is read when it is called; the names of its classes are available before that."""
 
     read: Callable[[], ClassMap]
     classes: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class UnreadClassMap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetImage:
-    """The image that a model should make of its input.
+    """The image that a model should produce from its input.
 
     Attributes:
         pixels: uint8, height × width × channels (red, green, blue, or one grey channel).
@@ -112,7 +112,7 @@ class TargetImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetValues:
-    """Numbers: the targets of a regression, or the embedding of a reference model.
+    """Numbers: the targets of a regression, or the embedding from a reference model.
 
     Attributes:
         values: float64, k.
@@ -123,7 +123,7 @@ class TargetValues:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedAnswers:
-    """The right answers to a question; none means that the text does not answer it."""
+    """The right answers to a question; having none means that the text does not answer it."""
 
     texts: tuple[str, ...]
 
@@ -142,7 +142,7 @@ class Sample(Input):
     Attributes:
         label: The name of the class; None if it is unknown.
         label_is_index: Whether ``label`` is the decimal index of the class instead, from 0, as in formats
-            that hold no names.
+            that store no names.
         truth: The ground truth of a task other than classification, or a function that reads it; None if it
             is unknown.
     """
@@ -152,7 +152,7 @@ class Sample(Input):
     truth: Truth | Callable[[], Truth] | None = None
 
     def read_truth(self) -> Truth | None:
-        """Returns the truth, and reads it first if necessary; raises DatasetError if it cannot be read."""
+        """Returns the truth, reading it first if necessary; raises DatasetError if it cannot be read."""
         return self.truth() if callable(self.truth) else self.truth
 
 
@@ -164,9 +164,9 @@ class DatasetIdentity:
         category: The category, such as ``vision``.
         name: The manifest's name; without a manifest, the path.
         version: The manifest's version; None without a manifest.
-        checksum: ``sha256:…`` of the dataset's one file; None for a folder.
+        checksum: ``sha256:…`` of the dataset's only file; None for a folder.
         size: The number of its samples.
-        sample_ids: The ids of its samples, in order, if they are only some of the dataset's; None otherwise.
+        sample_ids: The ids of its samples, in order, if it is only a part of a dataset; None otherwise.
     """
 
     category: str
@@ -178,7 +178,7 @@ class DatasetIdentity:
 
     @property
     def sample_ids_checksum(self) -> str | None:
-        """``sha256:…`` of the ids in UTF-8, each followed by a line feed; None for the whole dataset."""
+        """``sha256:…`` of the ids in UTF-8, each followed by a line feed; None if all samples are chosen."""
         if self.sample_ids is None:
             return None
         text = "".join(f"{each}\n" for each in self.sample_ids)
@@ -186,7 +186,7 @@ class DatasetIdentity:
 
     @property
     def chosen_samples(self) -> str | None:
-        """The chosen samples in a few words: few ids in full, many by their checksum; None for all."""
+        """A short text for the chosen samples: a few ids in full, many by their checksum; None for all."""
         ids, checksum = self.sample_ids, self.sample_ids_checksum
         if ids is None or checksum is None:
             return None
@@ -198,7 +198,7 @@ class DatasetIdentity:
 class Dataset(ABC):
     """Labelled samples, in the same order in every run.
 
-    It can be pickled, for workers in other processes, which open its files again.
+    It can be pickled, so that workers in other processes can open its files again.
 
     Args:
         identity: The identity of the dataset, with its size.
@@ -229,23 +229,23 @@ class Dataset(ABC):
         """Returns the samples in order. Their data is read later, on demand."""
 
     def sample(self, index: int) -> Sample:
-        """Returns the sample at a place, from 0, which is read later, on demand. Thread-safe.
+        """Returns the sample at an index, from 0; its data is read later, on demand. Thread-safe.
 
-        The default keeps a list of all samples; a dataset with many samples finds one by its place.
+        By default, a list of all samples is kept; a dataset with many samples finds a sample by its index.
         """
         if self._listed is None:
             self._listed = tuple(self)
         return self._listed[index]
 
     def labels(self) -> frozenset[str]:
-        """Returns the names of all classes; the default goes through all samples."""
+        """Returns the names of all classes; by default, reads the labels of all samples for this."""
         return frozenset(sample.label for sample in self if sample.label is not None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_listed": None}
 
     def files(self) -> Iterable[Path]:
-        """Returns the files that samples are read from; by default none, for samples stored elsewhere."""
+        """Returns the files that hold the samples; by default none, for samples stored elsewhere."""
         return ()
 
     def close(self) -> None:  # noqa: B027 - most datasets have no open resources
@@ -253,7 +253,7 @@ class Dataset(ABC):
 
 
 class StoredDataset(Dataset):
-    """A dataset at a path, whose samples are found by their place.
+    """A dataset at a path, whose samples are found by index.
 
     Args:
         path: The file or the folder.
@@ -263,7 +263,7 @@ class StoredDataset(Dataset):
         version: The manifest's version, if there is one.
 
     Attributes:
-        default_name: The name of a dataset that is published under one name only; empty for others.
+        default_name: The name of the dataset if it is published under only one name; otherwise empty.
         is_one_file: Whether a checksum covers the whole dataset.
     """
 
@@ -290,7 +290,7 @@ class StoredDataset(Dataset):
         """Opens the dataset at the path, and returns the number of its samples.
 
         Raises:
-            DatasetError: It is missing, damaged, or not of this format.
+            DatasetError: The dataset is missing, damaged, or not in this format.
         """
 
     def __iter__(self) -> Iterator[Sample]:
@@ -298,18 +298,18 @@ class StoredDataset(Dataset):
 
     @abstractmethod
     def sample(self, index: int) -> Sample:
-        """Returns the sample at a place; see ``Dataset``."""
+        """Returns the sample at an index; see ``Dataset``."""
 
 
 class LoadedDataset(StoredDataset):
-    """A stored dataset that is in memory. Its path is pickled; another process reads it again."""
+    """A stored dataset that is held in memory. Only its path is pickled; another process reads it again."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return reopened, (type(self), self._path, self.identity)
 
 
 def reopened(kind: Callable[..., StoredDataset], path: Path, identity: DatasetIdentity) -> StoredDataset:
-    """Returns the dataset of an identity, which ``kind`` opens again."""
+    """Returns the dataset with an identity, which is opened again as a ``kind``."""
     return kind(
         path, identity.category, checksum=identity.checksum, name=identity.name, version=identity.version
     )
@@ -325,7 +325,7 @@ class Subset(Dataset):
         ids: The ids of the samples.
 
     Raises:
-        DatasetError: There are no ids, or no sample has one of them.
+        DatasetError: No ids are given, or there is an id that no sample has.
     """
 
     def __init__(self, whole: Dataset, ids: Sequence[str]) -> None:
@@ -344,7 +344,7 @@ class Subset(Dataset):
         return map(self.sample, range(len(self)))
 
     def sample(self, index: int) -> Sample:
-        """Returns the sample at a place of the subset."""
+        """Returns the sample at an index of the subset."""
         return self.whole.sample(self._places[index])
 
     def files(self) -> Iterable[Path]:
@@ -352,7 +352,7 @@ class Subset(Dataset):
         return self.whole.files()
 
     def close(self) -> None:
-        """Closes the dataset."""
+        """Closes the whole dataset."""
         self.whole.close()
 
     def _missing(self, wanted: Iterable[str]) -> str:
@@ -368,6 +368,6 @@ class Subset(Dataset):
 
 
 def short_checksum(checksum: str) -> str:
-    """Returns the beginning of a checksum, enough to tell two apart."""
+    """Returns the beginning of a checksum, long enough to distinguish two checksums."""
     algorithm, _, digits = checksum.partition(":")
     return f"{algorithm}:{digits[:_CHECKSUM_DIGITS]}" if digits else checksum

@@ -1,13 +1,13 @@
 """Datasets in an LMDB of Caffe's Datums, as ``convert_imageset`` writes them.
 
 The pages of the LMDB are read without the library, which maps the file and trusts what it finds there: a
-truncated or damaged file ends the process. Here each number is checked before it is used, and nothing is
+truncated or damaged file crashes the process. Here, each number is checked before it is used, and nothing is
 mapped. The format is that of LMDB 0.9 on 64-bit little-endian machines, with one unnamed database.
 https://github.com/LMDB/lmdb/blob/mdb.master/libraries/liblmdb/mdb.c
 
 A ``Datum`` is an image with its label, as a message of Protocol Buffers. Its fields are ``channels`` (1),
 ``height`` (2), ``width`` (3), ``data`` (4), ``label`` (5), ``float_data`` (6) and ``encoded`` (7). It is
-read without its data, which a generated message would copy.
+parsed without its data, which a generated message class would copy.
 https://github.com/BVLC/caffe/blob/master/src/caffe/proto/caffe.proto
 """
 
@@ -55,7 +55,7 @@ _MOST_KEY_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Meta:
-    """One of the two descriptions of the environment; the later one counts."""
+    """One of the two descriptions of the environment, in its meta pages; the later one is valid."""
 
     page_bytes: int
     flags: int
@@ -68,11 +68,11 @@ class _Meta:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LmdbEntries:
-    """The places of the values of an environment, in the order of their keys.
+    """The positions of the values in an environment, in the order of their keys.
 
     Attributes:
         offsets: int64: where each value begins in the file.
-        sizes: int64: its size in bytes.
+        sizes: int64: the size of each value in bytes.
         keys: All keys, one after another.
         key_ends: int64: where each key ends in ``keys``.
         page_bytes: The size of a page.
@@ -85,12 +85,12 @@ class _LmdbEntries:
     page_bytes: int
 
     def key(self, index: int) -> bytes:
-        """Returns the key at a place."""
+        """Returns the key at an index."""
         begin = int(self.key_ends[index - 1]) if index else 0
         return self.keys[begin : int(self.key_ends[index])]
 
     def damage(self, index: int, file: RandomAccessFile) -> str | None:
-        """Describes damage in the pages of a large value, without reading all of it; None without damage.
+        """Describes damage in the pages of a large value, without reading all of it; None if it is intact.
 
         Raises:
             OSError: The file cannot be read.
@@ -110,7 +110,7 @@ class _LmdbEntries:
 
 
 def _latest_meta(file: RandomAccessFile) -> _Meta:
-    """Returns the later description; both must be whole, since the earlier one may lack samples."""
+    """Returns the later description; both must be intact, since the earlier one may lack samples."""
     first = _meta(file, 0)
     return max(first, _meta(file, first.page_bytes), key=lambda meta: meta.transaction)
 
@@ -137,9 +137,9 @@ def _meta(file: RandomAccessFile, offset: int) -> _Meta:
 
 
 class _Walk:
-    """A walk through the tree of the unnamed database, all pages of keys.
+    """A walk through the tree of the unnamed database, across all pages with keys.
 
-    Values are not read. Those beyond the end of a truncated file are among the entries.
+    Values are not read. The entries include values beyond the end of a truncated file.
     """
 
     def __init__(self, file: RandomAccessFile, meta: _Meta) -> None:
@@ -165,7 +165,7 @@ class _Walk:
         return _LmdbEntries(offsets, sizes, b"".join(self._keys), ends, meta.page_bytes)
 
     def _visit(self, number: int, depth: int) -> None:
-        """Adds the entries below a page, which has ``depth`` levels."""
+        """Adds the entries below a page that is the root of ``depth`` levels."""
         if number in self._visited or depth < 1:
             raise self._error(f"page {number} is damaged: the tree of pages goes through it again")
         self._visited.add(number)
@@ -195,7 +195,7 @@ class _Walk:
             self._visit(child, depth - 1)
 
     def _add(self, page: bytes, place: int, number: int) -> None:
-        """Adds the entry at a place of a leaf."""
+        """Adds the entry at an offset in a leaf."""
         low, high, flags, key_bytes = _NODE.unpack_from(page, place)
         size, begin = low | high << 16, place + _NODE.size + key_bytes
         if flags & (_SUB_DATA | _DUPLICATE_DATA):
@@ -231,11 +231,11 @@ class _DatumFields:
 
     Attributes:
         shape: Channels, height and width.
-        label: The index of the class; None without one.
+        label: The index of the class; None if there is none.
         encoded: Whether ``data`` is an image file.
         data_offset: The offset of ``data`` in the message.
-        data_size: Its size in bytes; 0 without any.
-        floats: The places of ``float_data`` in the message: offset and size in bytes.
+        data_size: Its size in bytes; 0 if there is no data.
+        floats: The parts of ``float_data`` in the message: the offset and size of each, in bytes.
     """
 
     shape: tuple[int, int, int] = (0, 0, 0)
@@ -247,7 +247,7 @@ class _DatumFields:
 
 
 class _Window:
-    """Bytes around a place of a message, which are read when they are needed."""
+    """The bytes around a position in a message, read on demand."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read = read
@@ -256,7 +256,7 @@ class _Window:
         self._content = b""
 
     def varint(self, place: int) -> tuple[int, int]:
-        """Returns the number at a place, and the place after it."""
+        """Returns the number at a position, and the position after it."""
         begin = place - self._begin
         if not 0 <= begin <= len(self._content) - _MOST_VARINT_BYTES:
             self._begin = place
@@ -275,7 +275,7 @@ def _read_fields(read: Callable[[int, int], bytes], size: int) -> _DatumFields:
     """Reads the fields of a Datum except its data.
 
     Args:
-        read: Returns a number of bytes from an offset in the message.
+        read: Returns the given number of bytes from an offset in the message.
         size: The size of the message in bytes.
     """
     window = _Window(read, size)
@@ -340,7 +340,7 @@ def _signed(value: int) -> int:
 
 
 def _pixels_of(fields: _DatumFields, data: bytes) -> NDArray[np.uint8]:
-    """Returns the image in raw data, channels × height × width in blue, green and red.
+    """Returns the image from raw data, which is channels × height × width in blue, green and red.
 
     Returns:
         uint8: height × width × 3 in red, green and blue, or height × width if it is grey.
@@ -381,10 +381,10 @@ class LmdbDataset(StoredDataset):
     """The Datums of an LMDB, in the order of their keys, which are the ids.
 
     A Datum is an encoded image; raw pixels, channels × height × width in blue, green and red; or a tensor in
-    ``float_data``. A label is the index of a class, as text; if the folder has a ``classes.txt``, with the
-    name of a class in each line, it is that name. A label of -1 means none. Samples can be read from several
-    threads. Neither the lock file nor the LMDB library is used: the LMDB must not be written to meanwhile,
-    and a damaged one cannot end the process. A damaged Datum fails as an input.
+    ``float_data``. A label is the index of a class, as text; if the folder has a ``classes.txt``, with one
+    class name per line, it is that name. A label of -1 means none. Samples can be read from several threads.
+    Neither the lock file nor the LMDB library is used: the LMDB must not be written to meanwhile, and a
+    damaged one cannot crash the process. A damaged Datum becomes a failed input.
 
     ``path`` is the folder with ``data.mdb``, or a file like it; the other arguments are those of
     ``StoredDataset``.
@@ -411,7 +411,7 @@ class LmdbDataset(StoredDataset):
         return len(self._entries.offsets)
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample; its label is read here, its data later."""
+        """Returns a sample; its label is read at once, its data later."""
         key = self._key(index)
         try:
             fields = self._fields(index)
@@ -424,7 +424,7 @@ class LmdbDataset(StoredDataset):
         return Sample(key, partial(self._read, index, fields), text, self.labels_are_indices)
 
     def files(self) -> tuple[Path]:
-        """Returns the file of the records."""
+        """Returns the file that holds the records."""
         return (self._file.path,)
 
     def close(self) -> None:
@@ -432,7 +432,7 @@ class LmdbDataset(StoredDataset):
         self._file.close()
 
     def _fields(self, index: int) -> _DatumFields:
-        """Reads the fields of a Datum; raises InputError, with the place, if it is damaged."""
+        """Reads the fields of a Datum; if it is damaged, raises InputError, which gives the position."""
         offset, size = int(self._entries.offsets[index]), int(self._entries.sizes[index])
         if damage := self._entries.damage(index, self._file):
             raise InputError(self._where(index, damage))

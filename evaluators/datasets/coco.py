@@ -1,6 +1,6 @@
-"""COCO's notation of objects: datasets in its JSON, and the files of results that other tools write.
+"""COCO's format for objects: datasets in its JSON, and the files of results that other tools write.
 
-A dataset has images with objects, their boxes and masks.
+A dataset consists of images with objects, and the boxes and masks of these.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _MOST_PIXELS_OF_A_SIDE = 100_000
 
 
 class Annotation(NamedTuple):
-    """An object of the truth or a prediction, in COCO's notation.
+    """An object from the ground truth or from a prediction, in COCO's format.
 
     Attributes:
-        image: The place of its image.
-        category: The place of its class.
+        image: The index of its image.
+        category: The index of its class.
         box: Left, top, width and height in pixels; None for the box around the mask.
-        area: In pixels.
-        mask: Its compressed run lengths; None for a box alone.
+        area: The area in pixels.
+        mask: Its compressed run lengths; None if it has only a box.
         crowd: Whether it is a crowd.
         score: The score of a prediction.
     """
@@ -44,7 +44,7 @@ class Annotation(NamedTuple):
     score: float = 0.0
 
     def as_coco(self, number: int) -> dict[str, Any]:
-        """Returns pycocotools' form of it; ``number`` counts from 1, because 0 means no match there."""
+        """Returns the object in pycocotools' form; ``number`` counts from 1, as 0 means no match there."""
         found: dict[str, Any] = {
             "id": number,
             "image_id": self.image,
@@ -63,10 +63,10 @@ class Annotation(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CocoResults(Predictions):
-    """The objects in one image as another tool wrote them: in float64, and in COCO's notation.
+    """The objects in one image as another tool wrote them: in float64, and in COCO's format.
 
     Attributes:
-        objects: In the order of the file, which decides among equal scores; their image is 0.
+        objects: The objects in the order of the file, which decides among equal scores; their image is 0.
     """
 
     kind: ClassVar[str] = "coco_results"
@@ -76,17 +76,17 @@ class CocoResults(Predictions):
         return 1
 
     def row(self, place: int) -> CocoResults:
-        """Returns the objects, all of one image."""
+        """Returns the objects, which all belong to one image."""
         del place
         return self
 
 
 def annotations_of(prediction: Detections | Instances | CocoResults, image: int) -> Iterator[Annotation]:
-    """Yields the objects of a prediction of one row, the most certain first if a model gave it.
+    """Yields the objects in a one-row prediction, the most certain first if a model made it.
 
     Args:
-        prediction: The row.
-        image: The place of the image.
+        prediction: A prediction of one row.
+        image: The index of the image.
 
     Raises:
         ValueError: A mask is damaged.
@@ -115,18 +115,18 @@ def read_results(
 ) -> Mapping[str, CocoResults]:
     """Reads COCO results JSON.
 
-    Boxes and areas are those of pycocotools' ``COCO.loadRes``, which goes by the first result: if it has a
-    ``bbox``, each has one, and the area is the box's, even for a mask; otherwise the area is the mask's, and
-    the box is the one around the mask.
+    Boxes and areas are computed as by pycocotools' ``COCO.loadRes``, for which the first result decides: if
+    it has a ``bbox``, each result must have one, and the area is the box's, even for a mask; otherwise the
+    area is the mask's, and the box is the one around the mask.
 
     Args:
         path: The file: a list of objects with ``image_id``, ``category_id``, ``score``, and ``bbox``,
             ``segmentation`` as run lengths, or both.
-        categories: The names of the dataset's classes by their number.
-        labels: The names in the order in which predictions count them.
+        categories: The names of the dataset's classes by COCO's number.
+        labels: The names of the classes in the order of their indices in predictions.
 
     Returns:
-        The prediction of one row for each image in the file, by its id as a sample has it.
+        A prediction of one row for each image in the file, by the id of the image's sample.
 
     Raises:
         DatasetError: The file cannot be read, or an entry is not such an object.
@@ -148,7 +148,7 @@ def read_results(
 
 
 def _has(entry: Mapping[str, Any], name: str) -> bool:
-    """Returns whether a result has a value; pycocotools treats an empty list as none."""
+    """Returns whether a result has a value; like pycocotools, treats an empty list as none."""
     return entry.get(name) not in (None, [])
 
 
@@ -187,7 +187,7 @@ def _box(written: object) -> tuple[float, float, float, float]:
 
 
 def run_lengths(written: Any) -> RunLengths:
-    """Returns a mask of COCO's JSON, whose run lengths are compressed or numbers.
+    """Returns a mask from COCO's JSON, whose run lengths are compressed or are numbers.
 
     Raises:
         ValueError: It is not a mask, or its run lengths do not fill its size.
@@ -207,7 +207,7 @@ def run_lengths(written: Any) -> RunLengths:
 
 
 def _whole(given: Any, most: int) -> TypeGuard[list[int]]:
-    """Returns whether something is a list of whole numbers from 0 to ``most``."""
+    """Returns whether a value is a list of whole numbers from 0 to ``most``."""
     return isinstance(given, list) and all(type(each) is int and 0 <= each <= most for each in given)
 
 
@@ -220,7 +220,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """An image of the file: its name, size and objects."""
+    """An image in the file: its name, size and objects."""
 
     number: Any
     path: Path
@@ -231,15 +231,15 @@ class CocoDataset(StoredDataset):
     """The images of a file in COCO's format, in its order; a sample's id is COCO's number of the image.
 
     The path is the file, or a folder with ``annotations.json`` or with one ``annotations/instances_*.json``.
-    Images lie beside the file, in ``images``, or, for ``instances_val2017.json``, in ``val2017``, beside the
-    folder of the file too. ``path`` is the file; the other arguments are those of ``StoredDataset``.
+    Images are in ``images`` or, for ``instances_val2017.json``, ``val2017``, next to the file or its folder
+    ``annotations``. ``path`` is the file; the other arguments are those of ``StoredDataset``.
 
     Attributes:
         categories: The name of each class by its number.
 
     Raises:
         DatasetError: The file cannot be read or is damaged, an annotation contradicts it, or the folder of
-            the images is not there.
+            the images is missing.
     """
 
     backend = "coco"
@@ -258,7 +258,7 @@ class CocoDataset(StoredDataset):
         return len(self._images)
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample, whose image is read later."""
+        """Returns a sample; its image is read later."""
         image = self._images[index]
         return Sample(printable(str(image.number)), partial(read_image, image.path), truth=image.truth)
 
@@ -267,13 +267,13 @@ class CocoDataset(StoredDataset):
         return frozenset()
 
     def files(self) -> Iterator[Path]:
-        """Yields the file of the annotations, and those of the images."""
+        """Yields the file of the annotations, and the files of the images."""
         yield self._file
         yield from (image.path for image in self._images)
 
 
 def _annotation_file(path: Path) -> Path:
-    """Returns the file of the annotations in a folder, or the path itself if it is not a folder."""
+    """Returns the annotations file in a folder, or the path itself if it is not a folder."""
     if not path.is_dir():
         return path
     if (path / FILE).is_file():
@@ -316,7 +316,7 @@ def _is_key(value: object) -> bool:
 
 
 def _images(file: Path, content: Mapping[str, Any]) -> dict[Any, tuple[str, int, int]]:
-    """Returns the name, height and width of each image by its number."""
+    """Returns the name, height and width of each image by COCO's number."""
     found: dict[Any, tuple[str, int, int]] = {}
     texts: set[str] = set()
     for place, entry in enumerate(content["images"]):
@@ -338,7 +338,7 @@ def _images(file: Path, content: Mapping[str, Any]) -> dict[Any, tuple[str, int,
 
 
 def _image_folder(file: Path, names: Sequence[str]) -> Path:
-    """Returns the folder of the images: the one that holds the first of them, or else any."""
+    """Returns the folder of the images: the one that holds the first image, or else any of them."""
     split = file.stem.removeprefix(_PREFIX) if file.stem.startswith(_PREFIX) else ""
     roots = (file.parent, file.parent.parent) if file.parent.name == FOLDER else (file.parent,)
     folders = [root / part for root in roots for part in ("images", split, f"images/{split}", "")]
@@ -386,7 +386,7 @@ def _objects_by_image(
 
 
 def _row(entry: Mapping[str, Any], category: str, height: int, width: int) -> _Row:
-    """Returns an object; raises ValueError for any other value."""
+    """Returns the object in an annotation; raises ValueError if the entry does not describe one."""
     box = numbers(entry["bbox"], "bbox")
     if len(box) != 4 or min(box[2:]) < 0:
         raise ValueError(f"bbox {one_line(entry['bbox'], 60)} is not left, top, width and height")

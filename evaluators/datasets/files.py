@@ -1,8 +1,8 @@
 """Reads the files of datasets: images, random access, JSON from other programs, the names of classes.
 
-Several threads, and the processes that it is sent to, can read a random-access file at any place. Errors in
-JSON, and in its numbers and names, have the program's own messages. The names of classes are in a text file,
-one per line, in the order of their indices.
+Several threads, and the processes that it is sent to, can read a random-access file at any position. Errors
+in JSON, its numbers and its names are reported in the program's own messages. The names of classes are in a
+text file, one per line, in the order of their indices.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from inferometer.manifests.errors import DatasetError, InputError, one_line, pri
 FORMATS = ("bmp", "gif", "j2k", "jp2", "jpeg", "jpg", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
 IMAGE_SUFFIXES = frozenset(f".{name}" for name in FORMATS)
 MAX_IMAGE_BYTES = 256 * 1024 * 1024
-"""The maximum size of an encoded image; a larger file is not read into memory."""
+"""The maximum size of an encoded image; larger files are not read into memory."""
 
 
 @contextmanager
 def reading(source: object) -> Iterator[None]:
-    """Raises DatasetError, which names the ``source``, if the block cannot read or decode it."""
+    """Raises DatasetError, which names the ``source``, if reading or decoding fails in the block."""
     try:
         yield
     except OSError as error:
@@ -90,7 +90,7 @@ def read_image(path: Path) -> EncodedImage:
 
 
 def too_large(path: str, size_bytes: int) -> InputError:
-    """Returns the error for a file above ``MAX_IMAGE_BYTES``."""
+    """Returns the error for a file larger than ``MAX_IMAGE_BYTES``."""
     return InputError(
         f"{printable_name(path)}: is {size_bytes} bytes; an image of more than {MAX_IMAGE_BYTES} is not read"
     )
@@ -102,9 +102,9 @@ def printable_name(name: str) -> str:
 
 
 class RandomAccessFile:
-    """A file that is read at offsets, without a position. Thread-safe; it is not mapped into memory.
+    """A file that is read at offsets and keeps no position. Thread-safe; it is not mapped into memory.
 
-    A file that shrinks while it is mapped ends the process at the next access, while ``read`` returns less.
+    If a file shrinks while it is mapped, the next access crashes the process, whereas ``read`` returns less.
     The pickle holds the path and the size; the process that it is sent to opens the file when it reads.
 
     Attributes:
@@ -169,8 +169,8 @@ def parse_json(content: str | bytes) -> Any:
     """Returns the content of a JSON text; bytes are UTF-8, with or without a byte order mark.
 
     Raises:
-        ValueError: It is not JSON, or an object has a name twice. The message has the place, and belongs
-            after the name of the file.
+        ValueError: It is not JSON, or an object has a name twice. The message gives the position, and is
+            meant to follow the name of the file.
     """
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
@@ -189,7 +189,7 @@ def parse_json(content: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Returns the content of a file of JSON; raises DatasetError if it cannot be read, or is not JSON."""
+    """Returns the content of a JSON file; raises DatasetError if it cannot be read, or is not JSON."""
     with reading(path):
         content = path.read_bytes()
     try:
@@ -199,7 +199,7 @@ def read_json(path: Path) -> Any:
 
 
 class _RepeatedNameError(ValueError):
-    """An object has a name twice."""
+    """The error for an object that has a name twice."""
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -212,17 +212,17 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """Returns a JSON value in a few words, for a message."""
+    """Returns a short text for a JSON value, for use in a message."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
     return printable(one_line(json.dumps(value, ensure_ascii=False), _SHOWN_CHARACTERS))
 
 
 def number(value: object, name: str) -> float:
-    """Returns a number of JSON.
+    """Returns a value from JSON that is a number.
 
     Raises:
-        ValueError: It is not a number, or not finite in float64; the message begins with ``name``.
+        ValueError: The value is not a number, or not finite in float64; the message begins with ``name``.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} is {shown(value)}, and no number")
@@ -236,7 +236,7 @@ def number(value: object, name: str) -> float:
 
 
 def numbers(value: object, name: str) -> list[float]:
-    """Returns a list of numbers; raises ValueError as ``number`` does, or if it is not a list."""
+    """Returns a list of numbers; raises ValueError if it is not a list, or like ``number`` for an element."""
     if not isinstance(value, list):
         raise ValueError(f"{name} is {shown(value)}, and no list of numbers")
     return [number(each, f"a number of {name}") for each in value]
@@ -246,7 +246,7 @@ def key(value: object, name: str) -> int | str:
     """Returns an id: a whole number, which may be written as ``1.0``, or a text.
 
     Raises:
-        ValueError: It is neither of the two; the message begins with ``name``.
+        ValueError: The value is neither of the two; the message begins with ``name``.
     """
     if isinstance(value, float) and value.is_integer():
         return int(value)
@@ -259,10 +259,10 @@ _MAX_NAMES_BYTES = 64 * 1024 * 1024
 
 
 def read_class_names(path: Path) -> tuple[str, ...] | None:
-    """Returns the names; None without the file.
+    """Returns the names of the classes; None if the file does not exist.
 
     Raises:
-        DatasetError: It cannot be read, is not UTF-8, or has no names, or an empty or repeated one.
+        DatasetError: The file cannot be read, is not UTF-8, or has no names, an empty or a repeated one.
     """
     with reading(path):
         try:

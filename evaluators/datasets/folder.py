@@ -1,6 +1,6 @@
 """Datasets of encoded images: in class folders or without classes, in a zip, or from a list of URLs.
 
-The images of a zip are read in place. A list has URLs and paths, and no labels.
+The images of a zip are read in place. A list contains URLs and paths, but no labels.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Place:
 
     Attributes:
         path: Relative to the dataset, with ``/`` as separator.
-        label: The class folder's name; None without class folders.
+        label: The class folder's name; None if there are no class folders.
     """
 
     path: str
@@ -50,14 +50,14 @@ class Place:
     def order(self) -> tuple[str, str]:
         """The sort key: the path inside the class folder, then the class.
 
-        Numbered names, as in ``7/0001.png``, thereby mix the classes, and the first samples represent the
-        dataset.
+        Numbered names such as ``7/0001.png`` thus mix the classes, so that the first samples represent the
+        whole dataset.
         """
         return (self.path if self.label is None else self.path[len(self.label) + 1 :], self.label or "")
 
 
 def arrange(paths: Iterable[str], source: str) -> list[Place]:
-    """Returns the places of the images among ``paths``, in the dataset's order.
+    """Returns the locations of the images among ``paths``, in the dataset's order.
 
     The first folder of a path is the class. Without folders, the images are unlabelled.
 
@@ -85,7 +85,7 @@ def arrange(paths: Iterable[str], source: str) -> list[Place]:
 
 
 class ImageDataset(StoredDataset):
-    """Images that the pipeline reads one by one.
+    """Images, each of which the pipeline reads separately.
 
     The arguments are those of ``StoredDataset``.
     """
@@ -93,7 +93,7 @@ class ImageDataset(StoredDataset):
     _places: Sequence[Place]
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample, which is read later."""
+        """Returns a sample; its image is read later."""
         place = self._places[index]
         label = None if place.label is None else printable_name(place.label)
         return Sample(printable_name(place.path), partial(self.read, place), label)
@@ -114,10 +114,10 @@ class ImageDataset(StoredDataset):
 class FolderDataset(ImageDataset):
     """Images in class folders, whose names are the labels, or unlabelled images without class folders.
 
-    The order is by file name without the class folder, then by class. Hidden files and files without the
+    Samples are ordered by path without the class folder, then by class. Hidden files and files without the
     suffix of an image are ignored. Links to files and to class folders are followed; links to folders inside
     class folders are not. The folder is listed once, when the dataset is opened; a file that is missing or
-    unreadable later fails as an input.
+    unreadable later becomes a failed input.
 
     The arguments are those of ``StoredDataset``.
 
@@ -136,12 +136,12 @@ class FolderDataset(ImageDataset):
         return (self._path / place.path for place in self._places)
 
     def read(self, place: Place) -> EncodedImage:
-        """Reads one image. An ``OSError`` is left to ``Input.read``, which names the input."""
+        """Reads one image. Any ``OSError`` is left to ``Input.read``, which names the input."""
         return read_image(self._path / place.path)
 
 
 def _image_paths(root: Path) -> Iterator[str]:
-    """Yields the paths of the images at the top and in the class folders, relative to ``root``."""
+    """Yields the paths of the images at the top level and in the class folders, relative to ``root``."""
     try:
         for entry in list(os.scandir(root)):
             if entry.name.startswith("."):
@@ -166,8 +166,8 @@ class ArchiveDataset(ImageDataset):
     """A zip of class folders with images, or of images alone; see ``FolderDataset`` for labels and order.
 
     Common parent folders, such as the zipped one, are removed from the paths, down to the class folder.
-    Nothing is extracted. Samples can be read from several threads. An entry with a wrong checksum fails as an
-    input when it is read.
+    Nothing is extracted. Samples can be read from several threads. An entry with a wrong checksum becomes a
+    failed input when it is read.
 
     The arguments are those of ``StoredDataset``.
 
@@ -200,7 +200,7 @@ class ArchiveDataset(ImageDataset):
         self._zip = _open(self._path)
 
     def files(self) -> tuple[Path]:
-        """Returns the zip."""
+        """Returns the zip as the only file."""
         return (self._path,)
 
     def close(self) -> None:
@@ -237,7 +237,7 @@ def _open(path: Path) -> zipfile.ZipFile:
 
 
 def _image_entries(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
-    """Returns the entries of images, by their path without common parent folders."""
+    """Returns the entries of images, by their paths without common parent folders."""
     entries = [info for info in archive.infolist() if is_image(info.filename) and not info.is_dir()]
     for info in entries:
         name = printable_name(info.filename)
@@ -306,7 +306,7 @@ class UrlsDataset(Dataset):
 
 
 def _input_id(number: int, text: str, copy: int) -> str:
-    """Returns the id of an input: line and text; the number of a further pass follows that of the line.
+    """Returns the id of an input: its line's number and text; later passes add their number to the line's.
 
     The id is stored, and omits the credentials of a URL.
     """
@@ -334,7 +334,7 @@ def _content(path: Path) -> bytes:
 
 
 def _lines(content: bytes, path: Path) -> Sequence[tuple[int, str]]:
-    """Returns the lines that name an input by a URL or path, each with its number, from 1."""
+    """Returns the lines that give an input by its URL or path, each with its number, from 1."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -350,6 +350,6 @@ def _lines(content: bytes, path: Path) -> Sequence[tuple[int, str]]:
 
 
 def _shortened(text: str) -> str:
-    """Returns the text, without its middle if it is long; the end contains the file's name."""
+    """Returns the text, with its middle omitted if it is long; the end contains the file's name."""
     half = (_SHOWN_CHARACTERS - 1) // 2
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:half]}…{text[-half:]}"

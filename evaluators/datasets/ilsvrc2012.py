@@ -1,7 +1,7 @@
 """The validation images of ILSVRC 2012 as published: a flat folder or the tar, and a file of classes.
 
-The classes are also in the ``meta.mat`` of the development kit, a file of MATLAB's version 5. Numbers and
-texts in an array of structures are read; other values are skipped.
+The classes are also in the ``meta.mat`` of the development kit, a MATLAB 5 file. Numbers and texts in an
+array of structures are read; other values are skipped.
 https://www.mathworks.com/help/pdf_doc/matlab/matfile_format.pdf
 """
 
@@ -51,7 +51,7 @@ def read_structures(content: bytes, name: str, source: str) -> list[dict[str, An
         source: The file's path, for errors.
 
     Raises:
-        DatasetError: The file is damaged, of another version, or has no such variable.
+        DatasetError: The file is damaged, has another version, or contains no such variable.
     """
     if len(content) < _HEADER_BYTES or content[126:128] != b"IM" or content[125] != 1:
         raise DatasetError(f"{source}: is not a file of MATLAB 5 from a little-endian machine")
@@ -71,7 +71,7 @@ def read_structures(content: bytes, name: str, source: str) -> list[dict[str, An
 
 
 def _elements(content: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the type and content of each element from an offset."""
+    """Yields the type and content of each element, starting at an offset."""
     while offset + 8 <= len(content):
         kind, size = struct.unpack_from("<II", content, offset)
         if kind >> 16:  # a small element: its size is in the upper half, and its content in four bytes
@@ -89,7 +89,7 @@ def _elements(content: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _matrix(content: bytes) -> tuple[str, Any]:
-    """Returns the name and value of a matrix; the value is None unless it is structures, numbers or text."""
+    """Returns the name and value of a matrix; the value is None unless it has structures, numbers or text."""
     parts = _elements(content, 0)
     if not content:
         return "", None
@@ -149,10 +149,10 @@ class ValidationDataset(StoredDataset):
 
     The classes come from ``val.txt``, with a name and an index in each line, where the index counts the
     sorted WordNet ids from 0; or from ``ILSVRC2012_validation_ground_truth.txt``, with an ``ILSVRC2012_ID``
-    for each image, and ``meta.mat``, which translates it. Both are looked for beside the images, in the
-    folder above, and in ``ILSVRC2012_devkit_t12/data`` or the archive of the kit. Without ``meta.mat``,
-    line n of ``synsets.txt`` is the WordNet id of number n. Only images that exist are samples. An image that
-    is damaged or gone fails as an input.
+    for each image, and ``meta.mat``, which translates it. Both are looked for next to the images, in the
+    parent folder, and in ``ILSVRC2012_devkit_t12/data`` or the archive of the kit. Without ``meta.mat``, line
+    n of ``synsets.txt`` is the WordNet id of number n. Only images that exist are samples. A damaged or
+    missing image becomes a failed input.
 
     ``path`` is the folder with the images or with ``ILSVRC2012_img_val.tar``, or the tar; the other arguments
     are those of ``StoredDataset``.
@@ -184,7 +184,7 @@ class ValidationDataset(StoredDataset):
         return len(names)
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample, which is read later."""
+        """Returns a sample; its image is read later."""
         name = self._names[index]
         return Sample(name, partial(self._read, name), self._labels[index])
 
@@ -217,7 +217,7 @@ def is_validation(folder: Path, entries: Mapping[str, bool]) -> bool:
 
     Args:
         folder: The folder.
-        entries: The names in it, and whether each is a folder.
+        entries: The names of its entries, and whether each is a folder.
     """
     if ARCHIVE in entries:
         return True
@@ -312,7 +312,7 @@ def _numbers(path: Path, text: str) -> list[int]:
 
 
 def _sorted_ids(places: tuple[Path, ...]) -> tuple[str, ...]:
-    """Returns the WordNet ids in their order: those of ``synsets.txt``, or the 1000 of ILSVRC 2012."""
+    """Returns the WordNet ids in sorted order: those of ``synsets.txt``, or the 1000 of ILSVRC 2012."""
     if (path := _find(places, _SYNSETS)) is not None:
         return tuple(sorted(_wordnet_ids(path)))
     return tuple(name.split()[0] for name in read_class_names(BUILTIN / "labels" / "imagenet_1k.txt") or ())
@@ -327,7 +327,7 @@ def _wordnet_ids(path: Path) -> tuple[str, ...]:
 
 
 def _kit(places: tuple[Path, ...]) -> tuple[Path, str | None, bytes | None]:
-    """Returns the ground truth with its path, and ``meta.mat``, from files or the kit's archive."""
+    """Returns the ground truth with its path, and ``meta.mat``, from files or from the kit's archive."""
     truth, meta = _find(places, _GROUND_TRUTH), _find(places, _META)
     if truth is not None:
         return truth, _text(truth), None if meta is None else meta.read_bytes()

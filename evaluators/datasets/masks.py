@@ -1,7 +1,7 @@
 """Datasets of pairs: an image in one folder, and its ground truth in a file of the same name in another.
 
 For image enhancement, a pair is two images. For segmentation, it is an image and its class map, in folders of
-images and masks or in PASCAL VOC's.
+images and masks or in the folders of PASCAL VOC.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Pair(NamedTuple):
     """The files of one sample.
 
     Attributes:
-        name: The name of the sample: the image's path in its folder.
+        name: The name of the sample, which is the image's path in its folder.
         image: The image.
         truth: The ground truth.
     """
@@ -66,7 +66,7 @@ class PairsDataset(StoredDataset):
     _pairs: Sequence[Pair]
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample, which is read later."""
+        """Returns a sample; its image and truth are read later."""
         pair = self._pairs[index]
         return Sample(
             printable_name(pair.name), partial(read_image, pair.image), truth=self.truth(pair.truth)
@@ -74,7 +74,7 @@ class PairsDataset(StoredDataset):
 
     @abstractmethod
     def truth(self, path: Path) -> Callable[[], Truth]:
-        """Returns the function that reads the truth in a file, and raises DatasetError if it cannot."""
+        """Returns the function that reads the truth from a file; it raises DatasetError if that fails."""
 
     def files(self) -> Iterator[Path]:
         """Returns the files of the images and of their ground truth."""
@@ -82,15 +82,15 @@ class PairsDataset(StoredDataset):
 
 
 class PairedFolderDataset(PairsDataset):
-    """A folder with ``inputs`` and ``targets``: images of the same path up to the suffix.
+    """A folder with ``inputs`` and ``targets``: images with the same path except for the suffix.
 
-    A target is grey or in colour, as its file is; 16 bits become 8, and transparency is dropped. Its size is
-    that of the model's output, such as twice the input's.
+    A target is grey or in colour, like its file; 16 bits are reduced to 8, and transparency is dropped. Its
+    size is that of the model's output, such as twice the input's.
 
     The arguments are those of ``StoredDataset``.
 
     Raises:
-        DatasetError: An input has no target, or a target no input.
+        DatasetError: An input has no target, or a target has no input.
     """
 
     backend = "paired_folder"
@@ -105,15 +105,15 @@ class PairedFolderDataset(PairsDataset):
 
 
 def paired(root: Path, images: str, truths: str) -> list[Pair]:
-    """Returns the pairs of two folders, in the order of the names; hidden files are ignored.
+    """Returns the pairs of files from two folders, in the order of the names; hidden files are ignored.
 
     Args:
         root: The dataset.
         images: The folder of the images in it.
-        truths: The folder with a file of the same path, up to the suffix, for each of them.
+        truths: The folder with a file for each image, of the same path except for the suffix.
 
     Raises:
-        DatasetError: A folder cannot be read, an image has no partner, or a name stands for two files.
+        DatasetError: A folder cannot be read, an image has no partner, or two files share a name.
     """
     firsts, seconds = _by_stem(root / images, is_image), _by_stem(root / truths, is_shown)
     if not firsts:
@@ -131,7 +131,7 @@ def paired(root: Path, images: str, truths: str) -> list[Pair]:
 
 
 def _by_stem(folder: Path, accepted: Callable[[str], bool]) -> dict[str, Path]:
-    """Returns the files of a folder by their path without the suffix."""
+    """Returns the files of a folder by their paths without the suffix."""
     found: dict[str, Path] = {}
     for place, folders, names in walk(folder):
         folders.sort()
@@ -148,7 +148,7 @@ def _by_stem(folder: Path, accepted: Callable[[str], bool]) -> dict[str, Path]:
 
 
 def read_target(path: Path) -> TargetImage:
-    """Reads the image that a model should make.
+    """Reads the image that a model should produce.
 
     Raises:
         DatasetError: The file cannot be read, or is not an image.
@@ -163,7 +163,7 @@ def read_target(path: Path) -> TargetImage:
 
 @contextmanager
 def _decoding(what: str, path: Path) -> Iterator[None]:
-    """Raises DatasetError if the file of a truth cannot be read, or is not an image."""
+    """Raises DatasetError if the block cannot read the file of a truth, or it is not an image."""
     try:
         with reading(f"{what} {path}"):
             yield
@@ -200,12 +200,12 @@ VOC_CLASSES = (
 _IGNORED = 255
 _IGNORED_OF_16_BITS = 65535
 _BITS_OFFSET = 24
-"""The place of the bit depth in a PNG file, before the colour type."""
+"""The offset of the bit depth in a PNG file, just before the colour type."""
 _MOST_BYTE_CLASSES = 255
 
 
 class _ClassMapsDataset(PairsDataset):
-    """Images with a class map each, whose classes may have names."""
+    """Images, each with a class map, whose classes may have names."""
 
     _classes: tuple[str, ...]
 
@@ -215,16 +215,16 @@ class _ClassMapsDataset(PairsDataset):
 
 
 class MaskFolderDataset(_ClassMapsDataset):
-    """A folder with ``images`` and ``masks``: each image has a mask of the same path up to the suffix.
+    """A folder with ``images`` and ``masks``: each image has a mask with the same path except for the suffix.
 
     A mask is a PNG as large as the image, whose pixels are the numbers of classes: grey, of up to 16 bits, or
-    with a palette, whose places count and not its colours. 255 is ignored, and in 16 bits 65535 too. A
+    with a palette, of which the indices are used, not the colours. 255 is ignored, as is 65535 in 16 bits. A
     ``classes.txt`` names the classes, one per line; with more than 255 of them, 255 is a class.
 
     The arguments are those of ``StoredDataset``.
 
     Raises:
-        DatasetError: An image has no mask or a mask no image, or the names of the classes are damaged.
+        DatasetError: An image has no mask, a mask has no image, or the file of class names is damaged.
     """
 
     backend = "mask_folder"
@@ -238,14 +238,14 @@ class MaskFolderDataset(_ClassMapsDataset):
 class VocSegmentationDataset(_ClassMapsDataset):
     """PASCAL VOC's images of semantic segmentation: ``JPEGImages`` and ``SegmentationClass``.
 
-    The path is the folder, such as ``VOC2012``, or a list of images in its ``ImageSets/Segmentation``. The
-    folder means the images in ``val.txt``; without lists, all with a mask. The classes are VOC's 20 and the
-    background, or those of a ``classes.txt`` in the folder. 255, the border of objects, is ignored.
+    The path is the folder, such as ``VOC2012``, or a list of images in its ``ImageSets/Segmentation``. A
+    folder stands for the images in ``val.txt`` or, without lists, all with a mask. The classes are VOC's 20
+    and the background, or those of a ``classes.txt`` in the folder. 255, the border of objects, is ignored.
 
     The arguments are those of ``StoredDataset``.
 
     Raises:
-        DatasetError: An image of the list is missing, or its mask is.
+        DatasetError: An image in the list, or its mask, is missing.
     """
 
     backend = "voc_segmentation"
@@ -259,7 +259,7 @@ class VocSegmentationDataset(_ClassMapsDataset):
 
 
 def is_voc_list(path: Path) -> bool:
-    """Returns whether a path is a list of images in a folder of VOC."""
+    """Returns whether a path is that of a list of images in a folder of VOC."""
     return (
         path.suffix == ".txt"
         and path.parent.parts[-len(VOC_LISTS.parts) :] == VOC_LISTS.parts

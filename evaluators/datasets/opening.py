@@ -1,4 +1,4 @@
-"""Opens datasets by a manifest, a path or a user's choice, and detects their formats."""
+"""Opens datasets from a manifest, a path or a user's choice, and detects their formats."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PAIRS = {
     "voc_segmentation": {masks.VOC_IMAGES, masks.VOC_MASKS},
     "paired_folder": {masks.INPUTS, masks.TARGETS},
 }
-"""Folders that are one dataset if they lie beside each other, and not class folders."""
+"""Folders that are parts of one dataset if they are next to each other, rather than class folders."""
 _BEGIN_BYTES = 4096
 _SQUAD = re.compile(rb'"(paragraphs|qas|context)"\s*:')
 _COCO = re.compile(rb'"(info|licenses|images|annotations|categories)"\s*:')
@@ -62,12 +62,12 @@ _LMDB_MAGIC = b"\xde\xc0\xef\xbe"
 
 
 def backend_of(path: Path) -> str:
-    """Returns the name of the format that lies at a path, one of ``BACKENDS``.
+    """Returns the name of the format of the dataset at a path, one of ``BACKENDS``.
 
-    A folder is known by the names in it, a file by its name or else by its first bytes.
+    A folder is recognised by the names in it; a file by its name, or else by its first bytes.
 
     Raises:
-        DatasetError: There is nothing, no known format, or more than one format.
+        DatasetError: Nothing is there, or it has no known format or fits more than one.
     """
     try:
         of_file = islice(chain(_of_name(path), _of_content(path)), 1)  # one by its name or content
@@ -88,9 +88,9 @@ def backend_of(path: Path) -> str:
 
 
 def may_hold_tensors(path: Path) -> bool:
-    """Returns whether the dataset at a path may have tensors or texts instead of images.
+    """Returns whether the dataset at a path may contain tensors or texts instead of images.
 
-    It may not if nothing can be opened.
+    Returns False if nothing can be opened there.
     """
     try:
         return backend_of(path) in {"npz", "caffe_lmdb", "jsonl", "csv", "squad"}
@@ -99,7 +99,7 @@ def may_hold_tensors(path: Path) -> bool:
 
 
 def _place_of(path: Path, backend: str) -> Path:
-    """Returns the path that the reader of a format opens; ``path`` may be a folder with it."""
+    """Returns the path that the reader of a format opens; ``path`` may be a folder that contains it."""
     try:
         if not path.is_dir() or backend not in _SUFFIXES:
             return path
@@ -127,7 +127,7 @@ _BY_SUFFIX = {suffix: backend for backend, suffix in _SUFFIXES.items()} | {
 
 
 def _in_folder(path: Path) -> list[str]:
-    """Returns the formats in a folder."""
+    """Returns the formats of the datasets in a folder."""
     with os.scandir(path) as listed:
         entries = {entry.name: entry.is_dir() for entry in listed if not entry.name.startswith(".")}
     folders = {name for name, is_folder in entries.items() if is_folder}
@@ -158,7 +158,7 @@ def _in_folder(path: Path) -> list[str]:
 
 
 def _refuse_parts(path: Path, folders: Set[str]) -> None:
-    """Raises DatasetError if the folders are parts with class folders each, and not classes."""
+    """Raises DatasetError if the folders are parts of a dataset, with class folders in each."""
     parts = [path / name for name in sorted(folders & _PARTS)]
     if parts and folders <= _PARTS and all(any(map(Path.is_dir, part.iterdir())) for part in parts):
         shown = " and ".join(part.name for part in parts)
@@ -248,7 +248,7 @@ def open_dataset(
         tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
 
     Raises:
-        DatasetError: It is missing, cannot be downloaded, has another checksum, or is not a dataset.
+        DatasetError: It is missing, cannot be downloaded, has the wrong checksum, or is not a dataset.
     """
     if not manifest.path:
         raise DatasetError(
@@ -287,7 +287,7 @@ def open_path(
         tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
 
     Raises:
-        DatasetError: It is missing, damaged, or cannot be a dataset.
+        DatasetError: It is missing, damaged, or not a dataset.
         ConfigurationError: The format does not exist.
     """
     if backend is not None:
@@ -311,7 +311,7 @@ def _open_file(
     checksum: str | None = None,
     **named: str | None,
 ) -> Dataset:
-    """Opens a file in one of the formats, or one that an installed plug-in reads.
+    """Opens a dataset in one of the formats, or in one that an installed plug-in reads.
 
     A plug-in registers a ``Dataset`` as an entry point in the group ``inferometer.datasets``; the entry
     point's name is the suffix of its files. ``checksum`` is the file's SHA-256, if it is known; ``named`` is
@@ -358,24 +358,24 @@ def _digest(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetChoice:
-    """The dataset of an evaluation; without a name, path or list, the one that the model names.
+    """The dataset of an evaluation; if no name, path or list is given, the one that the model names.
 
     Attributes:
         name: The name in its manifest.
-        path: A dataset in one of the formats of ``BACKENDS``; with a name too, the place of that dataset,
-            which the user obtained.
+        path: A dataset in one of the formats of ``BACKENDS``; if a name is given too, the place of that
+            dataset, which the user has obtained.
         backend: The name of its format; None detects it.
-        category: The category that a dataset of a name must have, and one at a path gets; None means any.
+        category: The category that a named dataset must have, and one at a path gets; None means any.
         urls_path: A file with one URL or path per line.
         duplicates: The number of passes over that list.
-        synthetic: The number of random tensors to use instead, drawn from ``seed``; for speed only.
-        array: Inputs in memory instead: samples × the shape of the model's input; for a model with several,
-            an array for each, by name or in its order.
-        sample_ids: The ids of the samples that count; None means all.
+        synthetic: The number of random tensors to use instead, drawn from ``seed``; for measuring only speed.
+        array: Inputs in memory instead: samples × the shape of the model's input; for a model with several
+            inputs, an array for each, by name or in the model's order.
+        sample_ids: The ids of the samples to use; None means all.
         sequence_length: The size of dynamic axes in ``synthetic`` inputs; None means the model's own.
 
     Raises:
-        ConfigurationError: More than one is named.
+        ConfigurationError: More than one dataset is named, or an option does not apply to it.
     """
 
     name: str | None = None
@@ -412,12 +412,12 @@ class DatasetChoice:
 
     @property
     def is_named(self) -> bool:
-        """Whether the user names a dataset."""
+        """Whether the user has named a dataset."""
         return bool(self.name or self.path or self.urls_path)
 
     @property
     def holds_images(self) -> bool:
-        """Whether it has only images; an .npz, an LMDB and a manifest's dataset may have tensors."""
+        """Whether it has only images; an .npz, an LMDB or the dataset of a manifest may contain tensors."""
         return bool(self.urls_path) or (self.path is not None and not may_hold_tensors(self.path))
 
     def open(
@@ -431,9 +431,9 @@ class DatasetChoice:
             tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
 
         Raises:
-            UnknownDatasetError: The catalogue has none of that name and category.
-            DatasetError: It cannot be opened.
-            ConfigurationError: A path is given beside the name of a dataset that has its own.
+            UnknownDatasetError: The catalogue has no dataset of that name and category.
+            DatasetError: The dataset cannot be opened.
+            ConfigurationError: Both a path and the name of a dataset that has its own path are given.
         """
         if self.urls_path:
             return self._subset(UrlsDataset(self.urls_path, duplicate_input=self.duplicates))
@@ -452,7 +452,7 @@ class DatasetChoice:
         return None
 
     def _subset(self, dataset: Dataset) -> Dataset:
-        """Returns the samples that count."""
+        """Returns the chosen samples of a dataset; closes the dataset if that fails."""
         if self.sample_ids is None:
             return dataset
         try:
@@ -464,7 +464,7 @@ class DatasetChoice:
     def open_early(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
         """Opens the dataset, so that errors in it are found before a model is loaded; see ``open``.
 
-        Returns None if the model is to name it, or may have the names of its arrays, as for an ``.npz``.
+        Returns None if the model names it, or if only the model may know the names of its arrays (``.npz``).
         """
         place = str(self.path) if self.path is not None and self.path.is_file() else ""
         if self.name and not self.path and not self.urls_path:
@@ -472,10 +472,10 @@ class DatasetChoice:
         return None if place.casefold().endswith(".npz") else self.open(catalog, cache)
 
     def open_for(self, model: ModelManifest, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
-        """Opens the dataset, or if none is chosen, the one that a model's manifest names. See ``open``.
+        """Opens the dataset or, if none is chosen, the one that a model's manifest names. See ``open``.
 
         Raises:
-            ConfigurationError: The manifest names none.
+            ConfigurationError: The manifest names no dataset.
             DatasetError: Inputs in memory do not fit the model.
         """
         tensors = model.tensors

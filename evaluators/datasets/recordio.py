@@ -1,9 +1,9 @@
-"""Datasets in a file of RecordIO, as MXNet's ``im2rec`` writes them, with its framing and index file.
+"""Datasets in RecordIO files, as MXNet's ``im2rec`` writes them; the format's framing and index file.
 
-A record begins at a multiple of 4 with two 32-bit words, of which the first is ``MAGIC`` and the second
-holds a flag in its 3 upper bits and a length in the others. The content follows, and zeros up to a multiple
-of 4. Content in which ``MAGIC`` stands at a multiple of 4 is split there into parts, without it: the flag
-is 1 in the first part, 2 in the next ones, 3 in the last one, and 0 in a record of one part.
+A record begins at a multiple of 4 with two 32-bit words, of which the first is ``MAGIC`` and the second holds
+a flag in its 3 upper bits and a length in the others. The content follows, and zeros up to a multiple of 4.
+Content in which ``MAGIC`` occurs at a multiple of 4 is split there into parts, which omit it: the flag is 1
+in the first part, 2 in the next ones, 3 in the last one, and 0 in a record of one part.
 https://github.com/dmlc/dmlc-core/blob/main/include/dmlc/recordio.h
 """
 
@@ -43,11 +43,11 @@ _FIRST_CHUNK_BYTES = 1 << 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RecordPlaces:
-    """The places of the records of a file, in the file's order.
+    """The positions of the records in a file, in the file's order.
 
     Attributes:
-        offsets: int64: where each begins.
-        ends: int64: where the next one begins; for the last one, the end of the file.
+        offsets: int64: where each record begins.
+        ends: int64: where the next record begins; for the last record, the end of the file.
     """
 
     offsets: NDArray[np.int64]
@@ -60,12 +60,12 @@ def _split_word(word: int) -> tuple[int, int]:
 
 
 def padded(length: int) -> int:
-    """Returns a length with the zeros after it."""
+    """Returns a length, including the zeros that follow the content."""
     return (length + 3) & ~3
 
 
 def framed(content: bytes) -> bytes:
-    """Returns content as a record, in as many parts as it needs.
+    """Returns content as a record, split into as many parts as necessary.
 
     Raises:
         InputError: A part is too long.
@@ -90,10 +90,10 @@ def framed(content: bytes) -> bytes:
 
 
 def _join_parts(record: bytes) -> bytes:
-    """Returns the content of a record in several parts.
+    """Returns the content of a record that has several parts.
 
     Args:
-        record: The bytes from its first word to its end at least.
+        record: The bytes from its first word at least up to its end.
     """
     parts: list[bytes] = []
     offset = 0
@@ -118,7 +118,7 @@ def find_records(file: RandomAccessFile) -> _RecordPlaces:
     """Scans a file once, from header to header.
 
     If no header follows a record, one of the two is damaged, and the scan looks for the next header: the
-    damaged one is among the places, and fails when it is read.
+    damaged record is among the positions, and fails when it is read.
 
     Raises:
         DatasetError: The file holds no record, or cannot be read.
@@ -147,9 +147,9 @@ def find_records(file: RandomAccessFile) -> _RecordPlaces:
 
 
 def _end_of_record(file: RandomAccessFile, offset: int) -> tuple[int | None, int]:
-    """Returns the end of the record at an offset, and the start of its last part that has a header.
+    """Returns the end of the record at an offset, and the start of its last part with a header.
 
-    The end is None if the words are damaged, or the record is cut off.
+    The end is None if a header is damaged, or the record is cut off.
     """
     last, first = offset, True
     while True:
@@ -178,7 +178,7 @@ def _starts(file: RandomAccessFile, offset: int) -> bool:
 
 
 def _next_header(file: RandomAccessFile, offset: int) -> int:
-    """Returns the offset of the next record at or after an offset; the file's end if there is none."""
+    """Returns the offset of the next record at or after an offset; the end of the file if there is none."""
     size = _FIRST_CHUNK_BYTES
     while offset < file.size:
         chunk = file.read(size, offset)
@@ -197,8 +197,8 @@ def _next_header(file: RandomAccessFile, offset: int) -> int:
 def _read_index(path: Path, file: RandomAccessFile) -> _RecordPlaces:
     """Reads an ``.idx``: each line has a key and the offset of a record, separated by a tab.
 
-    Some of the offsets are compared with the file. Records beyond the end of a truncated file are among the
-    places.
+    Some of the offsets are checked against the file. The positions include records beyond the end of a
+    truncated file.
     """
     with reading(path):
         lines = path.read_bytes().split(b"\n")
@@ -250,7 +250,7 @@ def _check_index(path: Path, file: RandomAccessFile, places: _RecordPlaces) -> N
 
 SUFFIX = ".rec"
 IMAGE_HEADER = struct.Struct("<IfQQ")
-"""MXNet's ``IRHeader``: the number of labels that follow it, the only label if that is 0, and two ids."""
+"""MXNet's ``IRHeader``: the number of labels after it, the label itself if that number is 0, and two ids."""
 _BEGIN = struct.Struct("<IIIfQQ")
 _LABEL = struct.Struct("<f")
 
@@ -258,10 +258,10 @@ _LABEL = struct.Struct("<f")
 class RecordDataset(StoredDataset):
     """The images of a ``.rec``, in the order of the file.
 
-    A label is the index of a class, as text; of several labels the first counts. If ``<name>.classes.txt``
-    lies beside the file, with the name of a class in each line, it is that name. A label of -1 means none.
-    With an ``.idx`` of the same name beside it, the file is not scanned. Samples can be read from several
-    threads. A damaged record fails as an input.
+    A label is the index of a class, as text; the first of several is used. If ``<name>.classes.txt`` is next
+    to the file, with one class name per line, it is that name. A label of -1 means none. With an ``.idx`` of
+    the same name next to it, the file is not scanned. Samples can be read from several threads. A damaged
+    record becomes a failed input.
 
     The arguments are those of ``StoredDataset``.
 
@@ -280,7 +280,7 @@ class RecordDataset(StoredDataset):
         return len(self._places.offsets)
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample; its label is read here, its image later."""
+        """Returns a sample; its label is read at once, its image later."""
         offset = int(self._places.offsets[index])
         try:
             begin = self._file.read(_BEGIN.size, offset)
@@ -296,7 +296,7 @@ class RecordDataset(StoredDataset):
         return self._unusual(index, offset, int(self._places.ends[index]))
 
     def files(self) -> tuple[Path]:
-        """Returns the file of the records."""
+        """Returns the file that holds the records."""
         return (self._file.path,)
 
     def close(self) -> None:
@@ -304,7 +304,7 @@ class RecordDataset(StoredDataset):
         self._file.close()
 
     def _read(self, index: int, offset: int, size: int) -> EncodedImage:
-        """Reads the image of a record in one part with one label."""
+        """Reads the image of a record that has one part and one label."""
         if not 0 <= size <= self._file.size - offset:
             raise InputError(self._where(index, f"is cut off: {self._extent(size)}"))
         if size > MAX_IMAGE_BYTES:
@@ -318,7 +318,7 @@ class RecordDataset(StoredDataset):
         return f"it should have {size + _BEGIN.size} bytes, and the file ends at byte {self._file.size}"
 
     def _unusual(self, index: int, offset: int, end: int) -> Sample:
-        """Returns the sample of a record in several parts, with several labels, or damaged."""
+        """Returns the sample of a record that has several parts or labels, or is damaged."""
         read = partial(self._read_record, index, offset, end)
         try:
             _, label = self._content(index, offset, min(end, offset + 4096))
@@ -368,7 +368,7 @@ class RecordDataset(StoredDataset):
         return content[begin:], float(label)
 
     def _text(self, label: float) -> str | None:
-        """Returns the label as text; None for none."""
+        """Returns the label as text; None if it means that there is none."""
         if math.isnan(label) or label == -1:
             return None
         if label != np.floor(label):

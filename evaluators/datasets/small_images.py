@@ -1,4 +1,4 @@
-"""Datasets of small images in their authors' files: CIFAR-10, and MNIST with others of its format."""
+"""Datasets of small images in their authors' files: CIFAR-10, MNIST, and others in MNIST's format."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from inferometer.manifests.errors import DatasetError, InputError, one_line
 
 
 class _Dtype:
-    """An element type by its name."""
+    """An element type, given by its name."""
 
     def __init__(self, name: Any = b"", *_: Any) -> None:
         self.name = name
 
     def __setstate__(self, state: Any) -> None:
-        """Ignores the byte order and the like, which bytes do not have."""
+        """Ignores the byte order and similar properties, which bytes do not have."""
 
 
 class _Array:
-    """An array: the arguments that NumPy's ``__setstate__`` would receive."""
+    """An array that keeps the arguments that NumPy's ``__setstate__`` would receive."""
 
     array: NDArray[np.uint8]
 
@@ -70,7 +70,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the replacement for a name in a pickle."""
+        """Returns the replacement for a name that occurs in a pickle."""
         try:
             return _ALLOWED[module, name]
         except KeyError:
@@ -82,14 +82,14 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _read_pickled(content: bytes, source: str) -> dict[str, Any]:
-    """Returns a pickled dictionary of arrays, lists, numbers and texts, by its keys as text.
+    """Returns a pickled dictionary of arrays, lists, numbers and texts, with its keys as text.
 
     Args:
-        content: The pickle, of Python 2 or 3.
+        content: The pickle, written by Python 2 or 3.
         source: Its file, for errors.
 
     Returns:
-        Arrays are uint8. Texts of Python 2 are bytes.
+        The dictionary; arrays are uint8, and texts from Python 2 are bytes.
     """
     try:
         value = _Unpickler(io.BytesIO(content), encoding="bytes").load()
@@ -124,12 +124,12 @@ class CifarDataset(LoadedDataset):
     A folder or an archive stands for its ``data_batch_…`` files, which are for training, or for
     ``test_batch`` if it has nothing else. ``test_batch`` has a path of its own, even in an archive:
     ``cifar-10-binary.tar.gz/test_batch.bin``. Python files are unpickled without running what they name. All
-    images are in memory. A record with a class above 9 fails as an input.
+    images are in memory. A record with a class above 9 becomes a failed input.
 
     ``path`` is the folder, the archive or one file; the other arguments are those of ``StoredDataset``.
 
     Raises:
-        DatasetError: A file is missing, truncated, damaged or of another format.
+        DatasetError: A file is missing, truncated, damaged or in another format.
     """
 
     backend = "cifar10"
@@ -141,7 +141,7 @@ class CifarDataset(LoadedDataset):
         return len(self._labels)
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample, which is in memory."""
+        """Returns a sample; its image is in memory."""
         label = int(self._labels[index])
         if label >= len(CLASSES):
             return Sample(str(index), partial(self._fail, index, label))
@@ -166,7 +166,7 @@ def is_batch(name: str) -> bool:
 
 
 def _batches(path: Path) -> Mapping[str, bytes]:
-    """Returns the content of the files that a path denotes, in order, by their paths."""
+    """Returns the content of the files that a path denotes, in order and by path."""
     try:
         if path.is_dir():
             return _of_folder(path)
@@ -193,7 +193,7 @@ def _of_folder(folder: Path) -> Mapping[str, bytes]:
 
 
 def _of_archive(archive: Path, member: str | None) -> Mapping[str, bytes]:
-    """Returns the content of the files in an archive: of one, or of those for training."""
+    """Returns the content of files in an archive: of one file, or of the training files."""
     contents: dict[str, bytes] = {}
     with tarfile.open(archive) as tar:
         for entry in tar:
@@ -210,7 +210,7 @@ def _of_archive(archive: Path, member: str | None) -> Mapping[str, bytes]:
 
 
 def _chosen(names: Mapping[str, object], source: str) -> list[str]:
-    """Returns the files for training in order; without any, the one for testing."""
+    """Returns the training files in order or, if there are none, the test file."""
     numbers = {int(match[2]): name for name in names if (match := _BATCH.fullmatch(name)) and match[2]}
     if not numbers:
         return sorted(names)[:1]
@@ -231,7 +231,7 @@ def _whole(path: Path) -> bytes:
 
 
 def _parsed(source: str, content: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Returns the classes, int64, and the images, uint8 (samples, 3, 32, 32), of a file."""
+    """Returns the classes, int64, and the images, uint8 (samples, 3, 32, 32), from a file's content."""
     if not source.endswith(".bin"):
         return _unpickled(source, content)
     whole, rest = divmod(len(content), _RECORD_BYTES)
@@ -271,11 +271,11 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Reads an array of unsigned bytes with a number of dimensions.
+    """Reads an array of unsigned bytes that has the given number of dimensions.
 
     Raises:
-        DatasetError: It cannot be read, has another type or number of dimensions, is truncated, or has bytes
-            after its end; the message names the byte.
+        DatasetError: The file cannot be read, has another type or number of dimensions, is truncated, or
+            continues after its end; the message names the byte.
     """
     try:
         with path.open("rb") as file:
@@ -318,7 +318,7 @@ def _read(path: Path, file: _Reader, dimensions: int) -> NDArray[np.uint8]:
 
 
 def _content(file: _Reader, size: int) -> bytes:
-    """Reads up to ``size`` bytes, in pieces: a damaged header may ask for far more than there is."""
+    """Reads up to ``size`` bytes, in pieces: a damaged header may declare far more than there is."""
     parts: list[bytes] = []
     while size > 0 and (part := file.read(min(size, 1 << 22))):
         parts.append(part)
@@ -335,10 +335,10 @@ class IdxDataset(LoadedDataset):
     Labels are the digits, as text. All images are in memory.
 
     ``path`` is the file of the images, such as ``t10k-images-idx3-ubyte`` or with ``.gz``, or the folder with
-    it, in which the images for training are preferred; the other arguments are those of ``StoredDataset``.
+    it, in which the training images are preferred; the other arguments are those of ``StoredDataset``.
 
     Raises:
-        DatasetError: A file is missing, truncated or of another format, or the two do not belong together.
+        DatasetError: A file is missing, truncated or in another format, or the two files do not match.
     """
 
     backend = "mnist"
@@ -358,17 +358,17 @@ class IdxDataset(LoadedDataset):
         return len(self._images)
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample, which is in memory."""
+        """Returns a sample; its image is in memory."""
         return Sample(str(index), Pixels(self._images[index]), str(int(self._labels[index])), True)
 
 
 def is_images_file(name: str) -> bool:
-    """Returns whether a file of this name has the images of an idx dataset."""
+    """Returns whether a file of this name holds the images of an idx dataset."""
     return _IMAGES.fullmatch(name) is not None
 
 
 def _images_file(folder: Path) -> Path | None:
-    """Returns the file of the images in a folder, preferably the one for training; None without any."""
+    """Returns the file of the images in a folder, preferably for training; None if there is none."""
     found = sorted(path for path in folder.iterdir() if is_images_file(path.name))
     return min(found, key=lambda path: ("train" not in path.name, path.name), default=None)
 

@@ -1,6 +1,6 @@
 """Datasets in files of rows: texts in JSON lines, CSV and SQuAD's JSON, and tables for regression.
 
-A table of regression names image files, and the numbers that a model should find in each.
+A table for regression names image files, and the numbers that a model should predict for each.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from inferometer.evaluators.datasets.files import (
 from inferometer.manifests.errors import DatasetError, printable
 
 _MAX_FILE_BYTES = 1024 * 1024 * 1024
-"""The maximum size of a file in bytes; it is in memory as a whole."""
+"""The maximum size of a file in bytes; the whole file is read into memory."""
 _TAB_SUFFIX = ".tsv"
 _TEXT_COLUMNS = frozenset({"text", "sentence", "question", "context", "sentence1", "sentence2"})
-"""The columns with texts."""
+"""The columns that contain texts."""
 CSV_RULES = (
     f"a quote is closed at the end of its value, and a value has at most {csv.field_size_limit()} characters"
 )
@@ -49,9 +49,9 @@ class _TextRow(NamedTuple):
     """One row of a file.
 
     Attributes:
-        place: The place for messages: the path, and the number of its first line.
-        number: The number of this line, or of the question.
-        columns: The values by the names of the columns; those of a CSV are texts.
+        place: The position for messages: the path, and the number of the row's first line.
+        number: The number of that line, or of the question.
+        columns: The values by column name; those from a CSV are texts.
     """
 
     place: str
@@ -60,7 +60,7 @@ class _TextRow(NamedTuple):
 
 
 def _read_json_lines(path: Path) -> Iterator[_TextRow]:
-    """Yields the objects of a file with one in each line; empty lines are skipped."""
+    """Yields the objects of a file that has one per line; empty lines are skipped."""
     for number, line in enumerate(_content(path).split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -75,7 +75,7 @@ def _read_json_lines(path: Path) -> Iterator[_TextRow]:
 
 
 def _read_csv(path: Path) -> Iterator[_TextRow]:
-    """Yields the rows of a CSV with a header; those of a ``.tsv`` are separated by tabs."""
+    """Yields the rows of a CSV with a header; values in a ``.tsv`` are separated by tabs."""
     content = _content(path)
     try:
         text = content.decode("utf-8")
@@ -135,7 +135,7 @@ def _read_squad(path: Path) -> Iterator[_TextRow]:
 
 
 def _value(path: Path, number: int, part: Any, name: str) -> Any:
-    """Returns a value of a part of SQuAD's JSON, in which ``number`` questions have begun."""
+    """Returns a value from a part of SQuAD's JSON; ``number`` is the number of the question, for errors."""
     if not isinstance(part, dict) or name not in part:
         raise DatasetError(f"{path}: is not in SQuAD's format: a part has no {name}, at question {number}")
     return part[name]
@@ -173,12 +173,12 @@ class TextDataset(LoadedDataset):
     The arguments are those of ``StoredDataset``.
 
     Raises:
-        DatasetError: The file cannot be read, has no rows, or a row is not as above; the message has the
-            number of its line.
+        DatasetError: The file cannot be read, has no rows, or a row is not as above; the message gives its
+            line number.
     """
 
     _rows: ClassVar[staticmethod[[Path], Iterator[_TextRow]]]
-    """Yields the rows of a file; raises DatasetError if it cannot be read."""
+    """Yields the rows of a file; raises DatasetError if they cannot be read."""
 
     def _open(self, path: Path) -> int:
         self._samples = tuple(map(_sample, self._rows(path)))
@@ -188,7 +188,7 @@ class TextDataset(LoadedDataset):
         return len(self._samples)
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample, which is in memory."""
+        """Returns a sample; its text is in memory."""
         return self._samples[index]
 
 
@@ -207,7 +207,7 @@ class CsvDataset(TextDataset):
 
 
 class SquadDataset(TextDataset):
-    """The questions of SQuAD's JSON with their contexts and accepted answers."""
+    """The questions in SQuAD's JSON, with their contexts and accepted answers."""
 
     backend = "squad"
     _rows = staticmethod(_read_squad)
@@ -231,7 +231,7 @@ def _sample(row: _TextRow) -> Sample:
 
 
 def _text(row: _TextRow) -> Text:
-    """Returns the text or the pair of a row; an empty one is a text, which fails when it is preprocessed."""
+    """Returns the text or the pair of a row; an empty text is accepted here, and fails when preprocessed."""
     columns = row.columns
     for first, second in _PAIRS:
         if first in columns and second in columns:
@@ -295,7 +295,7 @@ def _truth(row: _TextRow) -> Truth | None:
 
 
 def _list_of(row: _TextRow, name: str) -> list[Any]:
-    """Returns a value that is a list, or the JSON of one."""
+    """Returns a value that is a list, or that is the JSON of a list."""
     value = row.columns[name]
     if isinstance(value, str):
         try:
@@ -327,15 +327,15 @@ class _Row(NamedTuple):
 
 
 class ValuesTableDataset(StoredDataset):
-    """A ``.csv`` of image files and numbers. The order is that of the lines.
+    """A ``.csv`` of image files and numbers. Samples have the order of the lines.
 
     The first line names the columns; the first is ``file``, with paths relative to the table's folder, and
-    the others are numbers, the targets. It is UTF-8, separated by commas.
+    the others are numbers, the targets. The file is in UTF-8, with commas between the columns.
 
     The arguments are those of ``StoredDataset``.
 
     Raises:
-        DatasetError: It cannot be read, or a line is not as above.
+        DatasetError: The file cannot be read, or a line is not as above.
     """
 
     backend = "values_csv"
@@ -346,7 +346,7 @@ class ValuesTableDataset(StoredDataset):
         return len(self._rows)
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample, whose image is read later."""
+        """Returns a sample; its image is read later."""
         row = self._rows[index]
         truth = TargetValues(np.array(row.values, np.float64))
         return Sample(printable_name(row.file), partial(read_image, self._folder / row.file), truth=truth)

@@ -24,8 +24,8 @@ _MOST_BYTES = 16 * 1024 * 1024
 class VocDataset(StoredDataset):
     """The images of ``JPEGImages`` that have a file in ``Annotations``, by name; the id is that name.
 
-    The path is the folder of both, or a list of ids such as ``ImageSets/Main/val.txt`` in it. Boxes of VOC
-    count pixels from 1 and include the last one: xmin to xmax become xmin - 1 and a width of
+    The path is the folder that contains both, or a list of ids such as ``ImageSets/Main/val.txt`` in it.
+    VOC's boxes count pixels from 1 and include the last pixel: xmin to xmax become xmin - 1 and a width of
     xmax - xmin + 1, as in COCO. A ``difficult`` object becomes a crowd, which neither hits nor misses.
     Annotations are read with the truth; the other arguments are those of ``StoredDataset``.
 
@@ -56,7 +56,7 @@ class VocDataset(StoredDataset):
         return len(self._ids)
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample, whose image and truth are read later."""
+        """Returns a sample; its image and truth are read later."""
         name = self._ids[index]
         picture = self._folder / self._pictures.get(name, f"{name}.jpg")
         truth = partial(_read_annotation, self._annotations / f"{name}.xml")
@@ -74,12 +74,12 @@ class VocDataset(StoredDataset):
 
 
 def is_image_set(path: Path) -> bool:
-    """Returns whether a path names a list of ids, such as ``ImageSets/Main/val.txt``."""
+    """Returns whether a path is that of a list of ids, such as ``ImageSets/Main/val.txt``."""
     return path.suffix == ".txt" and len(path.parents) > 2 and path.parents[1].name == _SETS
 
 
 def _listed(path: Path) -> list[str]:
-    """Returns the ids of a list; a second column, whether the image contains a class, is ignored."""
+    """Returns the ids in a list; a second column, whether the image contains a class, is ignored."""
     with reading(path):
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     found = [line.split()[0] for line in lines if line.strip()]
@@ -93,7 +93,7 @@ def _listed(path: Path) -> list[str]:
 def _read_annotation(file: Path) -> Objects:
     """Reads the objects of an image.
 
-    Entities and document types are refused: they can name other files, or grow beyond all memory.
+    Entities and document types are refused: they can refer to other files, or expand beyond all memory.
     """
     with reading(file):
         if file.stat().st_size > _MOST_BYTES:

@@ -68,7 +68,7 @@ _LEAST_SHOWN = 0.0005
 
 
 def _paint_matrix(axes: Axes, chart: MatrixChart, tip: Tip) -> None:
-    """Paints cells from white for nothing to blue for all, each with its percent."""
+    """Paints cells from white for a share of 0 to blue for a share of 1, each with its percentage."""
     axes.set_xlim(0, len(chart.columns))
     axes.set_ylim(len(chart.rows), 0)
     for row, (shares, tooltips) in enumerate(zip(chart.shares, chart.tooltips, strict=True)):
@@ -89,7 +89,7 @@ def _paint_matrix(axes: Axes, chart: MatrixChart, tip: Tip) -> None:
 _LABEL_CHARACTERS = 58
 """The number of characters that fit beside the axes."""
 _DETAIL_CHARACTERS = 72
-"""The same for the smaller line."""
+"""The number of characters of the smaller line that fit beside the axes."""
 _THIN_INCHES = 0.02
 _CHARACTER_INCHES = 0.064
 _LOGARITHMIC_FROM = 20
@@ -137,13 +137,13 @@ def _rectangle(axes: Axes, x: float, y: float, width: float, height: float, fill
 
 
 def _write_on(axes: Axes, x: float, y: float, text: str, fill: Fill) -> None:
-    """Writes into the middle of an area, without hatching behind the text."""
+    """Writes text in the middle of an area, without hatching behind it."""
     ground = {"facecolor": fill.colour, "edgecolor": "none", "pad": 0.8} if fill.hatch else None
     axes.text(x, y, text, va="center", ha="center", size=TINY, color=fill.text_colour, bbox=ground)
 
 
 def _write_after(axes: Axes, x: float, y: float, text: str, points: float) -> None:
-    """Writes to the right of a bar or a box, at a distance in typographic points."""
+    """Writes text to the right of a bar or a box, at a distance in typographic points."""
     axes.annotate(
         printable(text),
         (x, y),
@@ -210,7 +210,7 @@ def _paint_bars(axes: Axes, chart: BarChart, palette: Palette, tip: Tip) -> None
 
 
 def _make_ratios(axes: Axes, end: float, part: float) -> None:
-    """Makes an axis of ratios that begins at 1."""
+    """Makes an axis for ratios, which begins at 1."""
     end = max(end, 1.01)
     make_logarithmic(axes, axes.xaxis, math.log10(end))
     axes.set_xlim(1, end**part)
@@ -399,7 +399,7 @@ def png(drawing: Drawing) -> bytes:
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Matplotlib without a user's configuration, and without warnings about missing glyphs."""
+    """Uses Matplotlib without the user's configuration, and without warnings about missing glyphs."""
     plain: dict[Any, Any] = {
         key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")
     }
@@ -439,7 +439,7 @@ def _heading_inches(chart: Chart) -> float:
 
 
 def _warning_lines(chart: Chart) -> list[tuple[str, str]]:
-    """Returns the lines of the warning and of the remark, each with its colour."""
+    """Returns the lines of the warning and the remark, each with its colour."""
     both = ((chart.heading.warning, ALARM), (chart.heading.remark, PALE))
     return [
         (line, colour)

@@ -31,14 +31,14 @@ TALL_POINT_INCHES = 3.4
 HEADING_INCHES = 0.5
 BELOW_AXES_INCHES = 0.55
 MOST_INCHES = 20.0
-"""The height of the charts of one picture together, unless a single one is higher: 2,400 pixels in a PNG."""
+"""The maximum total height of the charts in a picture, unless one alone is higher: 2,400 pixels in a PNG."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The name of a row or a chart, a smaller second line, and why not to trust a chart's figures.
+    """The name of a row or a chart, a smaller second line, and reasons not to trust a chart's figures.
 
-    A remark is the weaker reason of the two: it appears below the warning, and not in its colour.
+    A remark is a weaker reason than a warning: it appears below the warning, and in another colour.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a length that is not negative; ``text`` is beside it, or inside a stacked bar.
+    """A bar of non-negative length; ``text`` appears beside it, or inside a stacked bar.
 
     ``ends`` are the ends of an interval, drawn as a whisker over a bar that is not stacked.
     """
@@ -63,7 +63,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class BarRow:
-    """The bars of one name, side by side or stacked."""
+    """The bars of one row, side by side or stacked."""
 
     label: Label
     bars: tuple[Bar, ...]
@@ -78,7 +78,7 @@ class BarChart:
         axis: The quantity and its unit.
         rows: The rows.
         stacked: Whether the bars of a row follow one another.
-        whole: The end of the axis; None for a little beyond the longest bar.
+        whole: The end of the axis; None means a little beyond the longest bar.
         logarithmic: Whether the axis is logarithmic and begins at 1, for ratios; not for stacked bars.
     """
 
@@ -129,12 +129,12 @@ class Series:
     Attributes:
         group: The group.
         x: One value for each point.
-        y: One value for each point; an infinite one is an arrow at the upper edge.
+        y: One value for each point; an infinite one is drawn as an arrow at the upper edge.
         line: Whether lines join the points, in the order of ``x``.
         tooltip: The tooltip of the series.
         mark: The shape of the points.
-        size: The size of a point in typographic points; None for one that suits their number.
-        strong: Whether the line is a limit, and does not join points.
+        size: The size of a point in typographic points; None means one that suits their number.
+        strong: Whether the line shows a limit instead of joining points.
         text: A name beside the first point, if there is room.
     """
 
@@ -178,9 +178,9 @@ class PointChart:
         series: The points; later series cover earlier ones.
         rules: Reference lines.
         bands: Shaded stretches.
-        x_logarithmic: Whether the axis is logarithmic, if all of its values are positive.
-        y_logarithmic: The same for the axis ``y``.
-        tall: Whether the chart has twice the height.
+        x_logarithmic: Whether the axis ``x`` is logarithmic if all of its values are positive.
+        y_logarithmic: Whether the axis ``y`` is logarithmic if all of its values are positive.
+        tall: Whether the chart has twice the usual height.
     """
 
     heading: Label
@@ -196,7 +196,7 @@ class PointChart:
 
 @dataclass(frozen=True, slots=True)
 class TimeBar:
-    """A stretch of time in a lane, counted from 0, in the unit of the axis; ``text`` is shown if it fits."""
+    """A span of time in a lane, from 0, in the unit of the axis; ``text`` is shown if it fits."""
 
     lane: int
     start: float
@@ -208,9 +208,9 @@ class TimeBar:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Stretches of time in lanes from the top down, on an axis from 0 to ``end``.
+    """Spans of time in lanes from the top down, on an axis from 0 to ``end``.
 
-    A lane without a name belongs to the lane above.
+    A lane without a name belongs with the lane above it.
     """
 
     heading: Label
@@ -222,13 +222,13 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class MatrixChart:
-    """Shares, 0…1, of rows in columns, each a cell whose darkness grows with its share.
+    """The shares, 0…1, of rows in columns; each is a cell that is darker the larger the share.
 
     Attributes:
         heading: The chart's name.
         axis: The meaning of the columns.
         rows: The names of the rows, at least one.
-        columns: The short names of the columns, such as the numbers before the names of the rows.
+        columns: The short names of the columns, such as the numbers at the start of the rows' names.
         shares: A row of shares for each row.
         tooltips: A row of tooltips for each row.
     """
@@ -251,7 +251,7 @@ class Drawing:
     Attributes:
         title: The title.
         charts: The charts.
-        groups: The groups with a colour, in the order of the legend; other groups are grey.
+        groups: The groups with a colour, in the order of the legend; other groups are drawn in grey.
         notes: Sentences that explain the picture and what it omits.
     """
 
@@ -277,7 +277,7 @@ def height_of(chart: Chart) -> float:
 
 
 def groups_of(chart: Chart) -> set[str]:
-    """Returns the groups that a chart shows."""
+    """Returns the groups that occur in a chart."""
     match chart:
         case BarChart():
             return {bar.group for row in chart.rows for bar in row.bars}
@@ -289,7 +289,7 @@ def groups_of(chart: Chart) -> set[str]:
 
 
 def row_inches(row: BarRow, stacked: bool) -> float:
-    """Returns the height of a row of bars."""
+    """Returns the height of one row of bars."""
     return BIG_ROW_INCHES if row.label.detail or (len(row.bars) > 1 and not stacked) else ROW_INCHES
 
 
@@ -300,7 +300,7 @@ def how_many_fit(charts: Iterable[Chart]) -> int:
 
 
 MOST_EVALUATIONS = 20
-"""The maximum number of evaluations in one picture, which has room for charts of a certain height."""
+"""The maximum number of evaluations in one picture, which has room only for charts up to a total height."""
 PLOTS: Mapping[str, str] = MappingProxyType(
     {
         "latency": "inferometer.evaluators.kinds.batches.plot:LatencyPlot",
@@ -320,11 +320,11 @@ PLOTS: Mapping[str, str] = MappingProxyType(
         "operators": "inferometer.evaluators.kinds.operators.kind:OperatorsPlot",
     }
 )
-"""The pictures by the name of their report, as ``module:class``; each is imported on first use."""
+"""The pictures by the names of their reports, as ``module:class``; each is imported on first use."""
 
 
 Chosen: TypeAlias = Sequence[tuple[Evaluation[M], list[Row]]]
-"""Evaluations, each with its rows."""
+"""Evaluations, each with its rows of a report."""
 
 
 class Plot(ABC, Generic[M]):
@@ -337,7 +337,7 @@ class Plot(ABC, Generic[M]):
 
         Args:
             evaluations: The reported evaluations, as the source of raw times.
-            rows: The report's rows on them.
+            rows: The report's rows for these evaluations.
         """
         shown = [row for row in rows if self.shows(row)]
         chosen, notes = by_evaluation(evaluations, shown)
@@ -377,7 +377,7 @@ def label_of(evaluation: Evaluation, *more: str, warning: str = "") -> Label:
     Args:
         evaluation: The evaluation.
         more: Further details.
-        warning: The reason not to trust its figures; empty for none.
+        warning: The reason not to trust its figures; empty if there is none.
     """
     system = evaluation.system
     manifest = system.manifest
@@ -409,12 +409,12 @@ def by_evaluation(
 
 
 def number(value: Value) -> float:
-    """Returns a row's figure; 0 for a missing one."""
+    """Returns a figure from a row; 0 if it is missing."""
     return float(value) if isinstance(value, int | float) else 0.0
 
 
 def by_weight(weights: Iterable[tuple[str, float]]) -> tuple[str, ...]:
-    """Returns names by the sum of their weights, the largest sum first."""
+    """Returns the names, sorted by the sum of their weights, the largest sum first."""
     sums: dict[str, float] = {}
     for name, weight in weights:
         sums[name] = sums.get(name, 0.0) + weight
@@ -422,7 +422,7 @@ def by_weight(weights: Iterable[tuple[str, float]]) -> tuple[str, ...]:
 
 
 def time_unit(longest_us: float) -> tuple[float, str]:
-    """Returns a readable unit for times up to ``longest_us``: its length in µs, and its name."""
+    """Returns a readable unit for times up to ``longest_us``: its length in µs and its name."""
     for scale, unit in ((1e6, "s"), (1e3, "ms")):
         if longest_us >= scale:
             return scale, unit
@@ -440,14 +440,14 @@ def readable(value: float) -> str:
 
 
 def plural(count: int, noun: str, ending: str = "s") -> str:
-    """Returns a count with its noun: ``1 layer``, ``2,000 layers``."""
+    """Returns a count followed by its noun: ``1 layer``, ``2,000 layers``."""
     return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
 def shortened(text: str, most: int) -> str:
     """Returns a text of at most ``most`` characters, cut in the middle, as names differ at both ends.
 
-    Wide letters, such as Chinese ones, count about twice.
+    Wide characters, such as Chinese ones, count about double.
     """
     text = printable(text)
     cells = sum(2 if east_asian_width(c) in "FW" else 1 for c in text)
@@ -459,7 +459,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def described(row: Mapping[str, Value], keys: Mapping[str, str]) -> Iterator[str]:
-    """Yields ``name value`` for each of the ``keys`` that has a value in the row."""
+    """Yields ``name value`` for each of the ``keys`` for which the row has a value."""
     for key, name in keys.items():
         if row.get(key) not in (None, ""):
             yield f"{name} {row[key]}"

@@ -27,7 +27,7 @@ _DARK = frozenset({"#0072B2", "#009E73", "#D55E00"})
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A colour, as ``#rrggbb``, with Matplotlib's name of a hatching, or an empty name."""
+    """A colour, as ``#rrggbb``, with Matplotlib's name for a hatching, which is empty for none."""
 
     colour: str
     hatch: str = ""
@@ -39,7 +39,7 @@ class Fill:
 
 
 OTHER = Fill("#BBBBBB")
-"""The fill without a group, or of a group beyond the distinguishable ones."""
+"""The fill if there is no group, or the group is beyond those that can be distinguished."""
 MOST_GROUPS = len(_COLOURS) * len(_HATCHES)
 
 
@@ -58,7 +58,7 @@ class Palette:
 
     @property
     def needs_legend(self) -> bool:
-        """Whether there are several colours."""
+        """Whether there is more than one colour."""
         return len(self._fills) > 1
 
     def legend(self, used: set[str]) -> list[tuple[str, Fill]]:
@@ -73,20 +73,20 @@ SMALL = 8.0
 """The size of text other than headings, in points."""
 TINY = 6.5
 PALE = "#555555"
-"""The colour of smaller lines."""
+"""The colour of the smaller lines of text."""
 INK = "#222222"
 ALARM = "#B00020"
 """The colour of warnings."""
 GRID = "#DDDDDD"
 STEPS = (1, 2, 2.5, 5, 10)
-"""The steps between ticks."""
+"""The permitted steps between ticks."""
 
 Tip = Callable[[Artist, str], None]
 """Sets the tooltip of an artist."""
 
 
 def tick(value: float, _: int | None = None) -> str:
-    """Returns the label of a tick."""
+    """Returns the text for a tick."""
     return f"{value:,.6g}" if "e" not in f"{value:.6g}" else f"{value:g}"
 
 
@@ -103,7 +103,7 @@ _PLACES: tuple[tuple[float, float], ...] = (
     (5, -18),
     (-5, -18),
 )
-"""The places of a name's lower end beside its point, in typographic points: to the right or the left."""
+"""The positions of a name's lower end next to its point, in typographic points: at the right or the left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def _points(axes: Axes, every: Sequence[Series]) -> Iterator[_Box]:
 
 
 def _place(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    """Returns a place on the picture in typographic points."""
+    """Returns a position in the picture in typographic points."""
     across, up = axes.transData.transform((x, y))
     scale = _POINTS_PER_INCH / _dots_per_inch(axes)
     return float(across) * scale, float(up) * scale
@@ -200,7 +200,7 @@ _MARKERS = {Mark.DOT: "o", Mark.RING: "o", Mark.CROSS: "x"}
 
 
 def paint_points(axes: Axes, chart: PointChart, palette: Palette, tip: Tip) -> None:
-    """Paints a chart; points at infinity are arrows at the upper edge."""
+    """Paints a chart; points at infinity are drawn as arrows at the upper edge."""
     _scale(axes, chart)
     for band in chart.bands:
         axes.axvspan(band.start, band.end, color=_BAND, alpha=0.35, linewidth=0, zorder=0)
@@ -257,14 +257,14 @@ def _paint_series(axes: Axes, series: Series, colour: str, tip: Tip, order: floa
 def _paint_marks(
     axes: Axes, x: Sequence[float], y: Sequence[float], colour: str, marker: str, size: float, order: float
 ) -> Line2D:
-    """Adds points and keeps the limits of the axes."""
+    """Adds points without changing the limits of the axes."""
     line = Line2D(x, y, color=colour, linestyle="none", marker=marker, markersize=size, zorder=order)
     axes.add_line(line)
     return line
 
 
 def _scale(axes: Axes, chart: PointChart) -> None:
-    """Sets the limits, the ticks and whether the axes are logarithmic."""
+    """Sets the limits and the ticks of the axes, and whether each is logarithmic."""
     heights = [y for series in chart.series for y in series.y if math.isfinite(y)]
     beyond = any(not math.isfinite(y) for series in chart.series for y in series.y)
     heights += [rule.at for rule in chart.rules if not rule.upright]
@@ -296,7 +296,7 @@ def _scale(axes: Axes, chart: PointChart) -> None:
 
 
 def make_logarithmic(axes: Axes, axis: Axis, decades: float) -> None:
-    """Makes an axis over a number of powers of ten logarithmic; if there are many, only these have ticks."""
+    """Makes an axis of ``decades`` powers of ten logarithmic; if there are many, only they have ticks."""
     if axis is axes.yaxis:
         axes.set_yscale("log")
     else:

@@ -34,7 +34,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.reports.base import Row
 
 MOST_BARS = 30
-"""The maximum number of layers or kernels of one evaluation with a bar of their own."""
+"""The maximum number of layers or kernels of one evaluation that have a bar of their own."""
 _TIME = "total_us"
 _DETAILS_OF_LAYER = {
     "layer_type": "type",
@@ -55,7 +55,7 @@ _SHARE_AXIS = "share of the time of all layers (%)"
 
 
 class LayersPlot(Plot):
-    """A chart for each evaluation: the slowest layers first, and the sum of the others without a bar."""
+    """A chart for each evaluation: the slowest layers first, and a row that sums those without a bar."""
 
     def drawing(self, chosen: Chosen, notes: Sequence[str]) -> Drawing:
         """Returns bars of the time that each layer took in all batches, with its share of all layers."""
@@ -77,7 +77,7 @@ class LayerTreePlot(Plot):
     """A bar for each type of one evaluation, or one stacked bar for each of several evaluations."""
 
     def drawing(self, chosen: Chosen, notes: Sequence[str]) -> Drawing:
-        """Returns bars in percent of the time of an evaluation's layers."""
+        """Returns bars for the types of an evaluation's layers, in percent of the time of all layers."""
         groups: tuple[str, ...] = (_ANY_TYPE,)
         if len(chosen) == 1:
             evaluation, found = chosen[0]
@@ -152,7 +152,7 @@ def _type(row: Row) -> str:
 
 
 def _phase(row: Row) -> str:
-    """Returns the phase of a training layer, for the end of its name, if its type does not show it."""
+    """Returns the phase of a training layer, to append to its name, if its type does not show it."""
     return f" ({row['phase']})" if row["phase"] else ""
 
 
@@ -167,7 +167,7 @@ def _type_bar(row: Row, group: str, *, short: bool = False) -> Bar:
 
 @dataclass(slots=True)
 class _Kernel:
-    """One kernel, summed over all layers."""
+    """One kernel, summed over all layers that run it."""
 
     name: str
     activity: str
@@ -281,8 +281,8 @@ def _end(row: Row) -> int:
 def _window(rows: Sequence[Row]) -> tuple[int, int, str]:
     """Returns the drawn window of a trace: its ends in nanoseconds since 1970, and the event at its start.
 
-    It reaches from the first measured batch to where there would be too many spans. Inputs are read ahead; if
-    that alone would fill the picture, the window starts with the first predict step.
+    It extends from the first measured batch to the point where there would be too many spans. Inputs are read
+    ahead; if that alone would fill the picture, the window starts with the first predict step.
     """
     most = MOST_SPANS * 9 // 10  # others began before
     measured = [row for row in rows if row["name"] == "measure"]
@@ -312,7 +312,7 @@ def _stacked(rows: Iterator[Row]) -> Iterator[tuple[int, Row]]:
 
 
 def _group(row: Row) -> str:
-    """Returns the group that colours a span: the type of a layer, otherwise its name."""
+    """Returns the group that determines a span's colour: the type of a layer, otherwise the span's name."""
     if row["level"] == TraceLevel.FRAMEWORK_TRACE.name:
         type_ = json.loads(str(row["attributes"])).get("inferometer.layer_type")
         if type_:

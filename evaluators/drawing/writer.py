@@ -1,4 +1,4 @@
-"""The writer of pictures: a report's rows, drawn into an SVG, PNG or HTML file.
+"""The writer of pictures: draws the rows of a report into an SVG, PNG or HTML file.
 
 The HTML page holds the drawing, its rows and its time in one file.
 """
@@ -39,14 +39,14 @@ th { border-bottom: 2px solid #888; }
 def page(
     title: str, svg: str, columns: Sequence[Column], rows: Sequence[Row], source: str, drawn_at: datetime
 ) -> str:
-    """Returns a page in HTML.
+    """Returns an HTML page with a picture.
 
     Args:
         title: The title of the picture.
         svg: The picture.
         columns: The columns of the table.
-        rows: The rows behind the picture; the table shows the first ``MOST_ROWS``.
-        source: The program and the report, for the line below the title.
+        rows: The rows from which the picture is drawn; the table shows the first ``MOST_ROWS``.
+        source: The program and the report, shown in the line below the title.
         drawn_at: The time of drawing.
     """
     shown = rows[:MOST_ROWS]
@@ -105,7 +105,7 @@ def _cell(value: Value, column: Column) -> str:
 
 
 class PictureFormat(str, Enum):
-    """The format of a picture."""
+    """The file format of a picture."""
 
     HTML = "html"
     SVG = "svg"
@@ -113,7 +113,7 @@ class PictureFormat(str, Enum):
 
 
 class PictureFile:
-    """A file for a picture. The constructor makes every check that is possible without the picture.
+    """A file for a picture. The constructor performs every check that is possible before the picture exists.
 
     Args:
         path: The file; its ending selects the format.
@@ -186,7 +186,7 @@ class PictureFile:
             drawing: The picture.
             columns: The columns of the table that an HTML page shows below it.
             rows: The rows of that table.
-            source: The subject of the picture, in a line that the page shows.
+            source: The subject of the picture, which the page shows in a line.
             drawn_at: The time that the page shows.
 
         Raises:
@@ -200,7 +200,7 @@ class PictureFile:
 
 
 def inline_svg(drawing: Drawing) -> str | None:
-    """Returns a drawing as SVG that a page can hold; None if Matplotlib is not installed."""
+    """Returns a drawing as SVG that can be embedded in a page; None if Matplotlib is not installed."""
     try:
         from inferometer.evaluators.drawing.canvas import svg
     except (ImportError, ValueError):  # a ValueError: its settings are invalid

@@ -1,1 +1,1 @@
-"""Jobs: a frozen request in, evaluations out. Jobs print nothing; every front end calls them."""
+"""Jobs: a frozen request in, evaluations out. Jobs print nothing, and every front end uses them."""

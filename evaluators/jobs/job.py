@@ -1,8 +1,8 @@
-"""The job: a frozen request in, resources from its caller, evaluations out.
+"""The job, which turns a frozen request and its caller's resources into evaluations.
 
-Requests are checked when they are made. Messages name an option as the command line does, without its
-dashes: ``duration`` is ``duration_s`` here. Resources give access to systems and datasets, and callbacks.
-Every front end runs a job in the same way.
+Requests are checked when they are made. Messages give the name of an option on the command line, without its
+dashes: ``duration`` for ``duration_s``. Resources give access to systems and datasets; callbacks report
+progress. Every front end runs a job in the same way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from inferometer.manifests.inputs import TensorSpec
 from inferometer.manifests.schema import ModelManifest
 
 SYNTHETIC_INPUTS = 64
-"""The minimum number of random tensors of an evaluation batch by batch."""
+"""The minimum number of random tensors in a batch-by-batch evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +43,19 @@ class SystemRequest:
 
     Attributes:
         model_name: The model.
-        model_version: A version or a constraint; None means the highest that has the weights.
+        model_version: A version or a constraint; None means the highest version that has the weights.
         framework_name: The framework; None means the first installed one that has the model.
         agents: The addresses of the agents that run the model; empty for this process.
         session: The options for opening the model.
-        open_timeout_s: How long an agent may take to open the model, with its downloads.
+        open_timeout_s: How long an agent may take to open the model, including downloads.
         answer_timeout_s: How long an agent may take to answer one batch.
-        shared_memory: Whether tensors travel through shared memory, to a server of the Open Inference
+        shared_memory: Whether tensors are passed through shared memory to a server of the Open Inference
             Protocol.
-        given: The model as a file or an object in memory, instead of one of a manifest; it runs in this
+        given: The model as a file or an object in memory, instead of one from a manifest; it runs in this
             process.
 
     Raises:
-        ConfigurationError: A given model is to run on an agent.
+        ConfigurationError: ``given`` and ``agents`` are both set.
     """
 
     model_name: str = defaults.MODEL
@@ -76,7 +76,7 @@ class SystemRequest:
             )
 
     def check_batches(self, batch_size: int) -> None:
-        """Raises ConfigurationError if a given model takes no batches of this size."""
+        """Raises ConfigurationError if a given model does not accept batches of this size."""
         fixed = self.given and self.given.fixed_batch
         if self.given and fixed and fixed != batch_size:
             raise ConfigurationError(
@@ -85,9 +85,9 @@ class SystemRequest:
 
 
 def default_batch_size(system: SystemRequest, dataset: DatasetChoice, catalog: Catalog) -> int:
-    """Returns the batch size if none is given.
+    """Returns the default batch size.
 
-    It is the only size of a given model, 1 for a model of images of any size, or what inputs can fill.
+    It is a given model's fixed size, 1 for a model of images of any size, or else what the inputs can fill.
     """
     if system.given is not None and system.given.fixed_batch is not None:
         return system.given.fixed_batch
@@ -98,7 +98,7 @@ def default_batch_size(system: SystemRequest, dataset: DatasetChoice, catalog: C
 
 
 def _tensors_of(system: SystemRequest, catalog: Catalog) -> tuple[TensorSpec, ...]:
-    """Returns the tensors of the model if a manifest here has them; an agent may have its own."""
+    """Returns the tensors of the model if a local manifest defines them; an agent may have its own."""
     if system.given is not None:
         return system.given.manifest.tensors
     try:
@@ -118,13 +118,13 @@ def inputs_for(
     seed: int,
     least: int = 0,
 ) -> DatasetChoice:
-    """Returns the inputs of an evaluation batch by batch.
+    """Returns the inputs of a batch-by-batch evaluation.
 
-    They are random tensors if these are requested, or if a model without a manifest has no other inputs:
-    ``least`` or more, so every batch is full.
+    They are random tensors if these are requested, or if a model without a manifest has no other inputs: at
+    least ``least``, and enough that every batch is full.
 
     Raises:
-        ConfigurationError: A dataset is named too.
+        ConfigurationError: A dataset is named as well.
     """
     none_given = system.given is not None and not dataset.is_named and dataset.array is None
     if not (synthetic or none_given):
@@ -134,11 +134,11 @@ def inputs_for(
 
 
 Notify = Callable[[str], None]
-"""Receives one line of text for the user."""
+"""A callback that receives one line of text for the user."""
 
 
 class JobResources(Protocol):
-    """Opens what a request names. ``client.api.systems.Systems`` implements it."""
+    """Opens the systems and datasets of requests; implemented by ``client.api.systems.Systems``."""
 
     @property
     def catalog(self) -> Catalog:
@@ -157,7 +157,7 @@ class JobResources(Protocol):
 
     @property
     def data_directory(self) -> Path:
-        """The folder in which LoadGen's logs and unpublished evaluations are kept."""
+        """The folder in which LoadGen's logs and unpublished evaluations are stored."""
         ...
 
     def open_system(
@@ -169,7 +169,7 @@ class JobResources(Protocol):
             request: The model, and where it runs.
             warm_up: Whether the first run only warms up.
             notify: Called for each agent that is left out, with the reason.
-            trace: The parent of the spans of opening; None records none.
+            trace: The parent of the spans for opening the model; None records none.
 
         Raises:
             InferometerError: The model cannot be opened.
@@ -177,10 +177,10 @@ class JobResources(Protocol):
         ...
 
     def find_model(self, request: SystemRequest) -> ModelManifest:
-        """Returns the manifest of the model that a request names, with the labels that are on this machine.
+        """Returns the manifest of the requested model, with the labels that are available on this machine.
 
         Raises:
-            InferometerError: There is none, or no installed framework runs it.
+            InferometerError: There is no such manifest, or no installed framework runs the model.
         """
         ...
 
@@ -188,16 +188,16 @@ class JobResources(Protocol):
         """Checks everything that needs no model file, such as the device, before anything is downloaded.
 
         Returns:
-            The manifest of a model in this process, with which its dataset can be opened; None if the model
-            is elsewhere.
+            The manifest of a model that runs in this process, needed to open its dataset; None if the model
+            runs elsewhere.
 
         Raises:
-            InferometerError: The model cannot run here as the request asks for.
+            InferometerError: The model cannot run here as requested.
         """
         ...
 
     def check_trainer(self, manifest: ModelManifest, options: TrainerOptions) -> None:
-        """Checks what a training needs besides the data and the model's files, such as its devices.
+        """Checks what a training run needs besides the data and the model's files, such as its devices.
 
         Raises:
             InferometerError: The model cannot be trained here.
@@ -207,12 +207,12 @@ class JobResources(Protocol):
     def describe(
         self, request: SystemRequest, *, preprocess_threads: int, overlap: bool
     ) -> SystemDescription:
-        """Describes the model that a request names, and this machine; loads nothing.
+        """Describes the requested model and this machine, without loading anything.
 
         Args:
             request: The model.
             preprocess_threads: How many workers read and preprocess its inputs.
-            overlap: Whether they do so ahead.
+            overlap: Whether the workers run ahead of the model.
 
         Raises:
             InferometerError: There is no such model, or it is not supported.
@@ -222,7 +222,7 @@ class JobResources(Protocol):
     def open_trainer(
         self, manifest: ModelManifest, options: TrainerOptions
     ) -> tuple[Trainer, SystemDescription]:
-        """Opens a model in this process, to train it; the caller closes the trainer.
+        """Opens a model in this process for training; the caller closes the trainer.
 
         Raises:
             InferometerError: The model cannot be trained here.
@@ -230,15 +230,15 @@ class JobResources(Protocol):
         ...
 
     def companions(self, request: SystemRequest, communication: str) -> CompanionsOf | None:
-        """Returns the factory of the companion processes that ranks of a model need; None if they need none.
+        """Returns the factory of the companion processes that a model's ranks need; None if they need none.
 
         Raises:
-            InferometerError: There is no such model, or its framework has no such communication.
+            InferometerError: There is no such model, or its framework does not support the communication.
         """
         ...
 
     def open_loadable(self, request: SystemRequest, *, notify: Notify) -> TensorSystem:
-        """Opens a model in this process or on one agent, to be put under load.
+        """Opens a model in this process or on one agent, ready to be put under load.
 
         Raises:
             InferometerError: The model cannot be opened.
@@ -251,10 +251,10 @@ class JobPart:
     """One evaluation of a job, which may have several.
 
     Attributes:
-        number: Counted from 1.
+        number: The number of the evaluation, from 1.
         count: The number of evaluations in the job.
         trace_level: Its trace level; None under load and in a sweep.
-        name: The name that distinguishes it from the others of a sweep; empty for other jobs.
+        name: The name that distinguishes it from the other evaluations of a sweep; empty for other jobs.
     """
 
     number: int
@@ -271,7 +271,7 @@ class JobStart:
         system: The model and what it runs on.
         inputs: The dataset's name, or another source of inputs.
         input_count: The number of inputs.
-        work: The load in one line; empty for an evaluation batch by batch.
+        work: A one-line description of the load; empty for a batch-by-batch evaluation.
     """
 
     system: SystemDescription
@@ -291,10 +291,10 @@ class JobCallbacks(Generic[_Progress]):
         on_part: Called before each evaluation.
         on_start: Called before the warm-up. An exception here ends the job.
         on_progress: Called after each batch, or four times a second under load.
-        on_warning: Called with one line that the user should know and that the evaluation does not keep.
-        stop_requested: Called after each batch, or four times a second. Once it returns True, the job ends
-            with an evaluation of what was measured, whose status is interrupted.
-        agreed: Whether the same call of ``stop_requested`` returns True first in all processes that work in
+        on_warning: Called with a one-line warning for the user that is not stored in the evaluation.
+        stop_requested: Called after each batch, or four times a second under load. Once it returns True, the
+            job ends with an interrupted evaluation of what has been measured.
+        agreed: Whether ``stop_requested`` first returns True at the same call in all processes that work in
             step.
     """
 
@@ -311,13 +311,13 @@ class Shown(Enum):
 
     BAR = auto()
     LOAD = auto()
-    """A line for each run under load."""
+    """One line for each run under load."""
     PROBES = auto()
-    """The same for the probes of a search, which are numbered."""
+    """One numbered line for each probe of a search."""
 
 
 class Found(Protocol):
-    """A result of a job that is not itself an evaluation, such as a cell of a sweep."""
+    """A job's result that is not itself an evaluation, such as a cell of a sweep."""
 
     @property
     def evaluation(self) -> Evaluation[Any] | None:
@@ -334,9 +334,9 @@ class Job(Generic[F_co]):
 
     Attributes:
         run: Yields each evaluation as soon as it is complete. Closing the iterator ends the work early.
-        title: The title of its progress.
-        opening: The activity before the first progress; empty if fresh processes report it themselves.
-        stops: The work that still finishes after a stop request.
+        title: The title of its progress display.
+        opening: The activity shown before the first progress; empty if fresh processes report it themselves.
+        stops: The message after a stop request, which says what work is still being finished.
         shown: How it shows its progress.
         starts_at_once: Whether it accepts a stop request before it reports what it measures.
     """
@@ -354,7 +354,7 @@ class Progress:
     """The progress of an evaluation in inputs, including those of the warm-up.
 
     Attributes:
-        done: The number of inputs that are done.
+        done: The number of inputs processed so far.
         total: The total number of inputs.
         counted: The unit of the counts, if it is not inputs.
         now: The current activity, if the counts do not show it.

@@ -1,7 +1,7 @@
 """Fresh Python processes: the link to each, their supervision, and evaluations in them.
 
-The link brings the messages of a process here (progress, warnings and errors) and ends it with this
-process. The supervision has one stop for all, and finds the first cause of a failure.
+The link receives the messages of a process (progress, warnings and errors) and ends it when this process
+ends. The supervision stops all processes together, and finds the original cause of a failure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Found = TypeVar("_Found")
 
 
 class Sent(Enum):
-    """The messages of a linked process."""
+    """The kinds of messages that a linked process sends."""
 
     STARTED = auto()
     PROGRESS = auto()
@@ -55,7 +55,7 @@ class CountedProgress(Protocol):
 
     @property
     def done(self) -> int:
-        """The amount of work that is done."""
+        """The amount of work done so far."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class CountedProgress(Protocol):
 
 
 LinkedWork: TypeAlias = Callable[[JobCallbacks[Any]], Iterable[_Found]]
-"""Yields results. It must be picklable, so it is a module-level function with its arguments."""
+"""A function that yields results. It must be picklable: a module-level function with bound arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class LinkedTask(Generic[_Found]):
     Attributes:
         name: The name of the process in messages, such as ``rank 1 of 2``.
         work: The work that it runs.
-        tells: Whether it sends its progress, warnings and results, and not only its errors.
-        stops: Whether it takes part in the agreement on where to stop.
+        tells: Whether the process sends progress, warnings and results as well as errors.
+        stops: Whether the process takes part in the agreement on when to stop.
     """
 
     name: str
@@ -86,9 +86,9 @@ class LinkedTask(Generic[_Found]):
 
 
 class LinkedProcess:
-    """This end of a fresh Python process, which starts at once.
+    """The parent's end of the link to a fresh Python process, which starts at once.
 
-    The process leads a process group, so that its child processes end with it. It ignores SIGINT and SIGTERM:
+    The process leads a process group, so its child processes end with it. It ignores SIGINT and SIGTERM:
     ``ask`` stops it and ``end`` kills it. When the parent process ends, even by SIGKILL, it ends itself.
     """
 
@@ -116,7 +116,7 @@ class LinkedProcess:
         return self._process.exitcode is not None
 
     def ask(self, stop_at: int | None) -> None:
-        """Tells the process at which check to stop; with None, asks how many checks it has made."""
+        """Tells the process the check at which to stop; None asks how many checks it has made."""
         with suppress(OSError):  # it has ended, which the next look at the connection shows
             self.connection.send(stop_at)
 
@@ -127,7 +127,7 @@ class LinkedProcess:
             wait([self._process.sentinel], min(left_s, _POLL_S))  # what it started holds the sentinel open
 
     def early_end(self) -> tuple[int, str]:
-        """Waits for the end of a process whose link is closed; returns its exit code and the message."""
+        """Waits for a process whose link is closed to end; returns its exit code and the message for it."""
         self.join(_MOST_EXIT_S)
         self.end()
         code = self._process.exitcode or 0
@@ -151,7 +151,7 @@ class LinkedProcess:
 
 
 def _live(task: LinkedTask[Any], connection: Connection) -> None:
-    """Runs the task in the fresh process, from its start to its end."""
+    """Runs the task in the fresh process, from start to end."""
     for number in GOVERNED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GOVERNED)
@@ -170,9 +170,9 @@ def _live(task: LinkedTask[Any], connection: Connection) -> None:
 
 
 class _Link:
-    """The end of the connection in the fresh process, which exits at once if the other end closes.
+    """The fresh process's end of the link; the process exits at once if the other end closes.
 
-    A thread listens, because work may hang in a framework that waits for a lost process.
+    A separate thread listens, because the work may hang in a framework that waits for a dead process.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -204,13 +204,13 @@ class _Link:
             _end_group()
 
     def on_progress(self, progress: CountedProgress) -> None:
-        """Sends some of the progress: waking the other process for each batch would disturb the next one."""
+        """Sends only some of the progress: waking the other process for each batch would disturb the next."""
         if time.monotonic() >= self._next_s or progress.done >= progress.total:
             self._next_s = time.monotonic() + _PROGRESS_EVERY_S
             self.send(Sent.PROGRESS, progress)
 
     def stop_requested(self) -> bool:
-        """Returns whether to stop at this check; blocks while the processes agree at which check to stop."""
+        """Returns whether to stop at this check; blocks while the processes agree on the check to stop at."""
         with self._changed:
             self._changed.wait_for(lambda: not self._held)
             self._calls += 1
@@ -240,7 +240,7 @@ def _end_group() -> None:
 
 _MESSAGE_POLL_S = 0.2
 _CAUSE_S = 5.0
-"""How long to wait for the cause after a process has failed because it lost another one."""
+"""How long to wait for the cause after a process has failed because another one ended."""
 _MOST_END_S = 20.0
 _MOST_START_S = 120.0
 
@@ -254,21 +254,21 @@ def in_processes(
 ) -> Generator[_Found, None, None]:
     """Runs each task in a fresh Python process, and yields its results, such as evaluations, as they arrive.
 
-    Once ``callbacks.stop_requested`` returns True, all tasks get True from the same call, counted from the
-    start of each, so that tasks that work in step stop at the same step. Closing the iterator ends the
+    Once ``callbacks.stop_requested`` returns True, the nth call, for the same n, is the first to return True
+    in every task, so that tasks that work in step stop at the same step. Closing the iterator ends the
     processes at once, with their child processes; so does the end of this process.
 
     Args:
         tasks: The tasks to run.
         callbacks: Called in this thread.
         lost: Raised for a process that was killed or ended early.
-        beside: Companion tasks that the tasks need. They may end before or after them, but must not fail.
-        most_silent_s: The time without a message after which the tasks count as lost. Until the first message
-            it is at least two minutes, because a fresh process has imports to do.
+        beside: Companion tasks that ``tasks`` need. They may end before or after these, but must not fail.
+        most_silent_s: The time without a message after which the tasks are considered lost. Until the first
+            message it is at least two minutes, because a fresh process has to import modules.
 
     Raises:
-        InferometerError: The error that a task raised. Of several, a ``RankLostError`` has the lowest
-            priority.
+        InferometerError: The error that a task raised. If there are several, a ``RankLostError`` has the
+            lowest priority.
     """
     with ExitStack() as started:
         processes = [_started(task, started) for task in (*beside, *tasks)]
@@ -286,7 +286,7 @@ def _started(task: LinkedTask[Any], started: ExitStack) -> LinkedProcess:
 
 
 class _Supervision(Generic[_Found]):
-    """The supervision of processes, until all that work have completed or one has failed."""
+    """The supervision of processes, until all working processes have completed or one has failed."""
 
     def __init__(
         self,
@@ -375,8 +375,8 @@ class _StopAgreement:
     """The agreement of processes on the check of ``stop_requested`` at which all of them stop.
 
     Each process reports how many checks it has made, and blocks at the next one. No process has passed the
-    highest count, so all stop at the check after it: processes that wait for the others within a step still
-    have to reach that check.
+    highest count, so all stop at the check that follows it: processes that wait for others within a step have
+    yet to reach that check.
     """
 
     def __init__(self, processes: list[LinkedProcess]) -> None:
@@ -406,7 +406,7 @@ class _StopAgreement:
 
 
 Work: TypeAlias = Callable[[JobCallbacks[Progress]], Generator[Evaluation[M], None, None]]
-"""Runs the evaluation. It must be picklable, so it is a module-level function with its arguments."""
+"""A function that runs the evaluation. It must be picklable: a module-level function with bound arguments."""
 
 
 def in_fresh_process(
@@ -414,11 +414,11 @@ def in_fresh_process(
 ) -> Generator[Evaluation[M], None, None]:
     """Runs ``work`` in a fresh Python process, and yields its evaluations as soon as each is complete.
 
-    The process ignores SIGINT and SIGTERM: ``callbacks.stop_requested`` is passed on to it. Closing the
-    iterator ends the process at once.
+    The process ignores SIGINT and SIGTERM; stop requests reach it through ``callbacks.stop_requested``.
+    Closing the iterator ends the process at once.
 
     Raises:
-        EvaluationFailed: The process was killed, or ended early.
+        EvaluationFailed: The process was killed or ended early.
         InferometerError: Raised by ``work``.
     """
     task = LinkedTask("the process of the evaluation", work)
@@ -428,19 +428,19 @@ def in_fresh_process(
 def in_turn(
     works: Sequence[tuple[Work[M], TraceLevel | None]], callbacks: JobCallbacks[Progress], *, fresh: bool
 ) -> Generator[Evaluation[M], None, None]:
-    """Runs one work after the other, and yields each evaluation as soon as it is complete.
+    """Runs the works one after the other, and yields each evaluation as soon as it is complete.
 
     No evaluation follows an interrupted one. Close the iterator to end early.
 
     Args:
-        works: Functions that yield one evaluation each, or none in a rank other than 0, with their trace
+        works: Functions that yield one evaluation each (none in a rank other than 0), paired with their trace
             levels for ``JobPart``.
         callbacks: Called in this thread.
-        fresh: Whether each runs in a fresh process.
+        fresh: Whether each function runs in a fresh process.
 
     Raises:
         EvaluationInterrupted: A stop was requested between two evaluations.
-        InferometerError: A work raised it, or a fresh process was killed.
+        InferometerError: One of the works raised it, or a fresh process was killed.
     """
     for number, (work, level) in enumerate(works, start=1):
         callbacks.on_part(JobPart(number, len(works), level))

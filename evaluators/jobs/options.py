@@ -1,8 +1,8 @@
-"""Options as fields of requests: their declaration, ranges and defaults, for every front end.
+"""Options as fields of requests: their declarations, ranges and defaults, for every front end.
 
-A field of a request that is made by ``declared`` is an option of the command line and an argument of the
-library. Its flag is its name without the unit of time, unless it names others. Each front end shows, checks
-and refuses the same. The module imports little, because the help of the command line shows the options.
+A request field made by ``declared`` is a command-line option and a library argument. Its flag is its name
+without the ``_s`` suffix, unless it declares other flags. All front ends show, check and reject options in
+the same way. The module imports little, because the help of the command line shows the options.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_SEED = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Finite numbers between two ends.
+    """A range of finite numbers.
 
     Attributes:
         least: The lower end.
@@ -60,31 +60,31 @@ class Range:
 POSITIVE, NOT_NEGATIVE, COUNT = Range(0, open=True), Range(0), Range(1)
 SEED = Range(0, MOST_SEED)
 COMPARISON = {"threshold": Range(0, 10), "accuracy_threshold": Range(0, 10)}
-"""The numbers of a comparison."""
+"""The allowed ranges of a comparison's numeric options."""
 
 
 def check(request: object, ranges: Mapping[str, Range]) -> None:
-    """Checks the numbers of a request.
+    """Checks that the numbers of a request are within their ranges.
 
     Raises:
-        ConfigurationError: One is outside of its range.
+        ConfigurationError: A number is outside its range.
     """
     for name, allowed in ranges.items():
         check_number(name, getattr(request, name, None), allowed)
 
 
 def check_number(name: str, value: float | None, allowed: Range) -> None:
-    """Checks a number; None means that it is not given.
+    """Checks that a number is within its range; None means that it is not given.
 
     Raises:
-        ConfigurationError: It is outside of its range; the message has its name without the unit of time.
+        ConfigurationError: It is outside its range; the message gives its name without the ``_s`` suffix.
     """
     if value is not None and value not in allowed:
         raise ConfigurationError(f"{name.removesuffix('_s')} is {value}; it must be {allowed}")
 
 
 class SharedMemoryUse(Enum):
-    """Whether tensors travel to a server on this host through shared memory: if both can, or always."""
+    """When tensors are passed to a server on this host in shared memory: if possible, never, or always."""
 
     AUTO = "auto"
     OFF = "off"
@@ -92,15 +92,15 @@ class SharedMemoryUse(Enum):
 
 
 OPEN_TIMEOUT_S = 300.0
-"""How long an agent may take to open a model, which it may first have to download."""
+"""How long an agent may take to open a model, including any download."""
 ANSWER_TIMEOUT_S = 300.0
 """How long an agent may take to answer one batch."""
 MODEL = "DigitsCNN"
 BATCH_SIZE = 64
 TOP_CLASSES = 5
-"""The number of best classes that are kept for each input."""
+"""The number of best classes stored for each input."""
 TARGET_CI_PERCENT = 5.0
-"""Half the width of the interval of p50 that an evaluation measures for by default."""
+"""The default target for the half-width of the interval of p50, in percent of p50."""
 INITIAL_QPS = 16.0
 ARRIVAL = "poisson"
 PERCENTILE = 99.0
@@ -114,27 +114,27 @@ LATENCY_BOUND_MS = 100.0
 TOLERANCE = 0.02
 TIME_BUDGET_S = 120.0
 SPARE_CORES = 1
-"""The cores that a model in this process leaves to the thread that sends its queries."""
+"""The number of cores that a model in this process leaves to the thread that sends its queries."""
 TRACE_SAMPLE = 0.01
 """The share of the queries under load that are traced if their spans are sent to a collector."""
 THRESHOLD = 0.05
-"""The share by which a figure of time or a rate may differ in a comparison."""
+"""The relative difference that a comparison tolerates in times and rates."""
 ACCURACY_THRESHOLD = 0.01
-"""The share by which top-1 may differ in a comparison."""
+"""The relative difference that a comparison tolerates in top-1 accuracy."""
 BENCH_BATCH_SIZE = 16
-"""DLBS's ``exp.replica_batch``."""
+"""The default of DLBS's ``exp.replica_batch``."""
 BENCH_BATCHES = 100
 BENCH_WORKERS = 4
 BENCH_PREFETCH = 10
 MXNET, PYTORCH = "mxnet", "pytorch"
-"""The frameworks that train, in lower case."""
+"""The names of the frameworks that support training, in lower case."""
 KV_STORES = ("local", "device", "dist_sync", "dist_device_sync", "dist_async", "nccl", "horovod")
 """The ways in which MXNet sums gradients."""
 DIST_BACKENDS = ("gloo", "nccl", "mpi")
 """The ways in which PyTorch sums gradients."""
 OPERATOR_DTYPES = ("float32", "float", "float64", "float16", "bfloat16", "int8", "int32", "int64")
 OPERATOR_VALUES = ("table", "zeros", "ones")
-"""The element types and input values of operators; the first ones are the defaults."""
+"""The element types and input values of operators; the first of each is the default."""
 
 
 _KEY = "declared"
@@ -146,18 +146,18 @@ class Declared:
 
     Attributes:
         help: A sentence that describes it.
-        metavar: The placeholder of its value, such as ``S`` for seconds.
-        within: The allowed numbers; None if it is not a number, or any is allowed.
-        choices: The allowed texts; empty for any.
+        metavar: The placeholder for its value, such as ``S`` for seconds.
+        within: The allowed range; None if the value is not a number, or any number is allowed.
+        choices: The allowed strings; empty if any string is allowed.
         ignores_case: Whether the case of a choice does not matter.
-        flags: Its flags; empty for the one with its name.
+        flags: Its flags; empty for a single flag derived from its name.
         argument: The library's argument; empty for the name of the field.
         variable: The environment variable that sets it; None for none.
-        default_text: The default that the help names if front ends leave it None unless it is given.
-        shows_default: Whether the help names the default.
-        reads: Whether it names a file that is read.
-        made: Converts a text to the value, and raises ConfigurationError if it cannot; None keeps the text.
-        front_default: The default of front ends; ``...`` for that of a request made in code.
+        default_text: The default shown in the help if front ends pass None for an option that is not given.
+        shows_default: Whether the help shows the default.
+        reads: Whether the value names a file that is read.
+        made: Converts a string to the value, or raises ConfigurationError; None keeps the string.
+        front_default: The default of front ends; ``...`` for the default of the request's field.
     """
 
     help: str
@@ -181,7 +181,7 @@ class Option:
 
     Attributes:
         name: The name of the field.
-        default: The default; ``MISSING`` for none.
+        default: The default; ``MISSING`` if there is none.
         kind: ``int``, ``float``, ``bool``, ``str``, ``Path`` or another type's name.
         declared: Its description for front ends.
     """
@@ -193,31 +193,31 @@ class Option:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Its flags on the command line, the preferred one first."""
+        """The flags on the command line, with the preferred one first."""
         return self.declared.flags or (f"--{spoken(self.name)}",)
 
     @property
     def argument(self) -> str:
-        """The library's argument."""
+        """The name of the library's argument."""
         return self.declared.argument or self.name
 
     @property
     def asked(self) -> Any:
-        """The value in a front end if it is not given; None if the default is found elsewhere."""
+        """The value in a front end if the option is not given; None if its default is set elsewhere."""
         if self.declared.front_default is not ...:
             return self.declared.front_default
         return None if self.declared.default_text or self.is_required else self.default
 
     @property
     def is_required(self) -> bool:
-        """Whether it is required."""
+        """Whether the option is required."""
         return self.default is MISSING and not self.declared.default_text
 
     def made(self, value: Any) -> Any:
-        """Returns the value of the field for the value given to a front end.
+        """Converts a value given to a front end to the value of the field.
 
         Raises:
-            ConfigurationError: There is no such choice.
+            ConfigurationError: The value is not one of the choices.
         """
         if type(value) not in (int, float, bool) and isinstance(value, Real) and self.kind in _NUMBERS:
             return int(value) if isinstance(value, Integral) else float(value)  # NumPy's cannot be stored
@@ -228,7 +228,7 @@ class Option:
         return Path(value) if self.kind == "Path" and isinstance(value, str) else value
 
     def words(self, value: Any, *, whole: bool = False) -> Iterator[str]:
-        """Yields the word of the command line that sets it, if it is given; with ``whole`` also a default."""
+        """Yields the command-line word that sets the option, if given; with ``whole``, even to a default."""
         if value is None or (value == self.asked and not whole):
             return
         flag, text = next(each for each in self.flags if each.startswith("--")), plain(value)
@@ -239,9 +239,9 @@ class Option:
 
 
 def declared(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:  # noqa: A002 - as click's
-    """Returns a field of a request that is an option; ``more`` are fields of ``Declared``.
+    """Returns a request field that is an option; ``more`` are further fields of ``Declared``.
 
-    ``MISSING`` means no default; in a front end, the option may still have one, which its text names.
+    ``MISSING`` means no default; a front end may still have one, which ``default_text`` describes.
     """
     return field(default=default, metadata={_KEY: Declared(help, metavar, **more)})
 
@@ -256,15 +256,15 @@ def options_of(request: type[Any]) -> Iterator[Option]:
 def values_of(
     request: type[Any], given: MutableMapping[str, Any], *, arguments: bool = False
 ) -> dict[str, Any]:
-    """Extracts the options of a request from the values given to a front end, and returns the fields.
+    """Removes a request's options from the values given to a front end, and returns the request's fields.
 
     Args:
         request: The class of the request.
-        given: The values by the names of fields; None if not given.
-        arguments: Whether the names are those of the library's arguments.
+        given: The values by field name; None for an option that is not given.
+        arguments: Whether the names are the library's argument names instead.
 
     Raises:
-        ConfigurationError: There is no such choice.
+        ConfigurationError: A value is not one of the choices.
     """
     found = {}
     for option in options_of(request):
@@ -277,9 +277,9 @@ def values_of(
 
 
 def words(values: Mapping[str, Any], *requests: type[Any], whole: bool = False) -> Iterator[str]:
-    """Yields the words of the command line that set options of requests, in the order of ``values``.
+    """Yields the command-line words that set options of requests, in the order of ``values``.
 
-    Of options with the same name, the one of the last request counts. See ``Option.words`` for ``whole``.
+    Of options with the same name, that of the last request is used. See ``Option.words`` for ``whole``.
     """
     known = {option.name: option for request in requests for option in options_of(request)}
     for name, value in values.items():
@@ -288,7 +288,7 @@ def words(values: Mapping[str, Any], *requests: type[Any], whole: bool = False) 
 
 
 def plain(value: Any) -> Any:
-    """Returns the value of an option as front ends write it: for a choice, its text."""
+    """Returns the value of an option as front ends write it: a choice is written as its text."""
     return value.name if isinstance(value, IntEnum) else getattr(value, "value", value)
 
 
@@ -301,7 +301,7 @@ def check_options(request: Any) -> None:
     """Checks the options of a request.
 
     Raises:
-        ConfigurationError: One has another type, is out of its range, or is not one of its choices.
+        ConfigurationError: A value has the wrong type, is out of its range, or is not one of its choices.
     """
     for option in options_of(type(request)):
         value, shown = getattr(request, option.name), option.declared
@@ -315,10 +315,10 @@ def check_options(request: Any) -> None:
 
 
 def check_value(name: str, value: Any, kind: str, within: Range | None = None) -> None:
-    """Checks a value, of ``int``, ``float``, ``bool``, ``str``, ``Path`` or any other kind.
+    """Checks the type and the range of a value; its kind is as in ``Option``.
 
     Raises:
-        ConfigurationError: It has another type, or is out of its range.
+        ConfigurationError: It has the wrong type, or is out of its range.
     """
     known = _TYPES.get(kind, object)
     number = isinstance(value, int | float) and not isinstance(value, Enum)
@@ -331,7 +331,7 @@ def check_value(name: str, value: Any, kind: str, within: Range | None = None) -
 
 
 def given_options(request: Any) -> dict[str, Any]:
-    """Returns the options of a request that differ from their defaults, as an evaluation keeps them."""
+    """Returns the options of a request that differ from their defaults, as stored in an evaluation."""
     return further(request, ())
 
 
@@ -346,7 +346,7 @@ def further(request: Any, known: Collection[str]) -> dict[str, Any]:
 
 
 def spoken(name: str) -> str:
-    """Returns the name of an option in messages and flags, without a unit of time in seconds."""
+    """Returns the name of an option in messages and flags, without the ``_s`` suffix that marks seconds."""
     return name.removesuffix("_s")
 
 
@@ -368,6 +368,6 @@ _ARTICLES = {
 
 
 def _kind_of(each: Field[Any]) -> str:
-    """Returns the option type of a field; postponed annotations are texts."""
+    """Returns the option type of a field; postponed annotations are strings."""
     name = each.type if isinstance(each.type, str) else each.type.__name__
     return name.partition(" | ")[0]

@@ -1,7 +1,7 @@
 """The options that requests share: a model and where it runs, its inputs, and where spans are sent.
 
-Front ends derive their options and arguments from them, and then a ``SystemRequest`` and a ``DatasetChoice``.
-Because help shows them, slow imports happen only where they are needed.
+Front ends derive their options and arguments from them, and then build a ``SystemRequest`` and a
+``DatasetChoice``. Because help shows them, slow imports happen only where they are needed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _read_weights(name: str) -> Weights:
 
 
 def read_precision(name: str) -> Precision:
-    """Returns the precision of a name; ``float`` is float32.
+    """Returns the precision with the given name; ``float`` is float32.
 
     Raises:
         ConfigurationError: There is no such precision.
@@ -71,7 +71,7 @@ def _choice(kind: type[_Choice], name: str, what: str, known: str) -> _Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemOptions:
-    """A model and where it runs, as a user names them; the library's argument ``model`` is also a file."""
+    """A model and where it runs, as a user gives them; the library's ``model`` may also be a file."""
 
     model_name: str = declared(MODEL, "Model.", "NAME", argument="model")
     model_version: str | None = declared(
@@ -166,7 +166,7 @@ class SystemOptions:
         check_options(self)
 
     def session(self) -> SessionOptions:
-        """Returns what the model is opened with."""
+        """Returns the options for opening the model."""
         from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weights
         from inferometer.agent.inference.session import SessionOptions
 
@@ -180,7 +180,7 @@ class SystemOptions:
         )
 
     def request(self, given: GivenModel | None = None) -> SystemRequest:
-        """Returns the request, without its agents, for a model of a manifest or for a given one."""
+        """Returns the request, without its agents, for a model from a manifest or for a given model."""
         from inferometer.evaluators.jobs.job import SystemRequest
 
         return SystemRequest(
@@ -196,7 +196,7 @@ class SystemOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSystemOptions(SystemOptions):
-    """A model that predicts batches, and where and how it runs, as a user names them."""
+    """A model that predicts batches, and where and how it runs, as a user specifies them."""
 
     preprocess_threads: int | None = declared(
         None, "Threads that read and preprocess ahead; 0 for none.", "N", within=NOT_NEGATIVE
@@ -209,7 +209,7 @@ class BatchSystemOptions(SystemOptions):
     )
 
     def session(self) -> SessionOptions:
-        """Returns what the model is opened with."""
+        """Returns the options for opening the model."""
         session = SystemOptions.session(self)
         return replace(session, preprocess_threads=self.preprocess_threads, overlap=self.overlap)
 
@@ -220,7 +220,7 @@ class BatchSystemOptions(SystemOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetOptions:
-    """The inputs of a model, as a user names them; the library's ``dataset`` is a name or a path."""
+    """The inputs of a model, as a user specifies them; the library's ``dataset`` is a name or a path."""
 
     synthetic: bool = declared(
         False,
@@ -265,7 +265,7 @@ class DatasetOptions:
         check_options(self)
 
     def choice(self, **more: Any) -> DatasetChoice:
-        """Returns the choice; ``more`` are further fields of it, instead of those named here."""
+        """Returns the choice; ``more`` are fields of the choice that override the ones set here."""
         from inferometer.evaluators.datasets.opening import DatasetChoice
 
         named = {
@@ -285,8 +285,8 @@ class TraceOptions:
 
     Attributes:
         tracer_address: Where spans are sent; None sends none.
-        trace_url: The URL under which users find the trace: that of a Jaeger server, or one with
-            ``{trace_id}``; None derives it from the address.
+        trace_url: The URL at which users find the trace: a Jaeger server's URL, or one with ``{trace_id}``;
+            None derives it from the address.
     """
 
     tracer_address: str | None = declared(None, "Collector that spans are sent to.", "ADDRESS")
@@ -299,7 +299,7 @@ class TraceOptions:
 
 
 def default_system() -> SystemRequest:
-    """Returns the model of a request that names none."""
+    """Returns the default model for a request that names none."""
     from inferometer.evaluators.jobs.job import SystemRequest
 
     return SystemRequest()

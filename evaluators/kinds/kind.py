@@ -1,7 +1,7 @@
 """The interface of a kind of measurement, through which the rest of the program uses it.
 
-It also holds what kinds share: the words of commands that measure again, and ``PlainDocuments``, which stores
-a measurement whose fields are plain: numbers, texts, sequences of them, and arrays.
+It also contains what kinds share: the words of commands that repeat a measurement, and ``PlainDocuments``,
+which stores a measurement whose fields are plain: numbers, strings, sequences of them, and arrays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from inferometer.evaluators.verdict import FIGURES
 from inferometer.manifests.errors import StoreError
 
 SpanSource: TypeAlias = Callable[[str], Iterator[SpanChunk]]
-"""Yields the spans of an evaluation's trace, by its id; see ``EvaluationStore.spans``."""
+"""Yields the spans of the trace of the evaluation with the given id; see ``EvaluationStore.spans``."""
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,18 +54,18 @@ if TYPE_CHECKING:
 
 SYNTHETIC = "synthetic"
 _LONGEST_LIST = 1000
-"""The maximum number of characters of ids in a command."""
+"""The maximum total length of the sample ids in a command, in characters."""
 
 
 def words_of(name: str, value: object, default: object = None) -> list[str]:
-    """Returns the option, if it differs from its default."""
+    """Returns the option as command-line words, if it differs from its default."""
     if value is None or value == default:
         return []
     return [f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}"]
 
 
 def system_words(evaluation: Evaluation) -> Iterator[str]:
-    """Yields the options of the model and of what runs it."""
+    """Yields the command-line options for the model and the system that runs it."""
     system, manifest, device = evaluation.system, evaluation.system.manifest, evaluation.system.device
     here = system.agent == LOCAL_AGENT
     yield f"--model_name={manifest.name}"
@@ -89,7 +89,7 @@ def system_words(evaluation: Evaluation) -> Iterator[str]:
 
 
 def dataset_words(evaluation: Evaluation) -> Iterator[str]:
-    """Yields the options of the inputs."""
+    """Yields the command-line options for the inputs."""
     dataset = evaluation.dataset
     synthetic, ids = dataset.category == SYNTHETIC, dataset.sample_ids
     named = {"dataset_path" if dataset.version is None else "dataset_name": dataset.name}
@@ -100,7 +100,7 @@ def dataset_words(evaluation: Evaluation) -> Iterator[str]:
 
 
 def notes_on_repeating(evaluation: Evaluation) -> Iterator[str]:
-    """Yields what a command that measures an evaluation again requires, or does not repeat."""
+    """Yields notes on what a command that repeats an evaluation requires, or does not repeat."""
     system, dataset = evaluation.system, evaluation.dataset
     if evaluation.process is not None:
         yield "It is one process of a group of --repeat; the command measures one more."
@@ -116,28 +116,28 @@ def notes_on_repeating(evaluation: Evaluation) -> Iterator[str]:
 
 
 def allocator_words(system: SystemDescription) -> Iterator[str]:
-    """Yields the option of a policy of the memory allocator that is not the default."""
+    """Yields the option for the memory allocator's policy, if it is not the default."""
     if system.environment.settings.get(SETTING) == Allocator.KEEP.value:
         yield f"--allocator={Allocator.KEEP.value}"
 
 
 def are_short(ids: Sequence[str]) -> bool:
-    """Returns whether a list on the command line can name these samples."""
+    """Returns whether these sample ids can be listed on the command line."""
     listable = all(each == each.strip() and not set(each) & set(",\n\r") for each in ids)
     return listable and sum(map(len, ids)) <= _LONGEST_LIST
 
 
 _MOST_VALUES = 1_000_000
-"""The maximum number of values; a MongoDB document holds 16 MB."""
+"""The maximum number of values in an array; a MongoDB document is limited to 16 MB."""
 _KEPT = "biuf"
-"""The kinds of dtypes: booleans, integers and floating point."""
+"""The kinds of dtypes that can be stored: booleans, integers and floating point."""
 
 
 class PlainDocuments:
-    """Keeps all of a measurement in the evaluation's own document; see ``MeasurementDocuments``.
+    """Stores a whole measurement in the evaluation's own document; see ``MeasurementDocuments``.
 
     Args:
-        kind: The measurement: a dataclass with ``elapsed_ns``. Arrays have one axis.
+        kind: The class of the measurement: a dataclass with ``elapsed_ns``, whose arrays have one axis.
     """
 
     def __init__(self, kind: type[Any]) -> None:
@@ -148,7 +148,7 @@ class PlainDocuments:
         """Returns the document of the measurement.
 
         Raises:
-            StoreError: An array cannot be kept in this way.
+            StoreError: An array cannot be stored in this way.
         """
         return {name: _written(name, getattr(evaluation.measurement, name)) for name in self._names}, {}
 
@@ -182,7 +182,7 @@ def _read(stored: Any) -> Any:
 
 _COMMON = {*EVALUATION_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN, VERDICT_COLUMN}
 Rows = Iterable[tuple[str, str]]
-"""Rows of a name and a text; a row without a name belongs to the row above."""
+"""Rows, each with a name and a text; a row without a name continues the row above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Again:
 
     Attributes:
         words: The words of the command after ``agent``; empty if no command repeats it.
-        notes: What the command does not repeat, or requires, one line each.
+        notes: Notes on what the command requires or does not repeat, one line each.
     """
 
     words: tuple[str, ...]
@@ -199,7 +199,7 @@ class Again:
 
     @property
     def line(self) -> str:
-        """The command for a shell; empty if no command repeats it."""
+        """The command as a shell would accept it; empty if no command repeats the evaluation."""
         return shlex.join(["agent", *self.words]) if self.words else ""
 
 
@@ -210,57 +210,57 @@ class Kind(Generic[M]):
     """
 
     name: ClassVar[str]
-    """The name in stored documents and filters, which is ``Measurement.kind``; never renamed."""
+    """The name in stored documents and filters, equal to ``Measurement.kind``; it must never change."""
     title: ClassVar[str]
     """The name in reports and on the page."""
     phrase: ClassVar[str]
-    """The name in a sentence, with its article."""
+    """The name as used in a sentence, with its article."""
     counted: ClassVar[str] = "queries"
-    """The unit that its throughput counts."""
+    """The unit that is counted in its throughput."""
     collections: ClassVar[tuple[str, ...]] = ()
-    """The collections of its documents besides the evaluation's own."""
+    """The collections of its documents, besides that of the evaluation itself."""
     on_demand: ClassVar[tuple[str, ...]] = ()
     """The collections that are read only on demand."""
     reports: ClassVar[tuple[str, ...]] = ()
-    """The reports that have its figures, by name."""
+    """The names of the reports that contain its figures."""
     headlines: ClassVar[tuple[str, ...]] = ()
-    """The columns of the first of ``reports`` that the page shows first."""
+    """The columns of the first report in ``reports`` that the page shows first."""
     of_a_model: ClassVar[bool] = True
-    """Whether it is one model with one batch size."""
+    """Whether an evaluation covers one model with one batch size."""
     tabled: ClassVar[tuple[type[Report[Any]], ...]] = ()
     """Further reports that the page shows as tables."""
     keeps_interrupted: ClassVar[bool] = True
-    """Whether what was measured before a stop is worth keeping."""
+    """Whether the measurements made before a stop are worth keeping."""
     has_predictions: ClassVar[bool] = False
-    """Whether the measurement may hold the prediction of each input."""
+    """Whether the measurement may contain the prediction for each input."""
     mixes_frameworks: ClassVar[bool] = False
-    """Whether one side of a comparison may have an evaluation for each of several frameworks."""
+    """Whether one side of a comparison may contain evaluations with different frameworks."""
     comparer: ClassVar[str | None] = None
-    """The function that compares two sides, as ``module:function``; None compares ``figures``."""
+    """The function that compares two sides, as ``module:function``; None compares the ``figures``."""
     measurement: ClassVar[type[Any] | None] = None
     """The class of the measurement, for a kind with plain documents; see ``documents``."""
     request: ClassVar[type[Any] | None] = None
-    """The request whose options ``agent measure`` has; None for a kind with a command of its own."""
+    """The request whose options ``agent measure`` offers; None for a kind with its own command."""
 
     def documents(self) -> MeasurementDocuments:
         """Returns the object that writes the measurement to documents and reads it back.
 
-        By default, these are the fields of ``measurement``, in the evaluation's own document.
+        By default, the fields of ``measurement`` are stored in the evaluation's own document.
         """
         if self.measurement is None:
             raise NotImplementedError(f"kind {self.name} has no documents")
         return PlainDocuments(self.measurement)
 
     def job(self, request: Any) -> Job[Evaluation[M]]:
-        """Returns the job of a ``request``."""
+        """Returns the job for a ``request``."""
         raise NotImplementedError(f"kind {self.name} has a command of its own")
 
     def invalid(self, measurement: M) -> str:
-        """Returns why its figures cannot be trusted, in one line; empty if they can."""
+        """Returns why the measurement's figures cannot be trusted, in one line; empty if they can."""
         return ""
 
     def unanswered(self, measurement: M) -> str:
-        """Returns why a failed evaluation has no figure."""
+        """Returns the reason why a failed evaluation has no figures."""
         return "every input failed"
 
     def failures(self, measurement: M) -> Sequence[InputFailure]:
@@ -268,19 +268,19 @@ class Kind(Generic[M]):
         return ()
 
     def measured(self, measurement: M) -> str:
-        """Returns how much was measured, such as ``12 batches``, for an interrupted evaluation."""
+        """Returns how much an interrupted evaluation measured, such as ``12 batches``."""
         return ""
 
     def with_predictions(self, measurement: M, predictions: Sequence[Any]) -> M:
-        """Returns the measurement with other predictions, if a kind has them."""
+        """Returns the measurement with its predictions replaced, if the kind has predictions."""
         return measurement
 
     def overview(self, measurement: M) -> Row:
-        """Returns the main figures, by the columns of the report on all kinds."""
+        """Returns the main figures, keyed by the columns of the report on all kinds."""
         return {}
 
     def summary(self, evaluation: Evaluation[M]) -> Rows:
-        """Returns the figures as rows of text, which end a command."""
+        """Returns the figures as rows of text, shown at the end of a command."""
         return ()
 
     def description(self, evaluation: Evaluation[M]) -> Rows:
@@ -288,21 +288,21 @@ class Kind(Generic[M]):
         return ()
 
     def details(self, evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Rows:
-        """Returns the figures as rows of text, for a single evaluation; ``group`` has those of its group."""
+        """Returns a single evaluation's figures as rows of text; ``group`` has its group's evaluations."""
         return self.summary(evaluation)
 
     def document(self, evaluation: Evaluation[M], timed: Evaluation[M], spans: SpanSource) -> dict[str, Any]:
-        """Returns the figures and the options as values of JSON.
+        """Returns the figures and the options as JSON values.
 
         Args:
             evaluation: The evaluation.
-            timed: The one that its latency is taken from, which no profiler disturbed.
-            spans: Gives its spans.
+            timed: The evaluation from which latency is taken, if possible one without a profiler.
+            spans: Yields the spans of an evaluation.
         """
         return {}
 
     def facts(self, evaluation: Evaluation[M], timed: Evaluation[M]) -> Iterator[tuple[str, Any]]:
-        """Yields the facts that the page shows of the measurement beside its options."""
+        """Yields the facts about the measurement that the page shows next to its options."""
         yield from ()
 
     def hints(self, timed: Evaluation[M]) -> Iterator[str]:
@@ -310,15 +310,15 @@ class Kind(Generic[M]):
         yield from ()
 
     def drawings(self, evaluation: Evaluation[M], most_points: int) -> Iterator[Drawing]:
-        """Yields the drawings of an evaluation, each with a point for every value, or ``most_points``."""
+        """Yields the drawings of an evaluation, each with one point per value, up to ``most_points``."""
         yield from ()
 
     def compared_drawing(self, one: Evaluation[M], other: Evaluation[M], most_points: int) -> Drawing | None:
-        """Returns the values of two evaluations in one picture; None without values."""
+        """Returns a drawing of the values of two evaluations; None if there are no values."""
         return None
 
     def again(self, evaluation: Evaluation[M]) -> Again:
-        """Returns the command that measures it again, as far as the evaluation records it."""
+        """Returns the command that repeats the measurement, as far as the evaluation records it."""
         if self.request is None:
             return Again((), (f"No command is known that repeats an evaluation of kind {self.name}.",))
         given = getattr(evaluation.measurement, "options", {})
@@ -327,63 +327,63 @@ class Kind(Generic[M]):
         return Again(("measure", self.name, *system, *words(asked, self.request)))
 
     def unfit(self, measurement: M) -> str:
-        """Returns why the measurement cannot be compared, after "evaluation ID"; empty if it can."""
+        """Returns why the measurement cannot be compared, as text after "evaluation ID"; empty if it can."""
         return f"is of kind {self.name}, which cannot be compared"
 
     def conditions(self, evaluation: Evaluation[M]) -> Mapping[str, str]:
-        """Returns the conditions that evaluations of the kind have, as a comparison names them."""
+        """Returns the conditions specific to evaluations of this kind, by their names in a comparison."""
         return {}
 
     def equal_conditions(self, one: M, other: M) -> Collection[str]:
-        """Returns the conditions that are equal although their texts differ."""
+        """Returns the names of conditions that are equal although their texts differ."""
         return ()
 
     def run_times(self, evaluation: Evaluation[M]) -> RunTimes:
         """Returns the times that are compared.
 
         Raises:
-            ValueError: There are none; the message says what the evaluation lacks.
+            ValueError: There are no times; the message says what the evaluation lacks.
         """
         raise ValueError("times")
 
     def figures(self, measurements: Sequence[M]) -> tuple[str, ...]:
-        """Returns the figures of measurements that can be compared, in order."""
+        """Returns the names of the measurements' figures that can be compared, in order."""
         return FIGURES
 
     def accuracy(self, measurement: M) -> Accuracy | None:
-        """Returns the counts of right answers."""
+        """Returns the counts of correct answers, if there are any."""
         return None
 
     def result(self, measurement: M) -> TaskResult | None:
-        """Returns the scores of the task."""
+        """Returns the scores on the task, if there are any."""
         return None
 
     def answer(self, measurement: M) -> RateAnswer | None:
-        """Returns the answer of a search."""
+        """Returns the answer of a search, if there is one."""
         return None
 
     def batch_times(self, measurement: M) -> tuple[NDArray[np.int64], int]:
-        """Returns the time of each measured batch in nanoseconds, int64, and the samples of all of them.
+        """Returns the time of each measured batch in nanoseconds, int64, and their total number of samples.
 
         Raises:
-            TypeError: It did not measure batches.
+            TypeError: The measurement is not of batches.
         """
         raise TypeError(f"{self.name} is not a benchmark of batches")
 
     def effective_batch(self, measurement: M, replica_batch: int) -> int:
-        """Returns the samples of a batch on all devices."""
+        """Returns the number of samples in a batch over all devices."""
         return replica_batch
 
 
 def top_figures(p50_ns: float | None, rate_per_s: float | None, **more: Any) -> Row:
-    """Returns a row for ``Kind.overview``."""
+    """Returns the main figures for ``Kind.overview``."""
     return {"latency_ms_p50": in_ms(p50_ns), "rate_per_s": rate_per_s, **more}
 
 
 def timed_by(evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Evaluation[M]:
     """Returns the evaluation to take times from: in a group, one that no profiler slowed down.
 
-    A complete one comes first. If all ran under a profiler, it is the evaluation itself.
+    A complete evaluation is preferred. If all ran under a profiler, it is the evaluation itself.
     """
     name = evaluation.measurement.kind
     alike = [each for each in (evaluation, *group) if each.measurement.kind == name]
@@ -394,18 +394,18 @@ def timed_by(evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Evalu
 
 
 def own_values(report: Report[Any], row: Row, *left_out: str) -> dict[str, Any]:
-    """Returns the values of a row outside the columns of all reports; infinite ones become None."""
+    """Returns a row's values, except for columns common to all reports; infinite values become None."""
     keys = [c.key for c in report.columns if c not in _COMMON and c.key not in left_out]
     return {key: finite(row[key]) for key in keys}
 
 
 def failure_values(failures: Sequence[InputFailure]) -> list[dict[str, Any]]:
-    """Returns failures as values of JSON."""
+    """Returns failures as JSON values."""
     return [asdict(failure) | {"stage": failure.stage.value} for failure in failures]
 
 
 def drawn(plot: Plot[Any], report: Report[Any], evaluation: Evaluation[M]) -> Iterator[Drawing]:
-    """Yields the picture of one evaluation, if there is anything to see."""
+    """Yields the drawing of one evaluation, if there is anything to draw."""
     drawing = plot.draw([evaluation], list(report.rows([evaluation])))
     if drawing is not None:
         yield drawing

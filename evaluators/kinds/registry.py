@@ -1,4 +1,4 @@
-"""The kinds of measurement by name. A kind is imported on first use; plug-ins announce further ones."""
+"""The kinds of measurement, by name. A kind is imported on first use; plug-ins register further kinds."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _BUILT_IN: Mapping[str, str] = MappingProxyType(
 
 @cache
 def known_kinds() -> Mapping[str, str]:
-    """Returns the kinds as ``"module:Class"`` by name: the built-in ones, then those of plug-ins."""
+    """Returns the kinds as ``"module:Class"`` by name: the built-in kinds, then those of plug-ins."""
     announced = {point.name: point.value for point in metadata.entry_points(group=ENTRY_POINTS)}
     return {**_BUILT_IN, **{name: value for name, value in announced.items() if name not in _BUILT_IN}}
 
 
 def plugged_kinds() -> tuple[str, ...]:
-    """Returns the names of the kinds of plug-ins."""
+    """Returns the names of the kinds that plug-ins provide."""
     return tuple(name for name in known_kinds() if name not in _BUILT_IN)
 
 
@@ -49,7 +49,7 @@ def find_kind(name: str) -> Kind[Any]:
 
     Raises:
         KeyError: There is no kind of this name.
-        ConfigurationError: The kind of a plug-in cannot be imported, or is not one of this name.
+        ConfigurationError: A plug-in's kind cannot be imported, or is not a kind of this name.
     """
     from inferometer.evaluators.kinds.kind import Kind
 
@@ -69,9 +69,9 @@ def kind_of(evaluation: Evaluation[M]) -> Kind[M]:
 
 
 def again(evaluation: Evaluation) -> Again:
-    """Returns the command that measures an evaluation again, with all that it does not repeat or requires.
+    """Returns the command that repeats an evaluation, with notes on what it requires or does not repeat.
 
-    It names the model's version, what ran it and every option that differs from its default.
+    The command gives the model's version, what ran it, and every option that differs from its default.
     """
     from inferometer.evaluators.kinds.kind import Again, notes_on_repeating
 

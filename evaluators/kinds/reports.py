@@ -1,4 +1,4 @@
-"""Reports on evaluations of several kinds: the overview, and those on traces."""
+"""Reports on evaluations of several kinds: the overview, and the reports on traces."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from inferometer.evaluators.traces.layers import Layer, layers
 class OverviewReport(Report[Measurement]):
     """One row for each evaluation of every kind; a figure that its kind does not have is empty.
 
-    p50 is that of a full batch, of a query under load, of a step of training, or of the wait for a batch of a
-    loader. The rate is in inputs/s of batches, in samples/s of training and of a loader, in answered
-    queries/s of a workload, and in queries/s of the answer of a search. Operators have neither: each of
-    their rows has its own. ``verdict`` is ``INVALID``, for the reason ``invalid``, or else ``stability``.
+    p50 is that of full batches, of queries under load, of training steps, or of the wait for a loader's
+    batch. The rate is in inputs/s for batches, in samples/s for training and loaders, in answered queries/s
+    for workloads, and in queries/s for the answer of a search. Operators have neither: each of their rows has
+    its own. ``verdict`` is ``INVALID``, with ``invalid`` as the reason, or else ``stability``.
     """
 
     name = "evaluations"
@@ -84,7 +84,7 @@ class OverviewReport(Report[Measurement]):
 
 
 Traced: TypeAlias = BatchMeasurement | TrainingMeasurement
-"""The measurements whose traces have batches and layers; a batch of a training is a step."""
+"""The measurements whose traces contain batches and layers; in training, a batch is a step."""
 TRACED = (BatchMeasurement, TrainingMeasurement)
 
 TRACED_COLUMNS = (*NAME_COLUMNS, Column("trace_level", "trace level", detail=1), STABILITY_COLUMN)
@@ -94,20 +94,20 @@ class TraceReport(Report[M]):
     """A report on the spans of each traced evaluation."""
 
     level: ClassVar[TraceLevel]
-    """The lowest trace level that the report requires."""
+    """The lowest trace level with which the report works."""
     of_full_batches: ClassVar[bool] = False
-    """Whether the report covers only batches of the full batch size."""
+    """Whether the report covers only full batches."""
 
     def rows(self, evaluations: Sequence[Evaluation[M]]) -> Iterator[Row]:
         """Yields nothing, because the rows require the spans; see ``rows_of``."""
         return iter(())
 
     def rows_of(self, evaluations: Sequence[Evaluation[M]], spans: SpanSource) -> Iterator[Row]:
-        """Yields the rows of the ``evaluations`` with a trace of ``level`` or deeper, in their order.
+        """Yields the rows of the ``evaluations`` with a trace of ``level`` or deeper, in order.
 
         Args:
             evaluations: The evaluations.
-            spans: The source of an evaluation's spans, which are read once, chunk by chunk.
+            spans: Yields an evaluation's spans, which are read once, chunk by chunk.
 
         Raises:
             StoreError: Spans cannot be read.
@@ -142,7 +142,7 @@ _TOTAL_COLUMNS = (
 def _figures(
     durations_ns: NDArray[np.int64], total_ns: int, whole_ns: int, percents: Sequence[int] = ()
 ) -> dict[str, Value]:
-    """Returns the values of ``_MEAN_COLUMNS``, of columns of percentiles, and of ``_TOTAL_COLUMNS``."""
+    """Returns the values of ``_MEAN_COLUMNS``, of percentile columns, and of ``_TOTAL_COLUMNS``."""
     return {
         "occurrences": len(durations_ns),
         "duration_us_trimmed_mean": trimmed_mean(durations_ns) / NS_PER_US,
@@ -156,9 +156,9 @@ _HEAVIEST = 10
 
 
 class LayerRunsReport(TraceReport[Traced]):
-    """One row for each layer of each measured batch, full or not; ``layers --raw`` shows it.
+    """One row for each layer of each measured batch, full or not; shown by ``layers --raw``.
 
-    ``started_at_ns`` is on the clock of the trace. Times are under the framework's profiler.
+    ``started_at_ns`` is on the clock of the trace. Times are measured under the framework's profiler.
     """
 
     name = "layer_runs"
@@ -178,7 +178,7 @@ class LayerRunsReport(TraceReport[Traced]):
     )
 
     def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
-        """Yields a row for each span of a layer; one chunk is in memory at a time."""
+        """Yields a row for each span of a layer, with one chunk in memory at a time."""
         described = _describe_traced(evaluation)
         sizes = evaluation.measurement.traced_sizes.tolist()
         for chunk in chunks:
@@ -206,9 +206,9 @@ class LayerRunsReport(TraceReport[Traced]):
 class LayersReport(TraceReport[Traced]):
     """One row for each layer of each evaluation, over its full batches, in the order of execution.
 
-    Times are under the framework's profiler, which slows layers down: they show where the time goes, not how
-    long the model takes. For that, ``latency`` reports on evaluations traced no deeper than MODEL_TRACE.
-    ``share_percent`` is the layer's part of the time of all layers, which totals 100.
+    Times are measured under the framework's profiler, which slows layers down: they show where the time goes,
+    not how long the model takes. For that, see ``latency`` for evaluations traced no deeper than MODEL_TRACE.
+    ``share_percent`` is the layer's share of the time of all layers; the shares add up to 100.
     """
 
     name = "layers"
@@ -254,8 +254,8 @@ class LayersReport(TraceReport[Traced]):
 class LayerTreeReport(TraceReport[Traced]):
     """One row for each type of layer and phase of each evaluation, over its full batches, the slowest first.
 
-    ``layers`` counts the layers of a type, ``occurrences`` their executions. Times are under the framework's
-    profiler; see ``LayersReport``. ``allocated_bytes`` sums the layers of the type.
+    ``layers`` counts the layers of a type, ``occurrences`` their executions. Times are measured under the
+    framework's profiler; see ``LayersReport``. ``allocated_bytes`` is the sum over the layers of the type.
     """
 
     name = "layer_tree"
@@ -274,7 +274,7 @@ class LayerTreeReport(TraceReport[Traced]):
     )
 
     def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
-        """Yields a row for each type of an evaluation's layers."""
+        """Yields a row for each type of layer in an evaluation."""
         types: dict[tuple[str, str], list[Layer]] = {}
         for layer in layers(chunks, evaluation.measurement.full):
             types.setdefault((layer.type, layer.phase), []).append(layer)
@@ -304,9 +304,9 @@ class _Kernel:
 
 
 class KernelsReport(TraceReport[Traced]):
-    """One row for each kernel, copy or runtime call of the device within each layer, the slowest first.
+    """One row for each kernel, copy or runtime call on the device in each layer, the slowest first.
 
-    A kernel's time is not part of the time of the layer that launched it: both run concurrently.
+    A kernel's time is not part of the time of the layer that launched it: the two run concurrently.
     """
 
     name = "cuda_launch"
@@ -324,9 +324,9 @@ class KernelsReport(TraceReport[Traced]):
     )
 
     def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
-        """Yields a row for each kernel of an evaluation's layers.
+        """Yields a row for each kernel in an evaluation's layers.
 
-        ``share_percent`` is of all kernels and copies, or of all runtime calls, which run on the host.
+        ``share_percent`` is the share of all kernels and copies, or of all runtime calls (on the host).
         """
         found = _kernels(chunks, evaluation.measurement.full)
         totals = {key: sum(int(d.sum()) for d in kernel.durations_ns) for key, kernel in found.items()}
@@ -346,7 +346,7 @@ class KernelsReport(TraceReport[Traced]):
 
 
 def _kernels(chunks: Iterator[SpanChunk], batches: NDArray[np.bool_]) -> dict[tuple[str, str], _Kernel]:
-    """Returns the spans of SYSTEM_LIBRARY_TRACE by the name of their layer and their own.
+    """Returns the spans of SYSTEM_LIBRARY_TRACE by the name of their layer and their own name.
 
     A layer's span precedes the spans below it, and batches follow one another: the names of a batch's layers
     are dropped with the batch.
@@ -375,12 +375,12 @@ def _kernels(chunks: Iterator[SpanChunk], batches: NDArray[np.bool_]) -> dict[tu
 
 
 def heaviest(layers: Sequence[Row]) -> Sequence[Row]:
-    """Returns the rows of the ``layers`` report that took longest, the longest first."""
+    """Returns the ten rows of the ``layers`` report with the largest shares of time, the largest first."""
     return sorted(layers, key=lambda row: -float(row["share_percent"] or 0))[:_HEAVIEST]
 
 
 class EventflowReport(TraceReport[Traced]):
-    """One row for each span, in the stored order, which is mostly the order in which the spans ended."""
+    """One row for each span, in the order stored, which is mostly that in which the spans ended."""
 
     name = "eventflow"
     summary = "every span of the traces"

@@ -1,4 +1,4 @@
-"""Rows of text that evaluations of every kind have, and the figures over a group of processes in them."""
+"""Rows of text for evaluations of every kind, and the figures over a group of processes that they show."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from inferometer.evaluators.statistics import carried_percentile, values_for_per
 def interval_over(values: Sequence[float]) -> Interval:
     """Returns the 95 % interval of the mean of independent values, by Student's t distribution.
 
-    ("Student", "The Probable Error of a Mean", Biometrika 6, 1908.) The times of one process share what was
-    drawn when it began, such as the layout of its memory, so only the processes are independent (Kalibera and
-    Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013).
+    ("Student", "The Probable Error of a Mean", Biometrika 6, 1908.) The times within one process share what
+    was determined when it began, such as its memory layout, so only the processes are independent (Kalibera
+    and Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013).
 
     Args:
-        values: One for each process, at least two.
+        values: One value for each process, at least two.
     """
     if len(values) < 2:
         raise ValueError(f"an interval needs at least two values, and there are {len(values)}")
@@ -40,10 +40,10 @@ def interval_over(values: Sequence[float]) -> Interval:
 
 
 def processes_of(evaluations: Iterable[Evaluation]) -> int:
-    """Returns how many processes ran the model in evaluations, as far as is known.
+    """Returns how many processes ran the model in some evaluations, as far as known.
 
-    Evaluations of an agent are of its one process. Those of a group without process numbers ran one after the
-    other in one.
+    Evaluations on an agent all ran in its one process. Those of a group without process numbers ran one after
+    another in a single process.
     """
     return len({_process_of(each) for each in evaluations})
 
@@ -75,9 +75,9 @@ class ProcessGroup:
 
     Attributes:
         trace_level: The level.
-        processes: How many there are, at least two.
-        figures: p50 and mean, as far as all processes have them.
-        remote: Whether an agent elsewhere ran the model, in one process of its own.
+        processes: The number of processes, at least two.
+        figures: p50 and mean, each only if all processes have it.
+        remote: Whether a remote agent ran the model, in a single process of its own.
     """
 
     trace_level: TraceLevel
@@ -87,7 +87,7 @@ class ProcessGroup:
 
 
 def process_groups(evaluations: Iterable[Evaluation[TimedMeasurement]]) -> tuple[ProcessGroup, ...]:
-    """Returns the processes of complete evaluations at each trace level, if there are several."""
+    """Returns, for each trace level, the processes of complete evaluations, if there are several."""
     levels: dict[TraceLevel, list[Evaluation[TimedMeasurement]]] = {}
     for each in evaluations:
         if each.process is not None and each.status is Status.COMPLETE:
@@ -105,7 +105,7 @@ def process_groups(evaluations: Iterable[Evaluation[TimedMeasurement]]) -> tuple
 
 
 def _figures(full_ns: Sequence[NDArray[np.int64]]) -> Iterator[OverProcesses]:
-    """Yields the figures that the times of every process carry."""
+    """Yields the figures that can be computed for every process."""
     means = [float(times_ns.mean()) if len(times_ns) else None for times_ns in full_ns]
     every = {"p50": [carried_percentile(times_ns, 50) for times_ns in full_ns], "mean": means}
     for name, values in every.items():
@@ -119,12 +119,12 @@ _LEAST_NAME_WIDTH = 12
 
 
 def conditions_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
-    """Returns the verdict on the conditions in one row; none in evaluations of earlier versions."""
+    """Returns one row with the verdict on the conditions; none for evaluations by earlier versions."""
     return () if evaluation.conditions is None else (("conditions", str(evaluation.conditions)),)
 
 
 def process_rows(groups: Sequence[ProcessGroup]) -> tuple[tuple[str, str], ...]:
-    """Returns the figures over the processes of a group, one row per trace level, and what they omit."""
+    """Returns the figures over a group's processes, one row per trace level, and a note on a remote agent."""
     rows = []
     for group in groups:
         figures = "  ".join(
@@ -138,7 +138,7 @@ def process_rows(groups: Sequence[ProcessGroup]) -> tuple[tuple[str, str], ...]:
 
 
 def trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
-    """Returns what was traced, if it was more than the application's own steps, or goes to a collector."""
+    """Returns rows on the trace, if it covers more than the application's own steps or has a URL."""
     trace = evaluation.trace
     if trace is None or (evaluation.trace_level <= TraceLevel.APPLICATION_TRACE and not trace.url):
         return ()
@@ -149,18 +149,18 @@ def trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
 
 
 def failure_line(failure: InputFailure) -> str:
-    """Returns which input failed, in which stage and why, on one line even if a reason has several."""
+    """Returns which input failed, in which stage and why, on one line even if the reason has more."""
     return printable_name(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
 
 
 def failures_line(failures: Sequence[InputFailure], *, every: bool = False) -> str:
-    """Returns how many inputs failed, or that every one did, and which was the first."""
+    """Returns how many inputs failed, or that all of them did, and which failed first."""
     count = "failed: every input" if every else f"failed inputs: {len(failures)}"
     return f"{count}; the first: {failure_line(failures[0])}"
 
 
 def ms_text(value_ns: float, interval_ns: Interval | None) -> str:
-    """Returns a time in milliseconds, with its interval if there is one."""
+    """Returns the text of a time in milliseconds, with its interval if there is one."""
     if interval_ns is None:
         return f"{value_ns / _NS_PER_MS:.3f}"
     low, high = (end / _NS_PER_MS for end in interval_ns)
@@ -168,7 +168,7 @@ def ms_text(value_ns: float, interval_ns: Interval | None) -> str:
 
 
 def figures_text(summary: Any, what: str) -> str:
-    """Returns the mean and the percentiles of full batches or steps in milliseconds, or what they need."""
+    """Returns the mean and percentiles of full batches or steps in milliseconds, or how many they need."""
     figures = [f"mean {ms_text(summary.mean_ns, summary.mean_interval_ns)}"]
     for percent in (50, 90, 99):
         value_ns: float | None = getattr(summary, f"p{percent}_ns")
@@ -181,7 +181,7 @@ def figures_text(summary: Any, what: str) -> str:
 def interval_rows(
     full_ns: NDArray[np.int64], interval_ns: Interval | None, what: str
 ) -> Iterator[tuple[str, str]]:
-    """Yields the reasons why full batches or steps have no interval."""
+    """Yields the reason why full batches or steps have no interval, if so."""
     needed = batches_for_interval(full_ns) if len(full_ns) else 0
     if interval_ns is None and 0 < len(full_ns) < needed:
         why = ": their times are correlated" if needed > AUTOCORRELATION_TIMES else ""
@@ -189,5 +189,5 @@ def interval_rows(
 
 
 def name_width(rows: Iterable[tuple[str, str]], least: int = _LEAST_NAME_WIDTH) -> int:
-    """Returns the width of a column of names, with a blank after the longest."""
+    """Returns the width of a column of names, including a blank after the longest name."""
     return max([least, *(len(name) + 1 for name, _ in rows)])

@@ -1,1 +1,1 @@
-"""Load: the arrival and issue of queries, and the statistics of their latencies."""
+"""Load: how queries arrive and are issued, and the statistics of their latencies."""

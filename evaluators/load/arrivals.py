@@ -1,6 +1,6 @@
-"""Arrival processes, and the schedule: when each query of a run is due.
+"""Arrival processes, and the schedule, which determines when each query of a run is due.
 
-Times are drawn from a seed, and fixed before the run; a schedule is identified by its hash.
+Times are drawn from a seed and fixed before the run; a schedule is identified by its hash.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Extent:
 
     Attributes:
         min_duration_s: The earliest time of the last arrival.
-        min_queries: The fewest arrivals.
-        max_duration_s: The latest time of an arrival, which overrides the minimums; None sets no limit.
+        min_queries: The minimum number of arrivals.
+        max_duration_s: The latest time for an arrival, which overrides the minimums; None sets no limit.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -58,8 +58,8 @@ class Extent:
 class ArrivalProcess:
     """A point process with a mean rate.
 
-    Its arrivals are those of a renewal process of rate 1 on a changed time scale: an arrival at u there is
-    one at the time t here up to which the integral of the rate is u.
+    Its arrivals are those of a renewal process of rate 1 on a changed time scale: an arrival at u on that
+    scale is one at the time t up to which the integral of the rate is u.
     """
 
     name: ClassVar[str]
@@ -72,13 +72,13 @@ class ArrivalProcess:
         Args:
             rate_qps: The mean rate, above 0.
             extent: The length of the schedule.
-            seed: At least 0; the same seed gives the same arrivals.
+            seed: The seed, at least 0; the same seed gives the same arrivals.
 
         Returns:
             int64, ascending: nanoseconds since the beginning of the schedule.
 
         Raises:
-            ConfigurationError: The rate is not above 0, or there would be too many arrivals, or none.
+            ConfigurationError: The rate is not above 0, or there would be too many arrivals or none.
         """
         if not (math.isfinite(rate_qps) and rate_qps > 0):
             raise ConfigurationError(f"the rate is {rate_qps:g} queries/s; it must be above 0")
@@ -120,11 +120,11 @@ class ArrivalProcess:
         return offsets
 
     def mean_qps(self, rate_qps: float, duration_s: float) -> float:
-        """Returns the mean rate up to a time without drawing; during a ramp it differs from ``rate_qps``.
+        """Returns the mean rate up to a time, without drawing; during a ramp, it differs from ``rate_qps``.
 
         Args:
             rate_qps: The rate of the process, above 0.
-            duration_s: The time; with 0 the mean rate is 0.
+            duration_s: The time; if it is 0, the mean rate is 0.
         """
         if not duration_s > 0:
             return 0.0
@@ -152,11 +152,11 @@ class ArrivalProcess:
         return random.standard_exponential(count)
 
     def times_s(self, units: NDArray[np.float64], rate_qps: float) -> NDArray[np.float64]:
-        """Returns the times of arrivals at rate 1 on this process's time scale, in seconds."""
+        """Converts times of arrivals at rate 1 to this process's time scale, in seconds."""
         return units / rate_qps
 
     def __str__(self) -> str:
-        """Returns the text that ``arrival_process`` reads."""
+        """Returns the text from which ``arrival_process`` builds the process."""
         values = {field.name: float(getattr(self, field.name)) for field in fields(self)}
         text = ",".join(f"{name}={value!r}".removesuffix(".0") for name, value in values.items())
         return f"{self.name}:{text}" if text else self.name
@@ -174,17 +174,17 @@ class ConstantArrivals(ArrivalProcess):
 
 @dataclass(frozen=True, slots=True)
 class PoissonArrivals(ArrivalProcess):
-    """Independent arrivals: gaps are exponential."""
+    """Independent arrivals, whose gaps are exponentially distributed."""
 
     name: ClassVar[str] = "poisson"
 
 
 @dataclass(frozen=True, slots=True)
 class GammaArrivals(ArrivalProcess):
-    """Gaps of a gamma distribution: burstier than Poisson above a coefficient of variation of 1.
+    """Gaps from a gamma distribution: burstier than Poisson if the coefficient of variation is above 1.
 
     Attributes:
-        cv: The standard deviation of the gaps over their mean; 1 makes Poisson arrivals.
+        cv: The standard deviation of the gaps divided by their mean; 1 gives Poisson arrivals.
     """
 
     name: ClassVar[str] = "gamma"
@@ -201,11 +201,11 @@ class GammaArrivals(ArrivalProcess):
 
 @dataclass(frozen=True, slots=True)
 class BurstArrivals(ArrivalProcess):
-    """Poisson arrivals that are switched on and off; the mean over both phases is the rate.
+    """Poisson arrivals that are switched on and off; the requested rate is the mean over both phases.
 
     Attributes:
         on_s: The duration of the phase with arrivals, which comes first, in seconds.
-        off_s: The duration of the phase without, in seconds.
+        off_s: The duration of the phase without arrivals, in seconds.
     """
 
     name: ClassVar[str] = "bursts"
@@ -226,11 +226,11 @@ class BurstArrivals(ArrivalProcess):
 
 @dataclass(frozen=True, slots=True)
 class RampArrivals(ArrivalProcess):
-    """Poisson arrivals whose rate changes linearly, and stays at its last value.
+    """Poisson arrivals whose rate changes linearly and then stays at its last value.
 
     Attributes:
-        from_share: The rate at the beginning, as a share of the requested rate.
-        to_share: The rate after the ramp.
+        from_share: The rate at the beginning, as a fraction of the requested rate.
+        to_share: The rate after the ramp, likewise.
         over_s: The duration of the ramp, in seconds.
     """
 
@@ -269,7 +269,7 @@ ARRIVALS: Mapping[str, Callable[..., ArrivalProcess]] = MappingProxyType(
 
 
 def arrival_process(text: str) -> ArrivalProcess:
-    """Returns the process that a text names: ``poisson``, ``gamma:cv=3``, ``bursts:on_s=0.5,off_s=2``.
+    """Returns the process that a text describes: ``poisson``, ``gamma:cv=3``, ``bursts:on_s=0.5,off_s=2``.
 
     Raises:
         ConfigurationError: The name is unknown, or a parameter is invalid.
@@ -300,7 +300,7 @@ _LATEST_NS = 7 * 24 * 3600 * _NS_PER_S
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """When queries are due.
+    """The schedule of a run: when its queries are due.
 
     Attributes:
         offsets_ns: int64, ascending, not negative; nanoseconds from the beginning of the run.
@@ -316,18 +316,18 @@ class Schedule:
 
     @classmethod
     def drawn(cls, process: ArrivalProcess, rate_qps: float, extent: Extent, seed: int) -> Schedule:
-        """Returns a schedule of an arrival process; see ``ArrivalProcess.offsets_ns``."""
+        """Returns a schedule drawn from an arrival process; see ``ArrivalProcess.offsets_ns``."""
         return cls(process.offsets_ns(rate_qps, extent, seed), str(process), rate_qps, seed)
 
     @classmethod
     def read(cls, path: Path) -> Schedule:
-        """Returns the schedule of a file.
+        """Reads a schedule from a file.
 
         The file has one offset per line, in seconds, or is a csv with a column ``offset_ns``, ``offset_us``,
         ``offset_ms`` or ``offset_s``. Empty lines and lines that begin with ``#`` are skipped.
 
         Raises:
-            ConfigurationError: It cannot be read; the message names the line.
+            ConfigurationError: The file cannot be read; the message gives the line.
         """
         try:
             text = path.read_text(encoding="utf-8-sig")
@@ -347,18 +347,18 @@ class Schedule:
         return cls(offsets, f"file {path.name}", rate)
 
     def text(self) -> str:
-        """Returns the content of its file; ``read`` gives back the same offsets."""
+        """Returns the schedule as the content of a file, from which ``read`` recovers the same offsets."""
         head = f"# {self.source}, {self.rate_qps:g} queries/s, seed {self.seed}, {self.checksum}\noffset_ns\n"
         return head + "".join(f"{offset}\n" for offset in self.offsets_ns.tolist())
 
     @property
     def checksum(self) -> str:
-        """``sha256:…`` of the offsets as 64-bit little-endian integers: equal for equal times."""
+        """``sha256:…`` of the offsets as 64-bit little-endian integers: equal if the times are equal."""
         return "sha256:" + hashlib.sha256(self.offsets_ns.astype("<i8").tobytes()).hexdigest()
 
     @property
     def duration_ns(self) -> int:
-        """The last offset."""
+        """The last offset, in nanoseconds."""
         return int(self.offsets_ns[-1])
 
     def __len__(self) -> int:
@@ -367,7 +367,7 @@ class Schedule:
 
 
 def _offsets_ns(text: str, path: Path) -> Iterator[int]:
-    """Yields the offsets of a file, whatever its form."""
+    """Yields the offsets in a file of either format."""
     lines = [
         (number, line)
         for number, line in enumerate(io.StringIO(text), start=1)

@@ -1,4 +1,4 @@
-"""The issuer of the open loop: it sends each query when it is due, under a watch that may stop the run."""
+"""The issuer of the open loop, which sends each query when it is due and checks whether to stop the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from inferometer.evaluators.load.validity import LEAST_GROWN, backlog, growing, 
 from inferometer.evaluators.statistics import percentile
 
 LOOK_NS = 250_000_000
-"""The interval between checks."""
+"""The interval between checks, in nanoseconds."""
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _LOOKED_AT = 8192
@@ -45,14 +45,14 @@ class IssuerProgress:
     """The progress of a run.
 
     Attributes:
-        sent: Queries sent.
+        sent: The number of queries sent.
         total: The total number of queries; 0 if unknown.
-        waiting: Queries that are due or sent, and have no outcome yet.
+        waiting: The number of queries that are due or were sent but have no outcome yet.
         elapsed_s: The time since the run began.
         rate_qps: Right answers per second since the last check.
         target_qps: The rate at which queries are due; 0 if they are sent without a schedule.
-        p99_ns: The 99th percentile of the latency of the last 1,000 queries, where one without an answer
-            counts with its age. None before the first.
+        p99_ns: The 99th percentile of the latency of the last 1,000 queries, where a query without an answer
+            is counted with its age. None before the first query.
     """
 
     sent: int
@@ -70,8 +70,8 @@ class RunLimits:
 
     Attributes:
         timeout_ms: The timeout of a query, counted from when it was due.
-        bound_ns: The latency bound: what ``max_late`` counts, and how closely queries are sent when due.
-        max_late: The run stops once more queries than this exceed the bound.
+        bound_ns: The latency bound, to which ``max_late`` applies; also sets how punctually queries are sent.
+        max_late: The number of queries that may exceed the bound before the run stops.
         stop_requested: Called four times a second; the run ends once it returns True.
         on_progress: Called four times a second, in the thread that sends: it must return at once.
     """
@@ -91,20 +91,20 @@ class RunLimits:
 class RunWatch:
     """The watch over a run, which checks it four times a second in the thread that sends its queries.
 
-    It has no thread of its own, which on two cores would compete with the one that sends. A check costs at
-    most half a millisecond, however long the run is: with more than 8,192 queries it takes every k-th.
+    It has no thread of its own, which on two cores would compete with the one that sends. A check takes at
+    most half a millisecond, however long the run is: of more than 8,192 queries, only every k-th is checked.
 
-    The backlog grows without end if three checks in a row find that ``validity.growing`` holds, and
-    that it would not be gone before the schedule ends if answers went on as they came at their best in the
-    last two thirds of the run: neither a burst that is longer than the run so far nor a stall that is over
-    is a reason to stop. A query that is due and could not be sent counts too. At half above the capacity,
-    this takes some 500 queries, at a tenth some 6,000. An excess of less than 5 % may not be found.
+    The backlog grows without end if three checks in a row find that ``validity.growing`` holds, and that it
+    would not drain before the schedule ends even if answers continued at their best rate in the last two
+    thirds of the run: neither a burst that is longer than the run so far nor a stall that is over is a reason
+    to stop. A query that is due but could not be sent is counted, too. At 50 % above the capacity, this takes
+    some 500 queries; at 10 %, some 6,000. An excess of less than 5 % may not be found.
 
     Args:
         log: The log of the run.
         limits: The limits that end it.
         schedule: When queries are due; None for a closed loop, which has no backlog.
-        total: The total number of queries in the progress.
+        total: The total number of queries that the progress reports.
     """
 
     def __init__(self, log: QueryLog, limits: RunLimits, schedule: Schedule | None, total: int) -> None:
@@ -120,7 +120,7 @@ class RunWatch:
         self._silent_ns, self._silent_sent = log.began_ns, 0
 
     def look(self, now_ns: int) -> Stop:
-        """Returns why the run has to stop; ``COMPLETE``, which is false, if it goes on."""
+        """Returns why the run has to stop; ``COMPLETE``, which is falsy, if it continues."""
         log, limits = self._log, self._limits
         self.next_ns = now_ns + LOOK_NS
         if log.replied_count != self._settled or not log.sent_count:  # the last outcome
@@ -167,11 +167,11 @@ class RunWatch:
         )
 
     def _due(self, elapsed_ns: int) -> int:
-        """Returns the number of queries of the schedule that are due; 0 for a closed loop."""
+        """Returns how many queries of the schedule are due; 0 for a closed loop."""
         return int(np.searchsorted(self._due_ns, elapsed_ns, "right"))
 
     def _grows(self, elapsed_ns: int) -> bool:
-        """Returns whether the backlog grows, and will not drain before the schedule ends."""
+        """Returns whether the backlog is growing and will not drain before the schedule ends."""
         due = self._due(elapsed_ns)
         if due - self._log.replied_count <= LEAST_GROWN:  # most often; what follows takes a millisecond
             return False
@@ -181,10 +181,10 @@ class RunWatch:
         return growing(queries, elapsed_ns) and not self._drains(queries, step, due, elapsed_ns)
 
     def _drains(self, queries: Queries, step: int, due: int, elapsed_ns: int) -> bool:
-        """Returns whether the backlog would drain at some time, at the best rate of answers so far.
+        """Returns whether the backlog would drain eventually, at the best rate of answers so far.
 
         That is the rate in the best eighth of the last two thirds of the run, so a stall that is over does
-        not count. If it exceeds the rate of arrivals, the backlog has an end, even if after the schedule's.
+        not count. If it exceeds the rate of arrivals, the backlog drains, even if after the schedule ends.
         """
         edges_ns = np.linspace(elapsed_ns // 3, elapsed_ns, _PARTS + 1).astype(np.int64)
         waiting = backlog(queries, edges_ns)
@@ -204,11 +204,11 @@ class IssuedRun:
     """A completed run.
 
     Attributes:
-        queries: Those that were due before the run stopped. One that was not sent by then, because the target
-            had not returned from an earlier one, is ``WAITING``, or ``TIMED_OUT`` after the timeout.
+        queries: The queries that were due before the run stopped. A query not yet sent by then, because the
+            target had not returned from an earlier one, is ``WAITING``, or ``TIMED_OUT`` after the timeout.
         stop: Why the run ended.
         reasons: The number of failed queries by reason, the most frequent first.
-        began_ns: When it began, on its clock.
+        began_ns: When the run began, on its clock.
     """
 
     queries: Queries
@@ -218,14 +218,14 @@ class IssuedRun:
 
     @classmethod
     def of(cls, log: QueryLog, stop: Stop, ended_ns: int, limits: RunLimits) -> IssuedRun:
-        """Closes the log of a run that stopped at a time, or whose queries were all sent."""
+        """Closes the log of a run that ended at the given time, and returns the run."""
         log.close(ended_ns, limits.timeout_ns)
         due = int(np.searchsorted(log.scheduled_ns, ended_ns - log.began_ns, "right"))
         queries = log.queries(0, max(due, log.sent_count))
         return cls(queries, stop, log.reasons, log.began_ns)
 
     def kept(self, rate_qps: float, source: str, seed: int | None, checksum: str) -> LoadRun:
-        """Returns the run as evaluations keep it; no empty start is cut off. See ``LoadRun``."""
+        """Returns the run as stored in evaluations, without cutting off an empty start. See ``LoadRun``."""
         return LoadRun(
             rate_qps=rate_qps,
             source=source,
@@ -240,9 +240,9 @@ class IssuedRun:
 _MOST_SPIN_NS = 150_000
 _FIRST_SPIN_NS = 75_000
 _SPIN_STEP_NS = 1_000
-"""The time to spin follows the median lateness of wake-ups.
+"""The step by which the time to spin follows the median lateness of wake-ups.
 
-On a virtual machine that is 30 to 50 µs, and 90 µs if timers have slack.
+On a virtual machine, this lateness is 30 to 50 µs, or 90 µs if timers have slack.
 """
 _SPIN_SHARE = 4
 _LEAD_NS = 1_000_000
@@ -263,25 +263,24 @@ def run_open_loop(
     """Sends the queries of a schedule to a target, and waits for the answers.
 
     A query is sent when it is due, and never waits for an answer. If the issuer is late, the queries that are
-    due follow at once; their latency counts from when they were due. The run waits for answers until the last
-    query times out; a run that was stopped waits for none.
+    due follow at once; their latency is measured from when they were due. The run waits for answers until the
+    last query times out; a run that was stopped does not wait for answers.
 
     The issuer sleeps until shortly before a query is due, and then spins: for the median lateness of its
     wake-ups so far, or for 150 µs if the bound does not allow such a lag, but for at most a quarter of the
-    time since the query before. The rest of the core, and the interpreter, are left to the system under test
-    and to the answers.
+    time since the previous query. The rest of the core's time, and the interpreter, are left to the system
+    under test and to the answers.
 
     The run is checked four times a second, if possible between two queries that are more than 1 ms apart. It
-    stops when that is requested, when too many queries were late, when a timeout
-    passed in which none of at least 50 queries was answered, and when the backlog grows without end (see
-    ``RunWatch``).
+    stops if a stop is requested, if too many queries are late, if none of at least 50 queries is answered
+    within one timeout, or if the backlog grows without end (see ``RunWatch``).
 
     Args:
         target: The system under test.
         schedule: When queries are due.
         limits: The limits that end the run early.
         clock: A monotonic clock in nanoseconds, the same as the target's.
-        sleep: Sleeps for seconds.
+        sleep: Sleeps for a number of seconds.
     """
     log = QueryLog(schedule, clock())
     with frozen_heap(), prompt_timers():
@@ -298,7 +297,7 @@ def run_open_loop(
 
 
 def _issue(target: QueryTarget, schedule: Schedule, log: QueryLog, pacer: _Pacer) -> Stop:
-    """Sends the queries, until the last or until the run must stop."""
+    """Sends the queries until all are sent or the run must stop."""
     began_ns, offsets_ns = log.began_ns, schedule.offsets_ns
     submit, sent, wait_until = target.submit, log.sent, pacer.wait_until
     for first in range(0, len(offsets_ns), _CHUNK):
@@ -313,7 +312,7 @@ def _issue(target: QueryTarget, schedule: Schedule, log: QueryLog, pacer: _Pacer
 
 
 class _Pacer:
-    """The pacer, which waits until each query is due and lets the run be checked meanwhile.
+    """The pacer, which waits until each query is due and has the run checked meanwhile.
 
     Args:
         watch: Checks the run.
@@ -326,7 +325,7 @@ class _Pacer:
         self, watch: RunWatch, negligible_ns: float, clock: Callable[[], int], sleep: Callable[[float], None]
     ) -> None:
         self.stop = Stop.COMPLETE
-        """Why the run must stop, once it must."""
+        """The reason why the run must stop; ``COMPLETE`` until it must."""
         self._watch = watch
         self._clock = clock
         self._sleep = sleep
@@ -335,7 +334,7 @@ class _Pacer:
         self._spin_ns = max(_FIRST_SPIN_NS, self._least_spin_ns)
 
     def wait_until(self, due_ns: int) -> int:
-        """Returns the time, which is not before ``due_ns`` unless the run must stop."""
+        """Waits, then returns the time, which is not before ``due_ns`` unless the run must stop."""
         clock, watch = self._clock, self._watch
         spin_ns = min(self._spin_ns, (due_ns - self._previous_ns) // _SPIN_SHARE)
         self._previous_ns = due_ns
@@ -372,10 +371,10 @@ def drain(
     clock: Callable[[], int],
     sleep: Callable[[float], None],
 ) -> Stop:
-    """Waits until each query that was sent has its outcome, or times out.
+    """Waits until every query that was sent has its outcome or has timed out.
 
     Returns:
-        Why the run had to stop meanwhile.
+        Why the run had to stop meanwhile; ``COMPLETE`` if it did not.
     """
     sent = log.sent_count
     last_ns = log.began_ns + int(log.scheduled_ns[sent - 1]) if sent else 0
@@ -390,7 +389,7 @@ def drain(
 def prompt_timers() -> Iterator[None]:
     """Makes this thread wake up from sleep as soon as the kernel can; has an effect only on Linux.
 
-    By default, the kernel lets a thread sleep for up to 50 µs more, to wake several up at once.
+    By default, the kernel lets a thread sleep for up to 50 µs longer, to wake up several at once.
     """
     slack = Path(f"/proc/{threading.get_native_id()}/timerslack_ns")
     try:
@@ -409,9 +408,9 @@ def prompt_timers() -> Iterator[None]:
 def frozen_heap() -> Iterator[None]:
     """Keeps collections of cyclic garbage short during a run.
 
-    With a framework imported, a full collection takes tens of milliseconds in which all threads wait, which
-    would count as the system's latency. The heap is collected before a run, and then excluded from later
-    collections. They stay enabled, because the garbage of the run itself would otherwise accumulate.
+    With a framework imported, a full collection takes tens of milliseconds during which all threads wait,
+    which would appear as the system's latency. The heap is collected before a run, and then excluded from
+    later collections. They stay enabled, because the garbage of the run itself would otherwise accumulate.
     """
     gc.collect()
     already_frozen = gc.get_freeze_count()

@@ -1,8 +1,8 @@
 """A target under load: its runs, one after the other, of a workload or of a search.
 
-The closed loop keeps a fixed number of queries in flight, and sends the next when one is done. Calibration
-finds the highest rate that this machine sends on time. A sample of the queries is chosen during a run, and
-its traces are recorded after it.
+The closed loop keeps a fixed number of queries in flight, and sends the next one when one is done.
+Calibration finds the highest rate that this machine can send on time. A sample of queries is chosen during a
+run, and their traces are recorded after it.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class NullTarget:
 
 LAG_P99_NS = 1_000_000
 ALLOWED_SHARE = 0.5
-"""The share of the ceiling that a load may have: less can be sent while a target works."""
+"""The share of the ceiling that a load may reach, because less can be sent while a target is working."""
 LEAST_QPS = 1000.0
 """The lowest ceiling. Sending takes some 10 µs: queries that are 1 ms apart are delayed by other work on the
-machine and not by the rate, and runs that suffer from it are marked invalid."""
+machine, not by the rate, and runs that suffer from it are marked invalid."""
 _FIRST_QPS = 16_000.0
 _MOST_QPS = 128_000.0
 _RUN_S = 0.05
@@ -87,15 +87,15 @@ def calibrate(
 ) -> float:
     """Measures the highest rate that this machine can send, in queries/s, within a second.
 
-    That is the highest rate found at which the lag to the null target has a p99 below 1 ms, and at least
-    ``LEAST_QPS``.
+    This is the highest rate found at which the p99 of the lag to the null target is below 1 ms; it is at
+    least ``LEAST_QPS``.
 
-    Rates are doubled, or halved, until one can be sent and its double cannot; then one rate between is tried.
-    A rate that fails is tried twice, because other work on the machine is bursty.
+    Rates are doubled or halved until one can be sent and its double cannot; then one in between is tried. A
+    rate that fails is tried twice, because other work on the machine is bursty.
     """
 
     def can_send(rate_qps: float) -> bool:
-        """Returns whether a rate can be sent; False too if there is no time to try."""
+        """Returns whether a rate can be sent; also False if there is no time left to try."""
         for seed in range(_TRIES):
             if clock() > end_ns:
                 return False
@@ -123,7 +123,7 @@ def calibrate(
 
 
 def peak_qps(schedule: Schedule) -> float:
-    """Returns the rate in a schedule's busiest second; its mean rate if it is shorter."""
+    """Returns the rate in a schedule's busiest second or, if it is shorter, its mean or requested rate."""
     offsets_ns = schedule.offsets_ns
     span_ns = int(offsets_ns[-1] - offsets_ns[0])
     if span_ns < _NS_PER_S:
@@ -136,12 +136,12 @@ def check_load(rate_qps: float, ceiling_qps: float) -> None:
     """Checks that a load is at most half of what this machine can send.
 
     Args:
-        rate_qps: The rate, such as ``peak_qps`` of a schedule. Up to half of ``LEAST_QPS`` every load is
-            accepted, so there is no need to calibrate.
+        rate_qps: The rate, such as ``peak_qps`` of a schedule. Any rate up to half of ``LEAST_QPS`` is
+            accepted, so there is no need to calibrate for it.
         ceiling_qps: The result of ``calibrate``.
 
     Raises:
-        ConfigurationError: The load is above that.
+        ConfigurationError: The load is above that limit.
     """
     allowed_qps = ceiling_qps * ALLOWED_SHARE
     if rate_qps > allowed_qps:
@@ -159,8 +159,8 @@ class ClosedLoop:
     """A load without a schedule: a fixed number of queries in flight.
 
     Attributes:
-        concurrency: How many queries are in flight.
-        extent: The duration and the number of queries.
+        concurrency: The number of queries in flight.
+        extent: The length of the load: its duration and number of queries.
 
     Raises:
         ConfigurationError: The concurrency is out of range.
@@ -174,7 +174,7 @@ class ClosedLoop:
             raise ConfigurationError(f"concurrency is {self.concurrency}; allowed: 1…{MAX_CONCURRENCY}")
 
     def __str__(self) -> str:
-        """Returns its name among the arrival processes."""
+        """Returns the text that stands for it in place of an arrival process."""
         return f"closed loop, {self.concurrency} in flight"
 
 
@@ -189,15 +189,15 @@ def run_closed_loop(
     """Keeps queries in flight, and waits for the last answers.
 
     A query is due when it is sent, so there is no lag, and a slow answer delays later queries: the latency is
-    that of a number of users who wait for each answer, not that of a rate. A query that fails or times out
-    makes room for the next. No backlog can grow; every other rule is that of ``issuer.run_open_loop``.
+    that of a number of users who wait for each answer, not that at a given rate. A query that fails or times
+    out makes room for the next. No backlog can grow; all other rules are as in ``issuer.run_open_loop``.
 
     Args:
         target: The system under test.
-        loop: How many queries are in flight, and how long.
-        limits: The limits that end the run early; without a bound.
+        loop: The number of queries in flight, and the length of the run.
+        limits: The limits that end the run early, without a bound.
         clock: A monotonic clock in nanoseconds, the same as the target's.
-        sleep: Waits for seconds, or until a query is done; None for the real one.
+        sleep: Waits for a number of seconds or until a query is done; None for the default.
     """
     extent = loop.extent
     log = _WakingLog(Schedule(np.empty(0, np.int64), str(loop), 0.0), clock())
@@ -222,7 +222,7 @@ def _issue(
     clock: Callable[[], int],
     sleep: Callable[[float], object],
 ) -> Stop:
-    """Sends queries until there are enough, or the run must stop."""
+    """Sends queries until enough have been sent or the run must stop."""
     extent = loop.extent
     least_ns = extent.min_duration_s * _NS_PER_S
     most_ns = float("inf") if extent.max_duration_s is None else extent.max_duration_s * _NS_PER_S
@@ -241,7 +241,7 @@ def _issue(
 
 
 class _WakingLog(QueryLog):
-    """A log that wakes the thread that sends."""
+    """A log that wakes the sending thread when a query is done."""
 
     def __init__(self, schedule: Schedule, began_ns: int) -> None:
         super().__init__(schedule, began_ns)
@@ -266,9 +266,9 @@ _QUEUE = SpanKind("queue", TraceLevel.APPLICATION_TRACE)
 
 
 class QuerySample:
-    """The queries of one run that are traced, about a ``share`` of them, and the spans that they get.
+    """The sample of a run's queries that are traced, about a ``share`` of them, and the ids of their spans.
 
-    Choosing and stamping a query takes one multiplication each, and no memory.
+    Choosing and stamping a query take one multiplication each, and no memory.
     """
 
     __slots__ = ("_base", "_context", "_limit", "_offset")
@@ -283,15 +283,15 @@ class QuerySample:
         return (query * _FACTOR + self._offset) & _MASK < self._limit
 
     def span_id(self, query: int) -> int:
-        """Returns the id of the span of a query's call."""
+        """Returns the id of the span for a query's call."""
         return self._base + query + 1
 
     def traceparent(self, query: int) -> str:
-        """Returns the header that a query's call carries."""
+        """Returns the header that is sent with a query's call."""
         return replace(self._context, span_id=self.span_id(query)).traceparent
 
     def chosen(self, count: int) -> NDArray[np.int64]:
-        """Returns the traced ones among the first queries: int64, ascending."""
+        """Returns which of the first ``count`` queries are traced: int64, ascending."""
         numbers = np.arange(count, dtype=np.uint64)
         places = (numbers * np.uint64(_FACTOR) + np.uint64(self._offset)) & np.uint64(_MASK)
         return np.flatnonzero(places < self._limit)
@@ -299,25 +299,25 @@ class QuerySample:
 
 @runtime_checkable
 class StampingTarget(Protocol):
-    """A target that sends each query as a call, whose process can trace it, too."""
+    """A target that sends each query as a call to a process that can trace it, too."""
 
     @property
     def call(self) -> SpanKind:
-        """The span of a query's call."""
+        """The kind of span for a query's call."""
         ...
 
     def stamp(self, sample: QuerySample | None) -> None:
-        """Sends the trace with the calls of these queries from now on; None stops that."""
+        """From now on, sends the trace context with the calls of these queries; None stops that."""
         ...
 
 
 class LoadTrace:
-    """The recorder of a sample of the queries of runs, which records each run after it has ended.
+    """Records a sample of each run's queries, after the run has ended.
 
     Args:
-        scope: The parent of the runs.
+        scope: The parent of the runs' spans.
         share: The share of the queries that are traced.
-        seed: The seed of their choice.
+        seed: The seed for choosing them.
     """
 
     def __init__(self, scope: TraceScope, share: float, seed: int) -> None:
@@ -335,7 +335,7 @@ class LoadTrace:
         return sample
 
     def record(self, target: object, sample: QuerySample, issued: IssuedRun, rate_qps: float) -> None:
-        """Records a run: what is known of each query of its sample."""
+        """Records a run, with all that is known about each query in its sample."""
         call = target.call if isinstance(target, StampingTarget) else None
         queries, began_ns = issued.queries, issued.began_ns
         last_ns = max(int(queries.done_ns.max()), int(queries.sent_ns.max()), 0) if len(queries) else 0
@@ -368,7 +368,7 @@ _TIMES = ("queue_ns", "batch_ns", "predict_ns", "batch_size")
 
 
 def _record_batch(scope: TraceScope, sent_ns: int, done_ns: int, times: tuple[int, ...]) -> None:
-    """Records the wait and the batch of a query in this process; -1 is a time that is not known."""
+    """Records the wait and the batch of a query in this process; -1 stands for an unknown time."""
     queue_ns, batch_ns, predict_ns, size = times
     if queue_ns < 0:
         return
@@ -382,7 +382,7 @@ def _record_batch(scope: TraceScope, sent_ns: int, done_ns: int, times: tuple[in
 
 
 def _failed(call: SpanKind, error: str) -> SpanKind:
-    """Returns the span of a call without a right answer, whose status was not kept."""
+    """Returns the kind of span for a call without a right answer, whose status was not kept."""
     return replace(call, attributes=tuple(sorted((*call.attributes, ("error.type", error)))))
 
 
@@ -390,12 +390,12 @@ _WARM_UP_TIMEOUT_MS = 60_000.0
 
 
 class LoadSession:
-    """A session that runs schedules on a target, and keeps the runs.
+    """A session that runs schedules on a target and keeps the resulting runs.
 
     Args:
         target: The system under test.
         limits: The limits that end a run early, without a bound.
-        trace: Records some queries of each run, but not of the warm-up; None records none.
+        trace: Records some queries of each run, except for the warm-up; None records none.
     """
 
     def __init__(self, target: LoadTarget, limits: RunLimits, trace: LoadTrace | None = None) -> None:
@@ -406,7 +406,7 @@ class LoadSession:
         self.runs: list[LoadRun] = []
 
     def warm_up(self, queries: int) -> None:
-        """Sends some queries at once, and discards their outcomes."""
+        """Sends a number of queries at once, and discards their outcomes."""
         if queries:
             schedule = Schedule(np.zeros(queries, np.int64), "warm-up", float(queries))
             limits = RunLimits(_WARM_UP_TIMEOUT_MS, stop_requested=self._limits.stop_requested)
@@ -414,7 +414,7 @@ class LoadSession:
         self._began_s = time.monotonic()
 
     def run(self, schedule: Schedule, bound_ns: int | None = None, max_late: int | None = None) -> IssuedRun:
-        """Runs a schedule, and keeps the run; see ``RunLimits`` for the bound."""
+        """Runs a schedule, and keeps the run; see ``RunLimits`` for ``bound_ns`` and ``max_late``."""
         limits = replace(self._limits, bound_ns=bound_ns, max_late=max_late)
         issued = self._traced(partial(run_open_loop, self._target, schedule, limits), schedule.rate_qps)
         self._keep(issued, schedule.rate_qps, schedule.source, schedule.seed, schedule.checksum)
@@ -427,7 +427,7 @@ class LoadSession:
         return issued
 
     def _traced(self, run: Callable[[], IssuedRun], rate_qps: float = 0.0) -> IssuedRun:
-        """Performs a run, and then traces some of its queries."""
+        """Performs a run, and then records the traces of some of its queries."""
         if self._trace is None:
             return run()
         sample = self._trace.begin(self._target)
@@ -446,5 +446,5 @@ class LoadSession:
 
     @property
     def elapsed_s(self) -> float:
-        """The time since the warm-up, in seconds."""
+        """The time elapsed since the warm-up, in seconds."""
         return time.monotonic() - self._began_s

@@ -1,4 +1,4 @@
-"""The local target: a session of this process under load, behind the queue that a served model has."""
+"""The local target: a session in this process under load, behind a queue like that of a served model."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _CLOSE_TIMEOUT_S = 5.0
 _SWITCH_INTERVAL_S = 1e-4
 """How long the predicting thread may keep the interpreter while the sending thread needs it.
 
-With Python's default of 5 ms, predictions of 1.5 ms delayed the queries that came meanwhile: p99 of the lag
-was 0.49 to 0.78 ms, and is 0.25 to 0.31 ms with this.
+With Python's default of 5 ms, predictions of 1.5 ms delayed queries that arrived meanwhile: the p99 of the
+lag was 0.49 to 0.78 ms; with this value, it is 0.25 to 0.31 ms.
 """
 _CLOSED = "the load target was closed while the query waited"
 _NO_ANSWER = "the model gave no answer for the query"
@@ -38,15 +38,15 @@ _NO_ANSWER = "the model gave no answer for the query"
 class LocalTarget(Closeable):
     """A session under load; satisfies ``target.LoadTarget``.
 
-    A ``BatchWorker`` predicts the queries of a ``RequestQueue``, as in a served model. Inputs that are only
-    read are preprocessed within the batch, so that this counts towards the latency. During a run the threads
-    of the interpreter switch every 0.1 ms, so that the thread that sends the queries gets it in time.
+    A ``BatchWorker`` predicts the queries in a ``RequestQueue``, as in a served model. Inputs that were only
+    read are preprocessed within the batch, so that this is part of the latency. During a run, the interpreter
+    switches threads every 0.1 ms, so that the thread that sends the queries gets its turn in time.
 
-    The session still belongs to its owner: ``close`` stops the thread, and closes nothing else.
+    The session still belongs to its owner: ``close`` only stops the thread.
 
-    Query n predicts input n modulo their number. ``max_queue`` queries may wait for their batch to begin; one
-    more fails. See ``BatchingOptions`` for the batches; prepared inputs of different shapes never share one.
-    The clock is that of the run, in nanoseconds.
+    Query n predicts input n modulo the number of inputs. Up to ``max_queue`` queries may wait for their batch
+    to begin; any further query fails. See ``BatchingOptions`` for the batches; prepared inputs of different
+    shapes never share one. The clock is that of the run, in nanoseconds.
 
     Raises:
         ConfigurationError: A number is too small.
@@ -88,10 +88,10 @@ class LocalTarget(Closeable):
         return self._session.description
 
     def reconnect(self) -> None:
-        """Does nothing: a session of this process has no connection."""
+        """Does nothing: a session in this process has no connection."""
 
     def begin(self, answers: Answers) -> None:
-        """Begins a run; one that has not ended is cancelled.
+        """Begins a run; a previous run that has not ended is cancelled.
 
         Raises:
             SessionError: The target is closed.
@@ -106,7 +106,7 @@ class LocalTarget(Closeable):
             sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
     def submit(self, query: int) -> None:
-        """Puts a query into the queue; if that is full, the query has failed.
+        """Puts a query into the queue; if the queue is full, the query fails.
 
         Raises:
             SessionError: No run has begun.
@@ -123,9 +123,9 @@ class LocalTarget(Closeable):
         run.accepted += 1
 
     def end(self, timeout_s: float) -> None:
-        """Waits until every query has its outcome, or for that time; then it drops those that wait.
+        """Waits until every query has its outcome, or for ``timeout_s``; then drops the waiting queries.
 
-        A prediction under way goes on: the queries of the next run wait until it ends.
+        A prediction in progress continues: the queries of the next run wait until it ends.
         """
         run, self._run = self._run, None
         if run is not None:
@@ -134,7 +134,7 @@ class LocalTarget(Closeable):
         self._switch_as_before()
 
     def close(self) -> None:
-        """Fails the queries that wait, stops the thread, and waits a few seconds for a prediction under way.
+        """Fails the waiting queries, stops the thread, and waits a few seconds for a prediction in progress.
 
         Calling it again does nothing. A framework that hangs cannot be cancelled.
         """
@@ -167,7 +167,7 @@ def make_load_target(
 ) -> LoadTarget:
     """Returns a target that puts load on a system; the caller closes it.
 
-    It is the system's own target, which does its own batching, or a ``LocalTarget``.
+    The target is the system's own, which does its own batching, or else a ``LocalTarget``.
     """
     if isinstance(system, LoadableSystem):
         return system.load_target(inputs)
@@ -182,7 +182,7 @@ class _Run:
         self.clock = clock
         self.accepted = 0
         self.closed = False
-        """Whether queries whose batch has not begun fail, because the target is closed."""
+        """Whether the target is closed, so that queries whose batch has not begun fail."""
         self.finished = False
         """Whether outcomes are discarded from now on."""
         self._settled = 0
@@ -191,13 +191,13 @@ class _Run:
         self.lock = threading.Lock()
 
     def settle(self, count: int) -> None:
-        """Counts outcomes, under the lock."""
+        """Counts further outcomes; the caller holds the lock."""
         self._settled += count
         if self._ending and self._settled == self.accepted:
             self._idle.set()
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until each accepted query has its outcome, or for a time."""
+        """Waits until each accepted query has its outcome, or for the given time."""
         with self.lock:
             self._ending = True
             if self._settled == self.accepted:
@@ -205,7 +205,7 @@ class _Run:
         self._idle.wait(timeout_s)
 
     def finish(self) -> bool:
-        """Discards outcomes from now on; returns whether any is missing."""
+        """Discards outcomes from now on; returns whether any outcome is missing."""
         with self.lock:
             self.finished = True
             return self._settled != self.accepted
@@ -227,7 +227,7 @@ class _Query:
         self.state: RequestState = WAITING
 
     def fail(self, error: BaseException) -> None:
-        """Receives the reason why there is no answer."""
+        """Reports the query as failed, with the reason why there is no answer."""
         run, reason = self.run, " ".join(str(error).split())
         if not isinstance(error, InferometerError):
             reason = f"{type(error).__name__}: {reason}".rstrip(": ")
@@ -240,7 +240,7 @@ class _Query:
 class _Batches:
     """Predicts the queries of a batch, all of one run; satisfies ``BatchPredictor``.
 
-    The session still belongs to its owner. Inputs that are only read are preprocessed with the batch.
+    The session still belongs to its owner. Inputs that were only read are preprocessed with the batch.
     """
 
     def __init__(self, session: TensorSystem, inputs: LoadInputs, max_batch_size: int) -> None:
@@ -252,7 +252,7 @@ class _Batches:
         else:
             self._payloads = inputs.payloads
         self._ids = tuple(map(str, range(max_batch_size)))
-        """The ids of a batch's inputs: their places."""
+        """The ids of a batch's inputs: their indices within the batch."""
         self._memory = BatchMemory(max_batch_size)
 
     def predict(self, requests: Sequence[_Query]) -> Predicted:
@@ -280,11 +280,11 @@ class _Batches:
         return Predicted(result, result.times.predict_ns, result.times.postprocess_ns)
 
     def split(self, requests: Sequence[_Query], outputs: BatchResult) -> BatchResult:
-        """Returns the result as it is: the queries have no use for its outputs."""
+        """Returns the result unchanged: the queries do not need its outputs."""
         return outputs
 
     def answer(self, requests: Sequence[_Query], answers: BatchResult, batch: PredictedBatch) -> None:
-        """Reports the answers of each query, one unless the session misbehaves, or why there is none."""
+        """Reports each query's answer (only one, unless the session misbehaves), or why there is none."""
         run, ids = requests[0].run, self._ids[: len(requests)]
         right: Sequence[_Query] = requests
         wrong: dict[_Query, str] = {}
@@ -316,4 +316,4 @@ class _Batches:
             run.settle(len(requests))
 
     def close(self) -> None:
-        """Leaves the session open."""
+        """Does nothing: the session stays open."""

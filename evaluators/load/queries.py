@@ -1,4 +1,4 @@
-"""The queries of a run under load, in columns, the log that fills them, and how the run ended."""
+"""The queries of a run under load, stored in columns; the log that fills them; and how the run ended."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from inferometer.evaluators.statistics import NEVER_NS
 
 
 class Outcome(IntEnum):
-    """The outcome of a query. Only a right answer can be in time."""
+    """The outcome of a query. Only a query with a right answer can be in time."""
 
     UNSENT = 0
-    """It was due after the run stopped; it is in no figure."""
+    """The query was due after the run stopped; it is excluded from all figures."""
     WAITING = 1
-    """It was sent, and not answered when the run ended."""
+    """The query had not been answered when the run ended."""
     ANSWERED = 2
     FAILED = 3
     TIMED_OUT = 4
-    """There was no answer within the timeout; a later one changes nothing."""
+    """There was no answer within the timeout; a later answer is ignored."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queries:
-    """The queries of one run in columns of n values, all in nanoseconds since the run began.
+    """The queries of one run in columns of n values; times are in nanoseconds since the run began.
 
     Attributes:
-        scheduled_ns: int64, ascending; when each was due.
-        sent_ns: int64; when it was sent to the system under test; -1 if it was not.
+        scheduled_ns: int64, ascending; when each query was due.
+        sent_ns: int64; when it was sent to the system under test; -1 if it was not sent.
         done_ns: int64; when it was answered or failed; -1 if neither.
         outcome: int64; see ``Outcome``.
         queue_ns: int64; how long it waited for its batch to begin; -1 if unknown.
         predict_ns: int64; how long its batch's prediction took; -1 if unknown.
         batch_size: int64; the queries in its batch; 0 if unknown.
-        repeated: The number of answers for queries that had one.
+        repeated: The number of answers to queries that already had one.
         batch_ns: int64; how long its batch was assembled, until the prediction began; -1 if unknown, which
             is the default.
     """
@@ -65,10 +65,10 @@ class Queries:
 
     @property
     def latency_ns(self) -> NDArray[np.int64]:
-        """int64; from when a query was due to its answer, and ``NEVER_NS`` without a right answer.
+        """int64; the time from when a query was due to its answer; ``NEVER_NS`` if it has no right answer.
 
-        It counts from the schedule, so a query that had to wait before it could be sent is as late as its
-        user would find it (no coordinated omission).
+        It is measured from the scheduled time, so a query that had to wait before it could be sent is as late
+        as it would appear to its user (no coordinated omission).
         """
         answered = self.outcome == Outcome.ANSWERED
         latency: NDArray[np.int64] = np.where(answered, self.done_ns - self.scheduled_ns, NEVER_NS)
@@ -76,14 +76,14 @@ class Queries:
 
     @property
     def lag_ns(self) -> NDArray[np.int64]:
-        """int64; how much later than due each sent query was sent: the harness's own delay."""
+        """int64; how long after it was due each sent query was sent: the harness's own delay."""
         sent = self.sent_ns >= 0
         lag: NDArray[np.int64] = self.sent_ns[sent] - self.scheduled_ns[sent]
         return lag
 
     @property
     def unqueued(self) -> NDArray[np.bool_]:
-        """bool; whether a query found the system idle, as every one before it had been settled."""
+        """bool; whether a query found the system idle because all queries before it had been settled."""
         none = np.zeros(1, np.int64)
         free_ns = np.concatenate([none, np.maximum.accumulate(self.done_ns)])[: len(self)]
         waiting = np.concatenate([none, np.cumsum(self.outcome == Outcome.WAITING)])[: len(self)]
@@ -91,12 +91,12 @@ class Queries:
         return found
 
     def from_sending(self) -> Queries:
-        """Returns the queries of a whole run that were sent, with latencies that count from then.
+        """Returns the queries of a whole run that were sent, with latencies measured from sending.
 
-        Where a query waited behind others, its latency also leaves out the lag of the one that had found the
-        system idle, and so began that queue. Without the lag, a system that serves in order would have
-        answered sooner by no more than this (by induction over Lindley's recursion, 1952). The burst that
-        follows a stall of the harness is then not the system's delay.
+        If a query waited behind others, its latency also excludes the lag of the query that found the system
+        idle and so began that queue. Without the lag, a system that serves in order would have answered
+        sooner by no more than this (by induction over Lindley's recursion, 1952). The burst that follows a
+        stall of the harness is then not attributed to the system.
         """
         was_sent = self.sent_ns >= 0
         lag_ns = np.where(was_sent, self.sent_ns - self.scheduled_ns, 0)
@@ -107,10 +107,10 @@ class Queries:
 
     @property
     def due_at_once(self) -> bool:
-        """Whether all were due at one time, as in MLPerf's scenario offline.
+        """Whether all queries were due at the same time, as in MLPerf's offline scenario.
 
-        A latency then measures the work done before a query, and not the query itself: percentiles follow
-        from the number of queries, and the order of queries gives no estimate of a sampling error.
+        A latency then measures the work done before a query rather than the query itself: percentiles depend
+        on the number of queries, and the order of queries gives no estimate of a sampling error.
         """
         return len(self) > 1 and bool(self.scheduled_ns[0] == self.scheduled_ns[-1])
 
@@ -119,21 +119,21 @@ class Queries:
         return int(np.count_nonzero(self.outcome == outcome))
 
     def since(self, offset_ns: int) -> Queries:
-        """Returns the queries that were due from a time on."""
+        """Returns the queries that were due at or after a time."""
         return self.chosen(self.scheduled_ns >= offset_ns)
 
     def chosen(self, places: NDArray[np.bool_]) -> Queries:
-        """Returns some of the queries.
+        """Returns a selection of the queries.
 
         Args:
-            places: bool, n.
+            places: bool, n; whether to include each query.
         """
         return replace(self, **{name: getattr(self, name)[places] for name in QUERY_COLUMNS})
 
 
 QUERY_COLUMNS = {"scheduled_ns": NEVER_NS, "sent_ns": -1, "done_ns": -1, "outcome": 0, "queue_ns": -1}
 QUERY_COLUMNS |= {"predict_ns": -1, "batch_size": 0, "batch_ns": -1}
-"""The columns, in order, with the value of a query that is not sent."""
+"""The columns, in order, with their values for a query that was not sent."""
 LATER_COLUMNS = frozenset({"batch_ns"})
 """Columns that earlier versions of the program did not store."""
 _UNSENT, _WAITING, _ANSWERED, _FAILED, _TIMED_OUT = map(int, Outcome)
@@ -144,17 +144,17 @@ def _unsent(count: int) -> Queries:
 
 
 class QueryLog:
-    """The log of the times and the outcome of each query; satisfies ``target.Answers``. Thread-safe.
+    """A thread-safe log of the times and the outcome of each query; satisfies ``target.Answers``.
 
-    Memory is allocated in advance: a query costs a few stores into arrays. Queries are sent in order.
+    Memory is allocated in advance: logging a query takes a few stores into arrays. Queries are sent in order.
 
     Args:
         schedule: When the queries are due.
         began_ns: When the run begins, on the run's clock.
 
     Attributes:
-        sent_count: The queries that were sent.
-        answered_count: The queries with a right answer.
+        sent_count: The number of queries that were sent.
+        answered_count: The number of queries with a right answer.
     """
 
     def __init__(self, schedule: Schedule, began_ns: int) -> None:
@@ -173,11 +173,11 @@ class QueryLog:
 
     @property
     def scheduled_ns(self) -> NDArray[np.int64]:
-        """int64; when the queries are due since the run began; without a schedule, never if not sent."""
+        """int64; when the queries are due, since the run began; without a schedule, never unless sent."""
         return self._all.scheduled_ns
 
     def begin(self, now_ns: int) -> None:
-        """Sets the beginning of the run, before a query is sent."""
+        """Sets the beginning of the run; must be called before a query is sent."""
         self.began_ns = now_ns
 
     def sent(self, query: int, now_ns: int) -> None:
@@ -210,7 +210,7 @@ class QueryLog:
         predict_ns: int = -1,
         batch_size: int = 0,
     ) -> None:
-        """Takes an answer; see ``target.Answers``. A repeated or late one is counted separately."""
+        """Records an answer; see ``target.Answers``. Repeated answers are only counted, late ones ignored."""
         with self._lock:
             queries = self._all  # under the lock, as a closed loop replaces it when it is full
             if queries.outcome[query] != _WAITING:
@@ -224,7 +224,7 @@ class QueryLog:
             self.answered_count += 1
 
     def failed(self, query: int, done_ns: int, reason: str) -> None:
-        """Takes a failure; see ``target.Answers``."""
+        """Records a failure; see ``target.Answers``."""
         with self._lock:
             if self._all.outcome[query] != _WAITING:
                 self._repeated += int(self._all.outcome[query] != _TIMED_OUT)
@@ -244,7 +244,7 @@ class QueryLog:
         predict_ns: int = -1,
         batch_size: int = 0,
     ) -> None:
-        """Records the times of an answer that was recorded before; see ``target.CheckedAnswers``."""
+        """Records the times of an answer that has already been recorded; see ``target.CheckedAnswers``."""
         with self._lock:
             if self._all.outcome[query] == _ANSWERED:
                 self._set_times(query, queue_ns, batch_ns, predict_ns, batch_size)
@@ -278,7 +278,7 @@ class QueryLog:
             self._expired = max(self._expired, overdue)
 
     def late(self, now_ns: int, bound_ns: int) -> int:
-        """Returns the queries that are later than a bound; it has to be the same in every call."""
+        """Returns the number of queries later than a bound, which must be the same in every call."""
         with self._lock:
             decided = self._due_before(now_ns - bound_ns)
             part = slice(self._judged, max(self._judged, decided))
@@ -295,10 +295,10 @@ class QueryLog:
         return min(due, self.sent_count)
 
     def close(self, ended_ns: int, timeout_ns: int) -> None:
-        """Ends the run: gives an outcome to the queries that were due by then.
+        """Ends the run, and gives an outcome to all queries that were due by then.
 
-        Those that were not sent are waiting; those that waited for longer than the timeout have timed out, as
-        have those that were answered too late between two calls of ``expire``.
+        Queries that were not sent are waiting; those that waited for longer than the timeout have timed out,
+        as have those answered too late between two calls of ``expire``.
         """
         with self._lock:
             due = int(np.searchsorted(self.scheduled_ns, ended_ns - self.began_ns, "right"))
@@ -313,12 +313,12 @@ class QueryLog:
 
     @property
     def replied_count(self) -> int:
-        """The queries that were answered or failed."""
+        """The number of queries that were answered or failed."""
         return self.answered_count + self._failed
 
     @property
     def waiting(self) -> int:
-        """The queries that were sent and have no outcome yet."""
+        """The number of queries that were sent and have no outcome yet."""
         with self._lock:
             return self.sent_count - self._settled
 
@@ -329,7 +329,7 @@ class QueryLog:
             return dict(self._reasons.most_common())
 
     def queries(self, first: int = 0, end: int | None = None, step: int = 1) -> Queries:
-        """Returns the queries as they are now: all of them, or every ``step``-th of a part."""
+        """Returns the queries as they are now: all of them, or every ``step``-th query of a range."""
         part = slice(first, end, step)
         with self._lock:
             columns = {name: getattr(self._all, name)[part].copy() for name in QUERY_COLUMNS}
@@ -337,7 +337,7 @@ class QueryLog:
 
 
 def bound_ns_of(bound_ms: float) -> int:
-    """Returns a latency bound in nanoseconds, rounded, as 2.01 ms is a little less in binary."""
+    """Returns a latency bound in nanoseconds, rounded because 2.01 ms is slightly less in binary."""
     return round(bound_ms * 1_000_000)
 
 
@@ -347,12 +347,12 @@ class LoadRun:
 
     Attributes:
         rate_qps: The requested rate; 0 for a closed loop.
-        source: The source of the schedule, such as an arrival process or a file.
-        seed: The seed it was drawn from; None for a file and for a closed loop.
+        source: Where the schedule comes from, such as an arrival process or a file.
+        seed: The seed from which it was drawn; None for a file or a closed loop.
         checksum: ``sha256:…`` of the schedule; empty for a closed loop.
         queries: The queries that were due before the run ended.
-        cut_ns: Queries that were due before this are the empty start, and in no figure.
-        stopped: Why the run ended before its schedule; empty if it did not.
+        cut_ns: Queries that were due before this form the empty start, which is excluded from all figures.
+        stopped: Why the run ended before its schedule did; empty if it was not stopped.
         invalid: Why its figures cannot be trusted; empty if they can.
         reasons: The number of failed queries by reason.
     """

@@ -1,4 +1,4 @@
-"""The interface of a target of load, which accepts queries without waiting for answers, and its inputs.
+"""The interface of a load target, which accepts queries without waiting for answers, and its inputs.
 
 A bounded number of inputs is prepared before the clock of a run starts.
 """
@@ -34,18 +34,18 @@ from inferometer.manifests.errors import DatasetError, InputError
 from inferometer.manifests.inputs import ImageParameters, InputParameters
 
 MAX_INPUTS = 1024
-"""The maximum number of inputs: more than the caches of a processor hold, and prepared within seconds."""
+"""The maximum number of inputs: more than a processor's caches hold, but few enough to prepare in seconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedInputs:
-    """Preprocessed inputs: under load the model only predicts.
+    """Preprocessed inputs, so that under load the model only predicts.
 
     Attributes:
-        rows: Each input as a batch of one: the tensors that the model takes, by their names. There is at
-            least one. They differ in shape if the model has dynamic axes.
+        rows: Each input as a batch of one: the model's input tensors by name. There is at least one row. Rows
+            differ in shape if the model has dynamic axes.
         source: Their description in words.
-        failures: The inputs that failed, and are left out.
+        failures: The inputs that failed and are left out.
     """
 
     rows: tuple[Tensors, ...]
@@ -58,20 +58,20 @@ class PreparedInputs:
 
     @classmethod
     def of_batch(cls, batch: Tensors, source: str) -> PreparedInputs:
-        """Returns the rows of a batch, by the names of the model's tensors."""
+        """Returns the rows of a batch as inputs; ``batch`` contains the model's tensors by name."""
         size = batch_size(batch)
         rows = ({name: array[n : n + 1] for name, array in batch.items()} for n in range(size))
         return cls(tuple(rows), source)
 
     @property
     def are_alike(self) -> bool:
-        """Whether all have the same shapes."""
+        """Whether all rows have the same shapes."""
         first = shapes_of(self.rows[0])
         return all(shapes_of(row) == first for row in self.rows)
 
 
 def shapes_of(tensors: Tensors) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of tensors, by their names."""
+    """Returns the shapes of tensors by name."""
     return {name: array.shape for name, array in tensors.items()}
 
 
@@ -80,9 +80,9 @@ class ReadInputs:
     """Inputs in memory, which are preprocessed under load.
 
     Attributes:
-        payloads: Their data; at least one, and no ``Url``.
+        payloads: The data of the inputs; at least one, and none is a ``Url``.
         source: Their description in words.
-        failures: The inputs that failed, and are left out.
+        failures: The inputs that failed and are left out.
     """
 
     payloads: tuple[Payload, ...]
@@ -107,7 +107,7 @@ def prepare_inputs(
 ) -> PreparedInputs:
     """Reads and preprocesses the first inputs of a dataset for a model.
 
-    There are at most ``max_inputs``, and their tensors take at most ``max_bytes``, unless one takes more.
+    At most ``max_inputs`` are prepared, and their tensors take at most ``max_bytes``, unless one takes more.
 
     Raises:
         DatasetError: None of them can be read and preprocessed.
@@ -137,7 +137,7 @@ def _row(item: PreparedInput, preprocessor: ModelPreprocessor) -> Tensors:
 def read_inputs(
     dataset: Dataset, *, fetch: Fetch = no_fetch, max_inputs: int = MAX_INPUTS, max_bytes: int = MAX_BYTES
 ) -> ReadInputs:
-    """Reads the first inputs of a dataset, and fetches those that are at URLs; see ``prepare_inputs``.
+    """Reads the first inputs of a dataset, fetching those that are at URLs; see ``prepare_inputs``.
 
     Raises:
         DatasetError: None of them can be read.
@@ -168,12 +168,12 @@ def synthetic_tensors(
     max_bytes: int = MAX_BYTES,
     size: int | None = None,
 ) -> PreparedInputs:
-    """Returns random tensors of the shapes and dtypes that a model takes.
+    """Returns random tensors of the shapes and dtypes that a model requires.
 
     Floats are uniform in [0, 1) and uint8 in 0…255. Other integers are 0 or 1: they may be token ids, and
-    every vocabulary has these two. Strings are ``STRING_CHARACTERS`` lower-case letters. Dynamic axes have a
-    ``size``, or their own. The same seed gives the same tensors on every machine. There are ``count``, or
-    fewer if they would take more than ``max_bytes``.
+    every vocabulary has these two. Strings are ``STRING_CHARACTERS`` lower-case letters. Dynamic axes have
+    the given ``size``, or one of their own. The same seed gives the same tensors on every machine. ``count``
+    inputs are made, or fewer if they would take more than ``max_bytes``.
     """
     tensors = [tensor for each in inputs for tensor in each.tensors]
     drawn = synthetic_arrays(tensors, seed, count=count, max_bytes=max_bytes, size=size)
@@ -195,8 +195,8 @@ def synthetic_payloads(
 ) -> ReadInputs:
     """Returns random inputs that are not preprocessed.
 
-    For a model of one image they are decoded images of the model's height and width, so that the latency
-    includes no decoding, and hardly any resizing; others are those of ``synthetic_tensors``.
+    For a model whose input is one image, they are decoded images of its height and width, so that the latency
+    includes no decoding, and hardly any resizing; other inputs are those of ``synthetic_tensors``.
     """
     parameters = inputs[0]
     if len(inputs) > 1 or not isinstance(parameters, ImageParameters):
@@ -210,7 +210,7 @@ def synthetic_payloads(
 
 
 def _source(dataset: Dataset, count: int, failures: Sequence[InputFailure]) -> str:
-    """Describes the inputs in words; raises DatasetError if there are none."""
+    """Returns a description of the inputs in words; raises DatasetError if there are none."""
     name = dataset.identity.name
     if count:
         text = f"the first {count + len(failures)} of {len(dataset)} inputs of {name}"
@@ -244,12 +244,12 @@ class Answers(Protocol):
         """Receives a right answer.
 
         Args:
-            query: The query's number.
+            query: The number of the query.
             done_ns: When the answer was complete.
             queue_ns: How long the query waited for its batch to begin; -1 if unknown.
             batch_ns: How long its batch was assembled, until the prediction began; -1 if unknown.
             predict_ns: How long the prediction of its batch took; -1 if unknown.
-            batch_size: The queries in its batch; 0 if unknown.
+            batch_size: The number of queries in its batch; 0 if unknown.
         """
         ...
 
@@ -260,7 +260,7 @@ class Answers(Protocol):
 
 @runtime_checkable
 class CheckedAnswers(Answers, Protocol):
-    """Receives answers that are read only after the run, and then what was found in them."""
+    """Receives answers whose content is checked only after the run, and then the results of the checks."""
 
     def confirmed(
         self,
@@ -271,16 +271,16 @@ class CheckedAnswers(Answers, Protocol):
         predict_ns: int = -1,
         batch_size: int = 0,
     ) -> None:
-        """Receives the times of an answer that was right; see ``answered``."""
+        """Receives the times of an answer that proved right; see ``answered``."""
         ...
 
     def refuted(self, query: int, reason: str) -> None:
-        """Receives the reason, in one line, why an answer is not valid: its query has failed."""
+        """Receives the one-line reason why an answer is invalid, so that its query has failed."""
         ...
 
 
 class QueryTarget(Protocol):
-    """The interface that a run needs of a target."""
+    """The interface of a target that a run requires."""
 
     def begin(self, answers: Answers) -> None:
         """Begins a run, whose outcomes go to ``answers``."""
@@ -289,18 +289,18 @@ class QueryTarget(Protocol):
     def submit(self, query: int) -> None:
         """Accepts a query, and returns at once.
 
-        One thread at a time calls it. A query that cannot be taken, as when a queue is full, has failed: this
-        is reported like any other failure, and nothing is raised.
+        Only one thread at a time may call it. A query that cannot be accepted, for example because a queue is
+        full, fails: this is reported like any other failure, and nothing is raised.
         """
         ...
 
     def end(self, timeout_s: float) -> None:
-        """Waits until every query has its outcome, or for that time; later outcomes are dropped."""
+        """Waits until every query has its outcome, or for ``timeout_s``; later outcomes are dropped."""
         ...
 
 
 class LoadTarget(QueryTarget, Protocol):
-    """One open model under load. It holds inputs: query n predicts input n modulo their number."""
+    """One open model under load, with its inputs: query n predicts input n modulo their number."""
 
     @property
     def description(self) -> SystemDescription:
@@ -309,7 +309,7 @@ class LoadTarget(QueryTarget, Protocol):
 
     @property
     def in_process(self) -> bool:
-        """Whether the model runs in this process; closing then waits for a prediction under way."""
+        """Whether the model runs in this process; closing then waits for a prediction in progress."""
         ...
 
     def reconnect(self) -> None:
@@ -317,13 +317,13 @@ class LoadTarget(QueryTarget, Protocol):
         ...
 
     def close(self) -> None:
-        """Ends what is in flight; the model stays open. Calling it again does nothing."""
+        """Ends the queries in flight; the model stays open. Calling it again does nothing."""
         ...
 
 
 @runtime_checkable
 class LoadableSystem(Protocol):
-    """A system that makes its own load target, such as an agent elsewhere."""
+    """A system that provides its own load target, such as a remote agent."""
 
     def load_target(self, inputs: LoadInputs) -> LoadTarget:
         """Returns a target that puts load on the system; the caller closes it."""

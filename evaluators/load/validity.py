@@ -1,7 +1,7 @@
 """The validity of a run under load: the harness's lag, the steady state, and whether the backlog grows.
 
 The lag is the time by which the harness sends queries late. A run is invalid if the lag could have changed
-its result. Its queries are therefore counted twice: from when they were due, and from when they were sent
+its result. Latencies are therefore measured twice: from when queries were due, and from when they were sent
 (``Queries.from_sending``).
 """
 
@@ -14,9 +14,9 @@ from inferometer.evaluators.intervals import PERCENTS, percentile_intervals
 from inferometer.evaluators.load.queries import Outcome, Queries
 
 NEGLIGIBLE_SHARE = 0.01
-"""The fraction of a latency bound that counts as no difference."""
+"""The difference in latency that is negligible, as a fraction of the latency bound."""
 NEGLIGIBLE_NS = 1_000_000
-"""The difference in latency that is negligible without a bound, in nanoseconds."""
+"""The difference in latency that is negligible if there is no bound, in nanoseconds."""
 
 
 def negligible_ns(bound_ns: int | None) -> float:
@@ -27,14 +27,14 @@ def negligible_ns(bound_ns: int | None) -> float:
 def lag_in_percentiles(queries: Queries, cut_ns: int, judged: float, bound_ns: int | None) -> str:
     """Returns why the lag makes a percentile of the latency invalid; empty if it does not.
 
-    It does if the percentile counted from sending is below the 95 % interval of the one counted from when
-    queries were due, and lower by more than what is negligible. The judged percentile counts, and each other
-    one that has an interval.
+    It does if the percentile measured from sending is below the 95 % interval of the one measured from when
+    queries were due, by more than what is negligible. The judged percentile is checked, and any other that
+    has an interval.
 
     Args:
         queries: The whole run.
-        cut_ns: The time from which they count.
-        judged: The percentile that the bound is for.
+        cut_ns: The time from which queries are counted.
+        judged: The percentile to which the bound applies.
         bound_ns: The latency bound; None for none.
     """
     percents = sorted({*PERCENTS, judged}, key=lambda percent: percent != judged)
@@ -51,7 +51,7 @@ def lag_in_percentiles(queries: Queries, cut_ns: int, judged: float, bound_ns: i
 
 
 def lag_text(change: str) -> str:
-    """Returns the reason why a run with a lag is invalid, with what the result would be without it."""
+    """Returns why a run with a lag is invalid, including what the result would be without the lag."""
     return (
         f"without the harness's own lag, which is in none of service, queue, batch and predict, {change}: "
         "stop other work, give a model in this process fewer --threads, or lower the rate"
@@ -59,33 +59,33 @@ def lag_text(change: str) -> str:
 
 
 EMPTY_START_SHARE = 0.1
-"""The share of a run that is cut off, because it begins with an empty queue."""
+"""The share of a run that is cut off at its start, because the queue is empty at first."""
 _LEAST_ARRIVALS = 50
 _SIGMAS = 2.5
 LEAST_GROWN = 2 * _SIGMAS
-"""A growing backlog is larger: it gains more than ``_SIGMAS`` in each of two parts; see ``growing``."""
+"""A growing backlog is larger than this: it gains over ``_SIGMAS`` in each of two parts; see ``growing``."""
 
 
 def steady_from_ns(queries: Queries) -> int:
-    """Returns the time from which queries count: a tenth of the time from first to last is cut off.
+    """Returns the time from which queries are counted: the first tenth of the run is cut off.
 
     The first queries of a run find an empty queue and are answered sooner than later ones. The cut is fixed
-    before the run, and not chosen by its latencies. MSER-5, the usual rule that uses them
+    before the run rather than chosen according to its latencies. MSER-5, the usual rule that uses them
     (White, "An effective truncation heuristic for bias reduction in simulation output", Simulation 69, 1997;
-    batches of five by Spratt, 1998), cuts off where the rest varies least: it discards bursts of late
-    queries that fell into the first half, and so reports too low a p99. On simulated M/D/1 and M/M/1 queues
-    at 50–95 % load, in runs of 600–20,000 queries, it moved the median p99 down by up to 10 percentage
-    points; a tenth moved it by less than 2, and removed from the mean some of the effect of the empty start
-    (at 95 %, and 3,000 queries, it was 14 % too low in place of 18 %). A run that is steady from the
-    beginning loses a tenth of its queries, and its intervals grow by 5 %.
+    batches of five by Spratt, 1998), cuts off where the rest varies least: it discards bursts of late queries
+    that fell into the first half, and so reports too low a p99. On simulated M/D/1 and M/M/1 queues at
+    50–95 % load, in runs of 600–20,000 queries, it moved the median p99 down by up to 10 percentage points; a
+    tenth moved it by less than 2, and removed from the mean some of the effect of the empty start (at 95 %
+    and 3,000 queries, the mean was 14 % too low instead of 18 %). A run that is steady from the beginning
+    loses a tenth of its queries, and its intervals grow by 5 %.
 
-    No cut makes up for a run that is short compared to the relaxation time of the queue: with
-    exponential times, service time / (1 - √load)² (Cohen, "The Single Server Queue", 1982), which is 16 s at
-    95 % load and 10 ms.
+    No cut makes up for a run that is short compared with the relaxation time of the queue: for exponential
+    times, service time / (1 - √load)² (Cohen, "The Single Server Queue", 1982), which is 16 s at 95 % load
+    and a service time of 10 ms.
 
     Returns:
-        In nanoseconds since the run began; 0 without queries. Queries that were due after the run stopped are
-        ignored.
+        The time in nanoseconds since the run began; 0 if there are no queries. Queries that were due after
+        the run stopped are ignored.
     """
     due_ns = queries.scheduled_ns[queries.outcome != Outcome.UNSENT]
     if not len(due_ns):
@@ -95,14 +95,14 @@ def steady_from_ns(queries: Queries) -> int:
 
 
 def backlog(queries: Queries, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns how many queries were due and still in the system.
+    """Returns how many queries were due and still in the system, at each of several times.
 
-    A query without an answer leaves the system when any that was due after it is answered: one that hangs is
-    not a queue. One that was never sent is not counted.
+    A query without an answer leaves the system when any query due after it is answered: a query that hangs is
+    not a queue. A query that was never sent is not counted.
 
     Args:
         queries: The queries of one run.
-        times_ns: int64; since the run began.
+        times_ns: int64; the times, since the run began.
 
     Returns:
         int64; one value for each time.
@@ -116,18 +116,18 @@ def backlog(queries: Queries, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def growing(queries: Queries, now_ns: int) -> bool:
-    """Returns whether the backlog grows as it does above the system's capacity, and only there.
+    """Returns whether the backlog grows in a way that happens only above the system's capacity.
 
-    The time from the first arrival on is cut in three. In both the second and the third part more queries
-    must arrive than leave, by more than 2.5 standard deviations of the difference in a system that is just
-    able to keep up: √(arrivals · (1 + cv²)), where cv is the coefficient of variation of the gaps
-    between arrivals and 1 stands for the service times. And queries must leave in both: a system that
-    stalls, or takes long for each of many, does not lack capacity. Twice the capacity is found
-    after some 150 queries, a tenth above it after some 5,000.
+    The time since the first arrival is divided into three parts. In both the second and the third part, more
+    queries must arrive than leave, by more than 2.5 standard deviations of the difference in a system that is
+    just able to keep up: √(arrivals · (1 + cv²)), where cv is the coefficient of variation of the gaps
+    between arrivals and 1 stands for the service times. Queries must also leave in both: a system that
+    stalls, or takes long for each of many queries, does not lack capacity. A rate of twice the capacity is
+    detected after some 150 queries, a tenth above it after some 5,000.
 
     Args:
         queries: The queries of one run, as they are now.
-        now_ns: The time, since the run began.
+        now_ns: The current time, since the run began.
     """
     due_ns, left_ns = _due_and_left(queries)
     due_ns = due_ns[due_ns <= now_ns]
@@ -145,7 +145,7 @@ def growing(queries: Queries, now_ns: int) -> bool:
 
 
 def _due_and_left(queries: Queries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns when the queries were due, and when they left the system."""
+    """Returns the times when the queries were due, and when they left the system."""
     there = queries.chosen(queries.outcome != Outcome.UNSENT)
     never = np.iinfo(np.int64).max
     settled = (there.outcome == Outcome.ANSWERED) | (there.outcome == Outcome.FAILED)

@@ -1,1 +1,1 @@
-"""Loaders: batches of a dataset, read and preprocessed ahead by workers, in a drawn order, by rank."""
+"""Loaders of batches from a dataset, which workers read and preprocess ahead, in a given order, by rank."""

@@ -1,6 +1,6 @@
-"""Child processes of a loader: their start, their messages, and their end with the parent process.
+"""Child processes of a loader: their start, their messages, and their end, at the latest with the parent's.
 
-A fresh Python process does not run the script of this one.
+They are fresh Python processes, which do not run the script of this process.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 
 GOVERNED = (signal.SIGINT, signal.SIGTERM)
-"""The signals that a terminal or a queue sends to all processes of a command; one process decides for all."""
+"""The signals that a terminal or a queue sends to all processes of a command; one decides for all."""
 _hiding = threading.Lock()
 
 
 def start_process(process: SpawnProcess) -> None:
     """Starts a process that runs a function of a module.
 
-    The ``GOVERNED`` signals are blocked in it until it can ignore them; it has to unblock them.
+    The ``GOVERNED`` signals are blocked in it until it can ignore them; it must unblock them itself.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GOVERNED)
     try:
@@ -42,7 +42,7 @@ def _without_script() -> Iterator[None]:
     """Hides the origin of the main module.
 
     Otherwise ``multiprocessing`` imports it in the fresh process, because the work may need its functions; a
-    script that calls the library without ``if __name__ == "__main__"`` would start over there.
+    script that calls the library without ``if __name__ == "__main__"`` would start over in that process.
     """
     with _hiding:
         names = vars(sys.modules["__main__"])
@@ -62,14 +62,14 @@ _MOST_END_S = 5.0
 class ChildProcess:
     """A fresh Python process that answers messages.
 
-    It ignores SIGINT and SIGTERM, which a terminal or a queue sends to all processes of a command: the
-    parent process decides when it ends. It also ends when the parent is gone.
+    It ignores SIGINT and SIGTERM, which a terminal or a queue sends to all processes of a command: the parent
+    process decides when it ends. It also ends when the parent process has ended.
 
     Attributes:
-        name: Its name in errors.
+        name: The name of the process in errors.
         process: The process.
         connection: The connection to it.
-        waiting: The number of messages that it has not answered yet; maintained by its user.
+        waiting: The number of messages that it has not answered yet; maintained by the code that uses it.
     """
 
     name: str
@@ -85,7 +85,7 @@ class ChildProcess:
             raise self._lost() from error
 
     def receive(self) -> Any:
-        """Waits for a message; raises DatasetError if the process has ended."""
+        """Waits for a message and returns it; raises DatasetError if the process has ended."""
         try:
             return self.connection.recv()
         except (EOFError, OSError) as error:  # also in the middle of a message
@@ -121,7 +121,7 @@ def start_child(name: str, run: Callable[..., None], *given: Any) -> ChildProces
 
 
 def end_children(children: Sequence[ChildProcess]) -> None:
-    """Closes the connections, and kills processes that do not end in time; can be called again."""
+    """Closes the connections, and kills processes that do not end in time; may be called repeatedly."""
     for child in children:
         child.connection.close()
     deadline_s = time.monotonic() + _MOST_END_S

@@ -1,6 +1,6 @@
 """Loaders around the frameworks' own iterators, which run in a separate process.
 
-A damaged record ends the process of MXNet's iterator: by ``abort``, or by a division by zero.
+A damaged record makes the process of MXNet's iterator end: by ``abort``, or by a division by zero.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from inferometer.manifests.inputs import InputParameters
 _READERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"recordio": ("MXNet", "inferometer.agent.frameworks.mxnet.record_iterator:MXNetRecordReader")}
 )
-"""The framework that has an iterator for a format, and its ``RecordReader`` as ``module:class``."""
+"""The framework that has an iterator for each format, and its ``RecordReader`` as ``module:class``."""
 _NEXT = "next"
 
 
 @dataclass(frozen=True, slots=True)
 class _Opener:
-    """The data that the process needs to open the reader."""
+    """The data that the process needs in order to open the reader."""
 
     reader: str
     path: Path
@@ -56,7 +56,7 @@ def open_framework_reader(
     """Opens a dataset with the iterator of the framework that its format belongs to.
 
     Raises:
-        ConfigurationError: No framework has one, or it does not support the options.
+        ConfigurationError: No framework has such an iterator, or it does not support the options.
         FrameworkUnavailableError: The framework is not installed.
         DatasetError: The iterator cannot read the dataset.
     """
@@ -78,7 +78,7 @@ def open_framework_reader(
 
 
 class FrameworkLoader(Loader):
-    """The loader around a framework's iterator, which does not report bytes and times of reading.
+    """The loader around a framework's iterator; it reports neither the bytes read nor the times of reading.
 
     The iterator has its own threads, and always loads ahead. A record that it cannot read ends the epoch.
     Created by ``open_framework_reader``.
@@ -120,7 +120,7 @@ class FrameworkLoader(Loader):
         """Yields the batches of the next epoch, regardless of its number: the iterator counts epochs itself.
 
         Raises:
-            DatasetError: A record cannot be read, or ended the process.
+            DatasetError: A record cannot be read, or made the process end.
         """
         if self._running is not None:
             self._running.close()
@@ -162,7 +162,7 @@ class FrameworkLoader(Loader):
 
 
 def _run(opener: _Opener, rows: SharedRows, connection: Connection) -> None:
-    """Runs the process from its start to its end: for each epoch, one batch for each message."""
+    """Runs the process from its start to its end: in each epoch, it answers each message with one batch."""
     out = rows.view(opener.parameters).inputs
     answer: InferometerError | None = None
     try:

@@ -33,7 +33,7 @@ from inferometer.manifests.errors import ConfigurationError, DatasetError, Infer
 from inferometer.manifests.inputs import InputParameters
 
 MOST_SAMPLES = 2**31 - 1
-"""The maximum size of a batch, and the maximum number of batches of a run."""
+"""The maximum number of samples in a batch, and the maximum number of batches in a run."""
 MOST_WORKERS = 1024
 
 
@@ -42,11 +42,11 @@ class LoaderOptions:
     """The options of a loader.
 
     Attributes:
-        batch_size: Samples in a batch of this rank; the last batch of an epoch may hold fewer.
-        workers: The workers that read and preprocess; 0 for none: the caller's thread does it.
-        processes: Whether the workers are processes; else they are threads.
-        prefetch: Batches that are loaded ahead; 0 loads a batch on demand.
-        shuffle: Whether each epoch has a new random order, by ``seed`` and the epoch's number.
+        batch_size: The number of samples in a batch of this rank; the last batch of an epoch may hold fewer.
+        workers: The number of workers that read and preprocess; with 0, the caller's thread does so.
+        processes: Whether the workers are processes; otherwise, they are threads.
+        prefetch: The number of batches that are loaded ahead; 0 loads each batch on demand.
+        shuffle: Whether each epoch has a new random order, given by ``seed`` and the epoch's number.
         seed: The seed, the same on every rank.
         rank: The number of this rank.
         ranks: The number of ranks. All get the same number of batches, each from its own samples.
@@ -89,7 +89,7 @@ class LoadedBatch:
         inputs: ``(samples, *dimensions)``, of the model's element type; valid until the next batch is
             requested. Empty if all samples failed.
         labels: int64, (samples,): the index of each sample's class; (samples, length) for CTC.
-        failures: The samples of this batch that failed, and are not in ``inputs``.
+        failures: The samples of this batch that failed, and are missing from ``inputs``.
         read_ns: The time to read, summed over the samples.
         preprocess_ns: The time to decode and preprocess, summed over the samples.
         read_bytes: The bytes of the encoded samples.
@@ -104,14 +104,14 @@ class LoadedBatch:
 
 
 class Loader(Closeable):
-    """The interface of a source of batches, epoch after epoch. Not thread-safe: used from one thread."""
+    """The interface of a source of batches, epoch after epoch. Not thread-safe: for use from one thread."""
 
     @abstractmethod
     def epoch(self, number: int) -> Iterator[LoadedBatch]:
         """Yields the batches of epoch ``number``, from 0. Close the iterator to end it early.
 
         Raises:
-            DatasetError: The dataset is damaged, or a worker process was lost.
+            DatasetError: The dataset is damaged, or a worker process ended unexpectedly.
         """
 
     @property
@@ -120,18 +120,18 @@ class Loader(Closeable):
         """The number of batches in an epoch, the same on every rank."""
 
     def hold(self, batches: int) -> bool:
-        """Stops loading ahead after ``batches`` batches, counted from the first one of the loader.
+        """Stops loading ahead after ``batches`` batches, counted from the loader's first batch.
 
-        The workers are idle once the caller has taken all of them.
+        The workers are idle once the caller has received all of these batches.
 
         Returns:
-            Whether the loader supports this. If not, only the start of a new epoch has no batch in progress.
+            Whether the loader supports this. If not, batches are in progress except when a new epoch starts.
         """
         return True
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The ids of the worker processes, whose CPU time belongs to the loader; empty for none."""
+        """The ids of the worker processes, whose CPU time belongs to the loader; empty if there are none."""
         return ()
 
 
@@ -165,7 +165,7 @@ class EpochOrder:
         """The number of batches of each rank."""
 
     def of(self, epoch: int) -> Iterator[NDArray[np.int64]]:
-        """Yields the places of the samples of each batch of this rank; int64, (samples,)."""
+        """Yields the indices of the samples in each batch of this rank; int64, (samples,)."""
         options = self._options
         if options.shuffle:
             order = random_state([options.seed, epoch]).permutation(self._count)
@@ -181,24 +181,24 @@ UNLABELLED = -1
 
 
 def _no_index(_: str | None) -> int:
-    """Returns ``UNLABELLED`` for every class: for loading only, where the model need not know the classes."""
+    """Returns ``UNLABELLED`` for every class: for loading only, when the model need not know the classes."""
     return UNLABELLED
 
 
 class DatasetLoader(Loader):
-    """The loader of the samples of a dataset. ``EpochOrder`` assigns samples to batches.
+    """The loader of a dataset's samples, which ``EpochOrder`` assigns to batches.
 
-    A batch is divided among the workers, and ``prefetch`` batches are loaded while the caller has another
+    A batch is divided among the workers, and ``prefetch`` batches are loaded while the caller uses another
     one, including those of the next epoch by number: loading does not start over with each epoch. The memory
-    of batches is reused: a batch is valid until the next one is requested. A sample that fails is left out
-    of its batch, which names it; the batch is empty if all fail. Used from one thread.
+    of batches is reused: a batch is valid until the next one is requested. A sample that fails is left out of
+    its batch, which names it; the batch is empty if all fail. Use it from only one thread.
 
     Args:
-        dataset: The samples; its owner closes it. For worker processes, it is pickled, and each process opens
-            it again.
+        dataset: The samples; the owner closes the dataset. For worker processes, it is pickled, and each
+            process opens it again.
         parameters: The model's input.
         options: See ``LoaderOptions``.
-        find_label: Returns the index of a class by its name; None is that of a sample without a label.
+        find_label: Returns the index of a class by its name; the name is None for a sample without a label.
 
     Raises:
         DatasetError: There are fewer samples than ranks, or a worker process cannot open the dataset.
@@ -246,10 +246,10 @@ class DatasetLoader(Loader):
         return self._workers.processes
 
     def epoch(self, number: int) -> Generator[LoadedBatch, None, None]:
-        """Yields the batches of an epoch, and ends the previous one; see ``Loader``.
+        """Yields the batches of an epoch, and ends the previous epoch; see ``Loader``.
 
         Raises:
-            DatasetError: The dataset is damaged, a class is unknown, or a worker process was lost.
+            DatasetError: The dataset is damaged, a class is unknown, or a worker process ended unexpectedly.
         """
         self._end_epoch()
         self._require_open()
@@ -262,7 +262,7 @@ class DatasetLoader(Loader):
         return True
 
     def close(self) -> None:
-        """Ends the epoch and the workers; batches are no longer valid."""
+        """Ends the epoch and the workers; its batches are no longer valid."""
         self._end_epoch()
         self._close_workers()
 
@@ -315,7 +315,7 @@ class DatasetLoader(Loader):
         self._workers.close()
 
     def _submit(self, places: NDArray[np.int64]) -> list[Task]:
-        """Divides a batch among the workers; it reuses the rows of a batch that is no longer valid."""
+        """Divides a batch among the workers; the rows of a batch that is no longer valid are reused."""
         first_row = next(self._slots) * self._options.batch_size
         self._rows.places[first_row : first_row + len(places)] = places
         tasks = []
@@ -327,7 +327,7 @@ class DatasetLoader(Loader):
         return tasks
 
     def _loaded(self, tasks: Sequence[Task]) -> LoadedBatch:
-        """Waits for a batch."""
+        """Waits until a batch is loaded, and returns it."""
         parts = [self._workers.result(task) for task in tasks]
         first, rows = tasks[0].first_row, sum(task.rows for task in tasks)
         inputs = self._rows.inputs[first : first + rows]
@@ -354,9 +354,9 @@ def _filled(tasks: Sequence[Task], parts: Sequence[FilledRows]) -> NDArray[np.bo
 
 
 MOST_BATCHES = 8
-"""The maximum number of batches that are drawn; then the same ones repeat."""
+"""The maximum number of batches that are drawn; more batches repeat them."""
 MOST_BYTES = 256 * 1024 * 1024
-"""The maximum memory of their inputs, unless a single batch takes more."""
+"""The maximum memory of the inputs of these batches, unless a single batch takes more."""
 
 
 class SyntheticLoader(Loader):

@@ -1,4 +1,4 @@
-"""The options of loading that a run records."""
+"""The loading options that a run records."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class DataOptions:
-    """How batches are loaded.
+    """The options with which batches are loaded.
 
     Attributes:
         backend: ``synthetic``, or the format of the dataset, such as ``recordio``.
         place: For ``synthetic``: ``host``, or ``device`` for one batch that stays on the device. Empty for
-            others.
+            other backends.
         reader: ``own``, or ``framework`` for the framework's own iterator of this format.
-        workers: The workers that read and preprocess; 0 for none, in the thread of the steps.
-        processes: Whether the workers are processes; else they are threads.
-        prefetch: Batches that are loaded ahead; 0 loads a batch on demand.
+        workers: The number of workers that read and preprocess; with 0, the thread of the steps does so.
+        processes: Whether the workers are processes; otherwise, they are threads.
+        prefetch: The number of batches that are loaded ahead; 0 loads each batch on demand.
         shuffle: Whether each epoch has a new random order.
         seed: The seed of that order, and of synthetic data.
         cached_before: The share of the dataset's bytes that was in the page cache before the run, 0…1; None
@@ -41,7 +41,7 @@ class DataOptions:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> DataOptions:
-        """Returns the options of ``values``."""
+        """Returns the options that have these ``values``."""
         own = {each.name for each in fields(cls)}
         others = {name: value for name, value in values.items() if name not in own}
         return cls(**{name: value for name, value in values.items() if name in own}, further=others)
@@ -61,7 +61,7 @@ class DataOptions:
         }
 
     def __str__(self) -> str:
-        """Returns the workers and how far they load ahead, in a few words."""
+        """Returns a short description of the workers and of how far they load ahead."""
         if not self.workers:
             return "the thread of the steps"
         kind = "process" if self.processes else "thread"

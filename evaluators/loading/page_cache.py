@@ -14,20 +14,20 @@ from pathlib import Path
 import numpy as np
 
 DROPPED_SHARE = 0.01
-"""Files count as dropped from the cache up to this share: another program may read them meanwhile."""
+"""The largest share at which files count as dropped: another program may read them in the meantime."""
 MOST_FILES = 20_000
-"""The maximum number of files to check; of more files, this many at equal distances are checked."""
+"""The maximum number of files to check; if there are more, this many at equal intervals are checked."""
 _WINDOW_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class CachedShare:
-    """The share of files that is in the page cache.
+    """The share of a dataset's files that is in the page cache.
 
     Attributes:
         share: The share of their bytes, 0…1; None if it is unknown.
-        reason: Why it is unknown, or why they could not be dropped, in one line; otherwise empty.
-        dropped: Whether they were successfully dropped from it.
+        reason: Why it is unknown, or why the files could not be dropped, in one line; otherwise empty.
+        dropped: Whether the files were successfully dropped from the page cache.
     """
 
     share: float | None
@@ -36,10 +36,10 @@ class CachedShare:
 
 
 def cached_share(files: Iterable[Path]) -> CachedShare:
-    """Returns the share of the files' bytes that is in the page cache, by ``mincore``.
+    """Returns the share of the files' bytes that is in the page cache, according to ``mincore``.
 
-    Linux reports this only to the owner of a file and to those who may write it; to others it reports all
-    pages as cached, and the share is then unknown. A file that cannot be opened is left out. Of more than
+    Linux reports this only to the owner of a file and to users who may write to it; to others, it reports all
+    pages as cached, so the share is then unknown. A file that cannot be opened is left out. Of more than
     ``MOST_FILES`` files, a subset is checked.
     """
     if not _kernel_tells():
@@ -74,7 +74,7 @@ def drop(files: Iterable[Path]) -> CachedShare:
     """Drops files from the page cache as far as the kernel allows, and returns the share that is left.
 
     Data that is not on the disk yet is written first. Pages that a process has mapped stay, and so do all
-    files of a file system in memory. It has worked only if the share is at most ``DROPPED_SHARE``.
+    files of a file system in memory. Dropping has worked only if the share is at most ``DROPPED_SHARE``.
     """
     paths = list(files)
     for path in paths:
@@ -105,14 +105,14 @@ def before_reading(files: Iterable[Path], *, drop_first: bool = False) -> Cached
 
 
 def _may_know(descriptor: int, path: Path) -> bool:
-    """Returns whether the kernel tells this process the truth about a file: since 5.2, ``can_do_mincore``."""
+    """Returns whether the kernel (since 5.2, ``can_do_mincore``) reports a file's pages to this process."""
     owner = os.fstat(descriptor).st_uid
     return os.geteuid() in {0, owner} or os.access(path, os.W_OK, effective_ids=True)
 
 
 @cache
 def _kernel_tells() -> bool:
-    """Returns whether ``mincore`` reports a page never in memory as absent; emulations do not."""
+    """Returns whether ``mincore`` reports a page that was never in memory as absent; emulations do not."""
     try:
         descriptor = os.memfd_create("page-cache")
         try:
@@ -125,7 +125,7 @@ def _kernel_tells() -> bool:
 
 
 def _resident_bytes(descriptor: int, size: int) -> int:
-    """Returns the bytes of a file that are in the page cache."""
+    """Returns the number of a file's bytes that are in the page cache."""
     mincore = ctypes.CDLL(None, use_errno=True).mincore
     mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
     resident = 0

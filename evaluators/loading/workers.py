@@ -1,7 +1,7 @@
 """The workers of a loader, which read and preprocess samples into the rows of a buffer.
 
-They are threads of this process, the caller's own thread, or processes: tasks go through a pipe to each,
-and samples come back in shared memory.
+They are threads of this process, the caller's own thread, or processes: each process receives tasks through a
+pipe, and returns samples in shared memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Rows:
     """The buffers of a loader; each row is for one sample.
 
     Attributes:
-        places: int64, (rows,): the place of the sample in the dataset.
+        places: int64, (rows,): the index of the sample in the dataset.
         inputs: ``(rows, *dimensions)``, of the model's element type.
     """
 
@@ -55,7 +55,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The rows that a worker fills; ``number`` grows from task to task of a loader."""
+    """The rows that a worker is to fill; ``number`` increases with each task of a loader."""
 
     number: int
     first_row: int
@@ -82,7 +82,7 @@ class FilledRows:
 
 
 class SampleFiller:
-    """A reader that preprocesses samples into rows. Thread-safe for different rows.
+    """Reads samples, and preprocesses them into rows. Thread-safe for different rows.
 
     Args:
         dataset: The samples.
@@ -132,7 +132,7 @@ class SampleFiller:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedRows:
-    """Rows in unnamed shared memory, which is freed with the last process that uses it, however that ends.
+    """Rows in unnamed shared memory, which is freed when the last process that uses it ends, however it ends.
 
     Attributes:
         places: The memory of ``Rows.places``.
@@ -159,14 +159,14 @@ class SharedRows:
             raise _no_memory(size, error) from error
 
     def view(self, parameters: InputParameters) -> Rows:
-        """Returns the memory as arrays."""
+        """Returns the memory in the form of arrays."""
         inputs = np.frombuffer(memoryview(self.inputs), _dtype_of(parameters))
         places = np.frombuffer(memoryview(self.places), np.int64)
         return Rows(places, inputs.reshape(-1, *parameters.dimensions))
 
 
 def own_rows(rows: int, parameters: InputParameters) -> Rows:
-    """Returns rows of this process alone; raises ConfigurationError if there is not enough memory."""
+    """Returns rows for this process alone; raises ConfigurationError if there is not enough memory."""
     dtype, shape = _dtype_of(parameters), _row_shape(parameters)
     try:
         return Rows(np.zeros(rows, np.int64), np.zeros((rows, *shape), dtype))
@@ -187,7 +187,7 @@ def _dtype_of(parameters: InputParameters) -> np.dtype[Any]:
 
 
 def _row_shape(parameters: InputParameters) -> tuple[int, ...]:
-    """Returns the shape of an input; raises ConfigurationError if it differs between inputs."""
+    """Returns the shape of an input; raises ConfigurationError if it varies between inputs."""
     if any(tensor.is_dynamic for tensor in parameters.tensors):
         raise ConfigurationError(
             f'input "{parameters.input_layer}" of the model has no fixed size; batches are loaded for models '
@@ -197,7 +197,7 @@ def _row_shape(parameters: InputParameters) -> tuple[int, ...]:
 
 
 def _no_memory(size: int, error: Exception) -> ConfigurationError:
-    """Returns the error for buffers of this many bytes."""
+    """Returns the error for buffers of this size."""
     return ConfigurationError(
         f"the batches of the loader take {size} bytes, which are not available: {one_line(error)}; use a "
         "smaller batch_size or prefetch"
@@ -205,22 +205,22 @@ def _no_memory(size: int, error: Exception) -> ConfigurationError:
 
 
 class Workers(Closeable):
-    """The interface of workers that fill rows, in the background or on demand. Used from one thread.
+    """The interface of workers that fill rows, in the background or on demand. Use them from only one thread.
 
-    After an exception other than an ``InferometerError``, such as KeyboardInterrupt, or after the loss of a
-    worker process, they can only be closed.
+    After an exception other than an ``InferometerError``, such as KeyboardInterrupt, or after a worker
+    process has ended unexpectedly, they can only be closed.
     """
 
     @abstractmethod
     def submit(self, task: Task) -> None:
-        """Accepts a task, whose number must be higher than all previous ones."""
+        """Accepts a task, whose number must be higher than those of all previous tasks."""
 
     @abstractmethod
     def result(self, task: Task) -> FilledRows:
-        """Waits for a submitted task, and returns its result; only once per task.
+        """Waits for a submitted task, and returns its result; may be called only once per task.
 
         Raises:
-            DatasetError: The dataset is damaged, or a worker process was lost.
+            DatasetError: The dataset is damaged, or a worker process ended unexpectedly.
         """
 
     @abstractmethod
@@ -228,7 +228,7 @@ class Workers(Closeable):
         """Drops all submitted tasks, and returns when no row is being written.
 
         Raises:
-            DatasetError: A worker process was lost.
+            DatasetError: A worker process ended unexpectedly.
         """
 
     @property
@@ -244,7 +244,7 @@ class CallingThread(Workers):
         self._filler = filler
 
     def submit(self, task: Task) -> None:
-        """Does nothing yet."""
+        """Does nothing: ``wait`` fills the rows."""
 
     def result(self, task: Task) -> FilledRows:
         """Fills the rows."""
@@ -311,7 +311,7 @@ class WorkerProcesses(Workers):
 
     Raises:
         ConfigurationError: The dataset cannot be passed to another process, or this one cannot have children.
-        DatasetError: A process cannot open the dataset, or ended.
+        DatasetError: A process cannot open the dataset, or ended unexpectedly.
     """
 
     def __init__(self, dataset: Dataset, parameters: InputParameters, rows: SharedRows, count: int) -> None:
@@ -338,7 +338,7 @@ class WorkerProcesses(Workers):
         return tuple(worker.process.pid for worker in self._workers if worker.process.pid is not None)
 
     def submit(self, task: Task) -> None:
-        """Sends the task to the process with the fewest tasks."""
+        """Sends the task to the process with the fewest pending tasks."""
         self._take_what_is_there()
         worker = min(self._workers, key=lambda each: each.waiting)
         worker.send(task)
@@ -367,7 +367,7 @@ class WorkerProcesses(Workers):
         self._at_exit.cancel()
 
     def _take_what_is_there(self, timeout_s: float | None = 0.0) -> None:
-        """Receives the available results; without a timeout, waits for one."""
+        """Receives the available results; without a timeout, waits for at least one."""
         ready = wait([worker.connection for worker in self._workers], timeout_s)
         for worker in (each for each in self._workers if each.connection in ready):
             number, filled = worker.receive()
@@ -392,7 +392,7 @@ def _end(workers: list[ChildProcess], cancelled_below: c_int64) -> None:
 
 
 def _run(opener: bytes, rows: SharedRows, connection: Connection) -> None:
-    """Runs a worker process until the caller closes the connection or is gone."""
+    """Runs a worker process until the caller closes the connection or has ended."""
     answer: Any = None
     try:
         dataset, parameters = pickle.loads(opener)  # noqa: S301 - from the caller of this process

@@ -1,1 +1,1 @@
-"""Plans of experiments: many cells, described once, run anywhere, resumed and compared."""
+"""Plans of experiments: many cells that are described once, run anywhere, resumed and compared."""

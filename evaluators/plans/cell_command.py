@@ -1,8 +1,8 @@
 """The command of a cell, in an interpreter or a container, and whether this machine can run it.
 
-``cell.software`` names one of the plan's interpreters and containers, ``cell.container`` an image for
-Docker. ``cell.env.NAME`` adds a variable, ``cell.launcher`` adds words before the program, and
-``cell.cores`` pins it, as ``0,2-3``. ``cell.slurm`` adds sbatch options, such as ``--gres=gpu:1``.
+``cell.software`` names one of the plan's interpreters or containers; ``cell.container`` names an image for
+Docker. ``cell.env.NAME`` adds a variable, ``cell.launcher`` adds words before the program, and ``cell.cores``
+pins the program to cores, such as ``0,2-3``. ``cell.slurm`` adds sbatch options, such as ``--gres=gpu:1``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _MOST_CORES = 65536
 def _software_of(cell: Cell, plan: Plan) -> Software:
     """Returns the interpreter or container that a cell runs in.
 
-    Without ``cell.software``, that is the image of ``cell.container``, or the interpreter of the plan's jobs,
-    or the one of this process.
+    Without ``cell.software``, this is the image of ``cell.container``, or else the interpreter of the plan's
+    jobs, or else that of this process.
 
     Raises:
         ConfigurationError: The plan has no software of this name.
@@ -57,7 +57,7 @@ def _software_of(cell: Cell, plan: Plan) -> Software:
 
 
 def python_of(software: Interpreter) -> str:
-    """Returns the path of an interpreter: that of this process, in a virtual environment, or on PATH."""
+    """Returns the path of an interpreter: this process's, or one in a virtual environment or on PATH."""
     if not software.python:
         return sys.executable
     path = Path(software.python).expanduser()
@@ -74,7 +74,7 @@ def _absolute(folders: Sequence[str]) -> list[str]:
 
 
 def _environment_of(software: Interpreter, environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns variables with an interpreter's folders before those set for libraries and modules."""
+    """Returns the variables, with an interpreter's folders put before those of libraries and modules."""
     found = dict(environment)
     paths = {"LD_LIBRARY_PATH": software.library_path, "PYTHONPATH": software.python_path}
     for name, folders in paths.items():
@@ -88,7 +88,7 @@ def _variables_of(cell: Cell) -> dict[str, str]:
     """Returns the variables that a cell adds; a parameter without a value adds none.
 
     Raises:
-        ConfigurationError: A name is not a valid name of a variable.
+        ConfigurationError: A name is not a valid variable name.
     """
     found = {}
     for parameter, value in cell.parameters.items():
@@ -106,7 +106,7 @@ def sbatch_options_of(cell: Cell, plan: Plan) -> tuple[str, ...]:
     """Returns the sbatch options that a cell adds to those of its plan.
 
     Raises:
-        ConfigurationError: An option is not valid on one line, or the plan does not run on Slurm.
+        ConfigurationError: An option is not a line that begins with -, or the plan does not run on Slurm.
     """
     options = tuple(word for word in _words_of(cell, SLURM) if word)
     if options and plan.slurm is None:
@@ -137,7 +137,7 @@ def _words_of(cell: Cell, parameter: str) -> tuple[str, ...]:
 
 
 def _cores_of(cell: Cell, *, here: bool = True) -> str:
-    """Returns the cores that a cell is pinned to, as ``0,2-3``; empty for all.
+    """Returns the cores to which a cell is pinned, in the form ``0,2-3``; empty for all.
 
     Raises:
         ConfigurationError: The value is not a list of cores, or the cell runs ``here`` and this process may
@@ -168,7 +168,7 @@ def _cores_of(cell: Cell, *, here: bool = True) -> str:
 _ANSWER_S = 60.0
 AGENT = "agent"
 _LIMIT_S = 120.0
-"""The longest time for an interpreter to import the frameworks."""
+"""The maximum time, in seconds, that an interpreter may take to import the frameworks."""
 _PINNING = "taskset"
 _WITHOUT_FOLDER = "import sys; sys.path[0] or sys.path.pop(0); "
 """Keeps modules from being imported from the working folder, which may hold another build of the program."""
@@ -191,7 +191,7 @@ else:
 print()
 print(json.dumps(told))
 """
-"""Prints the problem of each framework in the arguments; an empty name stands for all."""
+"""Prints the problem with each framework named in the arguments; an empty name stands for all of them."""
 
 
 def _container_words(
@@ -247,7 +247,7 @@ def _image_problem(container: Container) -> str | None:
 
 
 def container_process(words: Sequence[str]) -> int | None:
-    """Returns the process id of a container, which the words print; None while there is none, or no words."""
+    """Returns the process id of a container, which the command prints; None if there is no id or command."""
     answer = _answer_of(words) if words else ""
     if isinstance(answer, str) or answer.returncode or not answer.stdout.strip().isdecimal():
         return None
@@ -276,7 +276,7 @@ def _answer_of(
 
 
 def _last_line(text: str) -> str:
-    """Returns the last line of a program's output, which holds its error."""
+    """Returns the last line of a program's output, which usually states the error."""
     lines = text.strip().splitlines()
     return one_line(lines[-1]) if lines else "it said nothing"
 
@@ -318,10 +318,10 @@ def command_of(
     Args:
         cell: The cell.
         plan: Its plan.
-        agent: The words that start this program with the interpreter of this process; empty for the usual.
+        agent: The words that start this program with the interpreter of this process; empty for the default.
         variables: Further variables. They take precedence over those of the software and the cell.
-        name: The name of the container, unique among those that run; without one, ``stop`` and
-            ``container_pid`` are empty.
+        name: The name of the container, unique among running containers; if it is empty, so are
+            ``stop`` and ``container_pid``.
         shared: Folders and files that a container mounts at the same paths, writable.
         here: Whether the cell runs on this machine; its cores are then checked against those of this process.
 
@@ -389,7 +389,7 @@ def check_software(
 
 
 def _missing_programs(cell: Cell, software: Software, *, here: bool) -> list[str]:
-    """Returns the launcher's programs that are not installed; raises ConfigurationError."""
+    """Returns a message for each missing launcher program; raises ConfigurationError for a bad cell."""
     launcher = _words_of(cell, LAUNCHER)
     programs = [_PINNING] if _cores_of(cell, here=here) else []
     _variables_of(cell)
@@ -478,7 +478,7 @@ def _stop(container: Container, name: str) -> tuple[str, ...]:
 
 
 def _program(python: str) -> tuple[str, ...]:
-    """Returns the words that start this program: its script beside the interpreter, or its main function."""
+    """Returns the words that start this program: its script next to the interpreter, or its main function."""
     script = Path(python).with_name(AGENT)
     return (python, str(script)) if script.is_file() else (python, "-c", _MAIN)
 

@@ -60,7 +60,7 @@ def with_references(value: Any, rename: Callable[[str], str]) -> Any:
 
 
 def resolved(values: Mapping[str, Value], environment: Mapping[str, str]) -> dict[str, Value]:
-    """Returns values without references.
+    """Returns the values with their references resolved.
 
     A parameter takes precedence over an environment variable of the same name. A text that consists of one
     reference has the type of the value that it names; in a longer text, a list becomes its items separated by
@@ -105,7 +105,7 @@ def resolved(values: Mapping[str, Value], environment: Mapping[str, str]) -> dic
 
 
 def _unknown(where: str, wanted: str, values: Mapping[str, Value]) -> ConfigurationError:
-    """Returns the error for an unknown reference; a captured value has the name that extensions write."""
+    """Returns the error for an unknown reference; captured values have the names that extensions use."""
     written = _NUMBERED_CONDITION.sub("__condition.", wanted)
     known = dict.fromkeys(_NUMBERED_CONDITION.sub("__condition.", name) for name in values)
     return ConfigurationError(f'{where}: unknown reference "{written}"; {suggestion(written, known)}')
@@ -139,7 +139,7 @@ def _replaced(value: Scalar, looked_up: Callable[[str], Value], where: str) -> V
 
 
 def shown(value: Value) -> str:
-    """Returns a value as an option takes it; a list becomes its items separated by spaces."""
+    """Returns a value as the text of an option; a list becomes its items separated by spaces."""
     if isinstance(value, list):
         return " ".join(shown(each) for each in value)
     if isinstance(value, bool):
@@ -150,7 +150,7 @@ def shown(value: Value) -> str:
 def fits(
     values: Mapping[str, Value], condition: Mapping[str, Value], *, strict: bool
 ) -> dict[str, Value] | None:
-    """Returns the matched texts, ``NAME_0`` whole and ``NAME_1`` … by group; None if the values do not match.
+    """Returns matched values as ``NAME_0`` and their groups as ``NAME_1`` …; None if values do not match.
 
     Args:
         values: Parameters, which may have references.
@@ -159,7 +159,7 @@ def fits(
         strict: Whether a parameter that is not among the values fails the condition, instead of meeting it.
 
     Raises:
-        ConfigurationError: A parameter that the condition names has references, or the text is not a valid
+        ConfigurationError: A parameter that the condition names has references, or a text is not a valid
             regular expression.
     """
     found: dict[str, Value] = {}
@@ -191,14 +191,14 @@ def fits(
 
 
 def _is_one_of(value: Value, wanted: list[Any]) -> bool:
-    """Returns whether a value is among others; true does not equal 1, unlike in Python."""
+    """Returns whether a value is among the wanted ones; unlike in Python, true does not equal 1."""
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in wanted)
 
 
 def holds(comparison: str, values: Mapping[str, Value]) -> bool:
     """Returns whether a comparison such as ``${a} * ${b} <= 256`` holds for values without references.
 
-    Both sides are a text, a number or a product of numbers. Texts support only == and !=.
+    Each side is a text, a number or a product of numbers. Texts support only == and !=.
 
     Raises:
         ConfigurationError: The text is not a comparison, or its sides are not comparable.
@@ -238,7 +238,7 @@ def _side(text: str, values: Mapping[str, Value], comparison: str) -> str | int 
 
 
 def _number(value: Value) -> str | int | float:
-    """Returns a value as a number if it is one or can be parsed as one, otherwise its text."""
+    """Returns a value as a number if it is one or can be parsed as one, otherwise as text."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     text = shown(value)
@@ -252,7 +252,7 @@ def _number(value: Value) -> str | int | float:
 
 _ID_LENGTH = 12
 CELL = "cell."
-"""The prefix of parameters that say how a cell runs, such as ``cell.software``; they belong to its id."""
+"""The prefix of parameters that define how a cell runs, such as ``cell.software``; its id covers them."""
 _CONDITION = "${__condition."
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool}
 _MOST_CELLS = 1_000_000
@@ -280,14 +280,14 @@ class Cell:
     def argv(self) -> tuple[str, ...]:
         """The words after ``agent``: the command, its options, and its arguments.
 
-        A list is an option that is given several times; one without a value is left out.
+        An option with a list of values is given several times; one without a value is left out.
         """
         options = (f"--{name}={text}" for name, texts in _written(self.options).items() for text in texts)
         return (*self.words, *options)
 
     @property
     def name(self) -> str:
-        """The label that distinguishes the cell from others, for people."""
+        """A label for people that distinguishes the cell from others."""
         return " ".join(f"{name}={shown(value)}" for name, value in self.options.items())
 
 
@@ -341,7 +341,7 @@ def cells_of(
 
 
 def runs_of(plan: Plan, cells: Sequence[Cell]) -> Iterator[Run]:
-    """Yields the runs in order: each repetition of all cells, in a random order of its own."""
+    """Yields the runs: all cells once per repetition, in a random order that differs between repetitions."""
     for repetition in range(1, plan.repeat + 1):
         order = list(cells)
         random.Random(f"{plan.seed}-{repetition}").shuffle(order)  # noqa: S311 - an order, no secret
@@ -368,7 +368,7 @@ class _Draft:
 
 
 def _joined(plan: Mapping[str, Given], replacing: Mapping[str, Given]) -> dict[str, Given]:
-    """Merges the parameters of a plan with their replacements; a plain value replaces the value alone."""
+    """Merges the parameters of a plan with their replacements; a plain value replaces only the value."""
     joined = dict(plan)
     for name, each in replacing.items():
         before = joined.get(name)
@@ -428,7 +428,7 @@ def _extended(draft: _Draft, plan: Plan) -> list[_Draft]:
 
 
 def _of_extension(value: Value, prefix: str) -> Any:
-    """Returns a value whose references to the match name the match of this extension."""
+    """Returns a value in which references to the match refer to the match of this extension."""
     if isinstance(value, list):
         return [_of_extension(item, prefix) for item in value]
     return value.replace(_CONDITION, "${" + prefix) if isinstance(value, str) else value
@@ -450,7 +450,7 @@ def _cell(plan: Plan, draft: _Draft, environment: Mapping[str, str]) -> Cell:
 
 
 def _written(values: Mapping[str, Value]) -> dict[str, list[str]]:
-    """Returns values as on a command line, where 16 and "16" are equal, and null counts as absent."""
+    """Returns values as written on a command line: 16 and "16" are equal, and null is treated as absent."""
     written = {
         name: [shown(each) for each in items_of(value) if each is not None] for name, value in values.items()
     }

@@ -3,13 +3,13 @@
 It rejects, with a ``ConfigurationError``:
 
 - text that is not JSON, or lacks the sections of a configuration;
-- the name of a parameter that differs from one of DLBS in one character, if it is only set or only named;
+- a parameter name that differs in one character from one of DLBS, if it is only set or only referred to;
 - a first phase other than training and inference;
 - a framework whose value is a Python expression, or refers to a parameter that does not exist;
 - a configuration in which no cell has an equivalent, or whose plan does not expand.
 
 It omits, with a reason, each parameter and value without an equivalent, Python in ``$( )$``, values that
-refer to an omitted parameter, and the cells of other frameworks, other precisions and phases after the first.
+refer to an omitted parameter, and cells of unsupported frameworks, precisions and phases after the first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from inferometer.manifests.errors import ConfigurationError
 _SECTIONS = {"parameters": dict, "variables": dict, "extensions": list}
 _OF_EXTENSION = {"condition": dict, "parameters": dict, "cases": list}
 _ALSO_FRAMEWORK = ("exp.framework_id", names.FAMILY, "exp.framework_title")
-"""The parameters that name the framework in place of ``exp.framework``, the most exact first."""
+"""The parameters that name the framework in place of ``exp.framework``, the most specific first."""
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 _NESTED = re.compile(r"\$\{[^{}]*\$\{")
 _OF_FRAMEWORK = re.compile(rf"\$\{{\$\{{({re.escape(names.FRAMEWORK)}(?:_family)?)\}}\.([^${{}}]+)\}}")
@@ -44,7 +44,7 @@ class Imported:
     """A plan that was imported from a configuration of DLBS.
 
     Attributes:
-        plan: The plan, as its file has it.
+        plan: The plan, in the form of a plan's file.
         without_equal: The parts of the configuration that the plan lacks, each with its reason.
     """
 
@@ -53,20 +53,20 @@ class Imported:
 
 
 def import_dlbs(text: str, name: str, environment: Mapping[str, str] | None = None) -> Imported:
-    """Returns the plan of a configuration of DLBS.
+    """Returns the plan that corresponds to a configuration of DLBS.
 
     Conditions, cases and references keep their meaning: a parameter without an equivalent that one of them
     names remains a parameter of the plan. The plan states the defaults of DLBS that differ from those of
     ``agent bench``, and its constraints exclude the cells without an equivalent.
 
     Args:
-        text: The configuration, in JSON, which has no comments in DLBS either.
+        text: The configuration, in JSON; as in DLBS, it must not contain comments.
         name: The name of the plan.
-        environment: The variables that references may name besides parameters.
+        environment: The environment variables that references may name besides parameters.
 
     Raises:
-        ConfigurationError: The configuration is refused, as the module describes, or ``name`` is not a valid
-            name of a plan.
+        ConfigurationError: The configuration is refused for a reason the module lists, or ``name`` is not
+            a valid name for a plan.
     """
     content = _parsed(text)
     given = {each for part in _parts(content) for each in part}
@@ -77,7 +77,7 @@ def import_dlbs(text: str, name: str, environment: Mapping[str, str] | None = No
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Returns the sections of a configuration and the parts of its extensions, after a type check."""
+    """Returns the sections of a configuration and the parts of its extensions, after checking their types."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -114,7 +114,7 @@ def _parts(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 class _Import:
-    """One import: the parts of the configuration, and those of them that the plan lacks."""
+    """One import: the parts of the configuration, and the reasons for those that the plan lacks."""
 
     def __init__(self, content: dict[str, Any], name: str, environment: Mapping[str, str]) -> None:
         self._name, self._environment = name, environment
@@ -159,7 +159,7 @@ class _Import:
         return Imported(plan, tuple(f"{name}: {reason}" for name, reason in self._lost.items()))
 
     def _find_mentioned(self) -> set[str]:
-        """Finds the names in conditions, and in references of values that are read."""
+        """Returns the names that occur in conditions or are referred to by values that are read."""
         mentioned = {name for extension in self._extensions for name in extension["condition"]}
         read = [*(name for part in self._parts for name in part if names.is_read(name)), *mentioned]
         while read:
@@ -174,7 +174,7 @@ class _Import:
         return mentioned
 
     def _add_defaults(self) -> None:
-        """Adds DLBS's defaults of named or changed parameters: an absent one would fit every condition."""
+        """Adds DLBS's defaults for named or set parameters, as an absent one would fit every condition."""
         needed = {*self._mentioned, *(each for part in self._parts for each in part)}
         present = {*self._parameters, *self._variables}
         for name, value in names.DEFAULTS.items():
@@ -183,7 +183,7 @@ class _Import:
                 self._mentioned.update(_REFERENCE.findall(str(value)))
 
     def _check_names(self) -> None:
-        """Raises for a misspelled name, and records the names that nothing reads."""
+        """Raises an error for a misspelled name, and records unknown parameters that nothing refers to."""
         for name in sorted(self._set ^ self._mentioned):
             if nearest := names.typing_error(name):
                 raise _refused(f'unknown parameter "{name}"; did you mean "{nearest}"?')
@@ -191,7 +191,7 @@ class _Import:
                 self._lost[name] = "DLBS has no such parameter, and nothing refers to it"
 
     def _values_of(self, name: str) -> list[Any]:
-        """Returns the values that a parameter has, the first of the grid first."""
+        """Returns the values that a parameter can have, beginning with those of the grid."""
         found = list(self._variables.get(name, ()))
         if not found and name in self._parameters:
             found.append(_value(self._parameters[name]))
@@ -199,7 +199,7 @@ class _Import:
         return list(dict.fromkeys(each for each in found if not isinstance(each, list)))
 
     def _find_command(self) -> str:
-        """Returns the command of the first phase; a plan has one, so cells of other phases are omitted."""
+        """Returns the first phase's command; a plan has only one, so cells of other phases are omitted."""
         first = self._phases[0]
         if first not in ("training", "inference"):
             raise _refused(f'{names.PHASE}: unknown phase "{first}"; known: training, inference')
@@ -211,7 +211,7 @@ class _Import:
         return f"bench {first}"
 
     def _settings(self) -> dict[str, Any]:
-        """Returns the settings of the plan as a whole."""
+        """Returns the settings that concern the plan as a whole."""
         settings: dict[str, Any] = {}
         order = _value(self._parameters.pop(names.VAR_ORDER, []))
         if isinstance(order, list):
@@ -240,7 +240,7 @@ class _Import:
         return with_references(value, ours)
 
     def _is_mentioned(self, name: str) -> bool:
-        """Returns whether a condition or reference names it; a nested reference may name any framework's."""
+        """Returns whether a condition or reference names a parameter; a nested one may name any framework."""
         of_framework = name.partition(".")[0] not in ("exp", "monitor", "runtime")
         return name in self._mentioned or (self._has_nested and of_framework)
 
@@ -264,7 +264,7 @@ class _Import:
         return False
 
     def _lose(self, name: str, reason: str) -> None:
-        """Omits a parameter, but not the framework: its cells would run in the default one."""
+        """Omits a parameter; raises for the framework, because its cells would run in the default one."""
         if name in (names.FRAMEWORK, self._named(names.FRAMEWORK)):
             raise _refused(f"{names.FRAMEWORK}: {reason}")
         self._lost[name] = reason
@@ -312,7 +312,7 @@ class _Import:
                 yield {name: value for name, value in written.items() if value}
 
     def _of_frameworks(self, parameters: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yields an extension for each framework, which gives its cells the options that only it has."""
+        """Yields an extension for each framework that gives its cells the options of this framework only."""
         if names.FRAMEWORK not in self._names:
             return
         general = {names.NAMES[name] for name in self._set if name in names.NAMES}
@@ -353,7 +353,7 @@ class _Import:
                     parameters[f"{framework}.{rest}"] = None
 
     def _drop_unknown(self, plan: dict[str, Any]) -> None:
-        """Omits values that refer to a parameter that does not exist, and then those that refer to them."""
+        """Omits values that refer to missing parameters, then values that refer to the omitted ones."""
         extended = (part for each in plan["extensions"] for part in _of_extension(each))
         parts = [plan["parameters"], plan["variables"], *extended]
         dropped = True
@@ -372,7 +372,7 @@ class _Import:
                 self._lose(name, f"it refers to {reference}, which the plan lacks; write its value")
 
     def _references(self, value: Any) -> Iterator[str]:
-        """Returns the references of a value; a nested reference counts for each framework of the plan."""
+        """Yields the references in a value; a nested reference is expanded for each framework of the plan."""
         text = json.dumps(value)
         yield from _REFERENCE.findall(text)
         for framework in self._values_of(names.FRAMEWORK) or [""]:
@@ -429,7 +429,7 @@ def _of_extension(extension: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _why_python(value: Any) -> str:
-    """Returns the reason why a value with a Python expression has no equivalent; empty for one without."""
+    """Returns the reason why a value with a Python expression has no equivalent; empty for other values."""
     for text in items_of(value):
         if isinstance(text, str) and (found := _PYTHON.search(text)):
             whole = found[0]

@@ -1,4 +1,4 @@
-"""The names of DLBS 0.4 and their names in a plan, in configurations and for ``-P``, ``-V`` and ``-E``."""
+"""The parameters of DLBS 0.4 and their names in plans, for configurations and ``-P``, ``-V`` and ``-E``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VAR_ORDER, RERUN = "sys.plan_builder.var_order", "exp.rerun"
 RUNTIME_VARIABLE = "runtime.env."
 ENVIRONMENTS = tuple(f"{framework}.env" for framework in FRAMEWORKS)
 GPUS = ("exp.gpus", "exp.num_gpus", "exp.num_local_gpus")
-"""The parameters that say on which GPUs, or on how many, a cell runs; the first that is set counts."""
+"""The parameters that define on which GPUs, or on how many, a cell runs; the first one set applies."""
 ALLOWED: Mapping[str, tuple[str, str]] = {
     FRAMEWORK: (
         f"(?i:{'|'.join(FRAMEWORKS)})",
@@ -35,7 +35,7 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "exp.dtype": ("float|float32|float16", "dtype takes float, float32, float16 and bfloat16"),
     "exp.gpus": ("[^:]*", "a replica has one GPU here; separate them with commas"),
 }
-"""The pattern of the values of a parameter that have an equivalent here, and why the others have none."""
+"""For each parameter, a pattern of the values that have an equivalent here, and why others have none."""
 
 
 class Name(NamedTuple):
@@ -145,14 +145,14 @@ TABLE: Mapping[str, Name] = {
     "pytorch.kv_store": Name(reason=_SUM),
     **{f"{of}.{name}": each for of in FRAMEWORKS for name, each in _OF_EACH_FRAMEWORK.items()},
 }
-"""The parameters of DLBS, without those of unsupported frameworks."""
+"""The parameters of DLBS, except those of unsupported frameworks."""
 NAMES = {name: each.ours for name, each in TABLE.items() if each.ours and not name.startswith(FRAMEWORKS)}
-"""Our names of the parameters that all frameworks have."""
+"""Our names for the parameters that all frameworks share."""
 DEFAULTS = {name: each.default for name, each in TABLE.items() if each.default is not None}
 
 
 def options_of(command: str) -> Mapping[str, str]:
-    """Returns the options of a command by the parameters of one framework, such as ``mxnet.workspace``."""
+    """Returns the options of a command by framework-specific parameter, such as ``mxnet.workspace``."""
     found = {name: each.ours for name, each in TABLE.items() if each.ours and name not in NAMES}
     return {n: ours for n, ours in found.items() if ours != "kv_store" or command == "bench training"}
 
@@ -201,7 +201,7 @@ def _is_near(one: str, other: str) -> bool:
 
 
 class GivenNames:
-    """Translates the names that ``-P``, ``-V`` and ``-E`` give: options, the plan's own names, or DLBS's.
+    """Translates the names given by ``-P``, ``-V`` and ``-E``: options, the plan's own names, or DLBS's.
 
     A name without a dot is an option, which the command checks. A name with a dot is refused unless the plan
     or one of the extensions sets it, tests it or refers to it.
@@ -224,10 +224,10 @@ class GivenNames:
             (self._used if part == "condition" else self._set).update(names)
 
     def renamed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns values by the names that the plan has for them.
+        """Returns the values, with the plan's names as keys.
 
         Raises:
-            ConfigurationError: The plan has no such name, or no equivalent of DLBS's parameter or value.
+            ConfigurationError: The plan has no such name, or no equivalent for DLBS's parameter or value.
         """
         return self._renamed(given, self._used)
 
@@ -296,7 +296,7 @@ def _ours(name: str, command: str) -> str:
 
 
 def _parts(extension: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields the parts of an extension that have names, each with its key in the extension."""
+    """Yields the parts of an extension that map names to values, each with its key in the extension."""
     if isinstance(extension, Mapping):
         cases = extension.get("cases")
         listed = [("cases", each) for each in cases] if isinstance(cases, list) else []

@@ -12,7 +12,7 @@
       batch_size: [1, "${exp.most}"]
     repeat: 3
 
-A name without a dot is an option of the command. A name with a dot serves only references. The
+A name without a dot is an option of the command. A name with a dot is only used by references. The
 section ``software`` names the interpreters and container images in which cells can run.
 """
 
@@ -84,9 +84,9 @@ class Interpreter(_Strict):
 
     Attributes:
         python: The folder of a virtual environment, or an interpreter; empty for the one that runs the plan.
-        library_path: Folders before those of LD_LIBRARY_PATH, such as those of another build.
-        python_path: Folders before those of PYTHONPATH.
-        environment: Variables.
+        library_path: Folders to put before those of LD_LIBRARY_PATH, such as those of another build.
+        python_path: Folders to put before those of PYTHONPATH.
+        environment: Environment variables.
         launcher: Words before the interpreter, such as ``numactl --cpunodebind=0``.
     """
 
@@ -119,8 +119,8 @@ class ContainerSoftware(_Strict):
 
     Attributes:
         container: The container.
-        environment: Variables in the container.
-        launcher: Words before ``agent`` in the container; the image has their programs.
+        environment: Environment variables in the container.
+        launcher: Words before ``agent`` in the container; the image must contain the programs they name.
     """
 
     container: Container
@@ -137,7 +137,7 @@ Software: TypeAlias = Annotated[
     Annotated[Interpreter, Tag("<interpreter>")] | Annotated[ContainerSoftware, Tag("<container>")],
     Discriminator(_kind),
 ]
-"""The software that a cell runs in. No name in a plan has the tags, so that messages can leave them out."""
+"""The software that a cell runs in. No field of a plan is named like a tag, so messages can omit the tags."""
 
 
 Scalar: TypeAlias = bool | int | float | str | None
@@ -152,7 +152,7 @@ def items_of(value: Any) -> list[Any]:
 
 _KINDS = {"Parameter", "bool", "int", "float", "str", "none"}
 PLAN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""The pattern of the name of a plan, which is also that of its folder."""
+"""The pattern for the name of a plan, which is also the name of its folder."""
 _MOST_BYTES = 16 * 1024 * 1024
 
 
@@ -173,17 +173,17 @@ class Parameter(_Strict):
 
 
 Given: TypeAlias = Parameter | Value
-"""A parameter as it is written."""
+"""A parameter as written in a plan: alone, or with its type, description and domain."""
 
 
 class Extension(_Strict):
     """Parameters for the cells that fit a condition, and cases, which make one cell into several.
 
     Attributes:
-        condition: Values by parameter. A cell fits if each parameter that it has is equal, or one of a list;
-            a text is a regular expression that matches the start of the value. Those that it lacks fit.
+        condition: Values by parameter. A cell fits if each parameter equals its value, or one of a list; a
+            text is a regular expression for the start of the value. Parameters that the cell lacks fit.
         parameters: Parameters for the cells; ``${__condition.NAME_0}`` is the match, ``_1`` its first group.
-        cases: The parameters of each of the cells that take its place; empty for one cell.
+        cases: For each cell that replaces a fitting one, its parameters; empty to keep a single cell.
     """
 
     condition: dict[str, Value] = Field(default_factory=dict)
@@ -196,11 +196,11 @@ class SlurmOptions(_Strict):
 
     Attributes:
         cluster: The profile of the configuration whose options and lines come before those here; empty for
-            none. Whoever runs the plan fills them in.
+            none. The caller that runs the plan fills them in.
         arguments: Options of sbatch, such as ``--partition=gpu`` and ``--time=01:00:00``.
-        setup: Lines of the shell before the run, such as ``module load python``.
+        setup: Shell commands to run before the run, such as ``module load python``.
         python: The interpreter of the jobs, or the folder of a virtual environment; empty for that of the
-            driver. A cell's software has its own.
+            driver. A cell's software defines its own.
         exclusive: Whether a job has its node to itself.
         capacity: How many jobs may be queued at once.
     """
@@ -231,14 +231,14 @@ class Plan(_Strict):
         arguments: Words that follow the command, such as the operators of ``op run``.
         parameters: The parameters of all cells.
         variables: Values by parameter, whose product is the grid.
-        var_order: The variables that vary slowest first; the others follow in their order.
-        include: Cells in addition to the grid, as parameters that differ.
-        exclude: Conditions; a cell that has all their parameters and fits one is left out.
-        constraints: Comparisons such as ``${batch_size} * ${replicas} <= 256``, which each cell fulfils.
-        extensions: Applied to each cell, in their order.
+        var_order: The slowest-varying variables, slowest first; the others follow in their order.
+        include: Cells in addition to the grid, each given by the parameters that differ.
+        exclude: Conditions; a cell that fits one, and has all parameters in it, is left out.
+        constraints: Comparisons such as ``${batch_size} * ${replicas} <= 256``, which each cell satisfies.
+        extensions: The extensions, which are applied to each cell in order.
         repeat: The number of times that each cell runs.
-        seed: The seed of the order, in which each repetition of all cells comes before the next one.
-        timeout_s: How long a cell may take.
+        seed: The seed for the order of the runs; each repetition of all cells comes before the next one.
+        timeout_s: The time limit for a cell, in seconds.
         rerun: See ``Rerun``.
         batch_option: The option whose larger values are left out after a cell ran out of memory; empty for
             none.
@@ -272,7 +272,7 @@ class Plan(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _listed(cls, content: Any) -> Any:
-        """Wraps a variable with one value in a list; DLBS also accepts one without a list."""
+        """Wraps the only value of a variable in a list; DLBS also accepts a value without a list."""
         if isinstance(content, Mapping) and isinstance(content.get("variables"), Mapping):
             variables = {name: items_of(values) for name, values in content["variables"].items()}
             return {**content, "variables": variables}
@@ -317,7 +317,7 @@ def plan_of(content: Mapping[str, Any], where: str) -> Plan:
 
 
 def _first(error: ValidationError) -> str:
-    """Returns the field of the first error, without the union members that pydantic tried, and its text."""
+    """Returns the field of the first error, without pydantic's union members, and the text of the error."""
     first = error.errors()[0]
     place = [str(each) for each in first["loc"]]
     told = one_line(first["msg"])

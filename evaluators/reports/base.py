@@ -1,6 +1,6 @@
 """The interface of a report: columns, and rows made from evaluations by a pure function; the reports by name.
 
-A report is imported on first use. Columns of times are in milliseconds, with the ends of their 95 %
+A report is imported on first use. Columns of times are in milliseconds, and include the ends of their 95 %
 intervals.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="Measurement", default="Measurement")
 Value: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = Mapping[str, Value]
-"""A value for each of the report's columns, by the column's key."""
+"""A value for each of the report's columns, by column key."""
 _NS_PER_MS = 1_000_000
 NS_PER_US = 1_000
 
@@ -38,14 +38,14 @@ class Column:
     Attributes:
         key: The stable name in json and csv, which includes the unit.
         header: The heading in a table.
-        decimals: Digits after the decimal point in a table; json and csv keep the full value.
+        decimals: The number of digits after the decimal point in a table; json and csv keep the full value.
         detail: Its level of detail, 0 for the most informative columns: a terminal that is too narrow shows
             columns with a higher number after those with a lower one, or not at all.
         is_id: Whether its values are ids, of which such a terminal shows only the beginning.
         is_time: Whether its values are times in ISO 8601, which such a terminal shows to the minute.
-        stays: Whether it stays in the table there even if it is the same in every row.
-        least: The minimum width of a text there.
-        wraps: Whether a text that is too long is wrapped there; otherwise its end is cut off.
+        stays: Whether it stays in the table on such a terminal even if it is the same in every row.
+        least: The minimum width of a text on such a terminal.
+        wraps: Whether a text that is too long for it is wrapped; otherwise, its end is cut off.
     """
 
     key: str
@@ -61,7 +61,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with columns of their own.
+    """Rows together with columns of their own.
 
     Attributes:
         title: The heading above the table, if there are several tables.
@@ -75,20 +75,20 @@ class Table:
 
 
 class Report(ABC, Generic[M]):
-    """One kind of report, on evaluations of measurement ``M``."""
+    """One kind of report on evaluations that have the measurement ``M``."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     columns: ClassVar[tuple[Column, ...]]
     takes: ClassVar[tuple[type[Measurement], ...]] = ()
-    """The measurements that it reports on, all if empty; other evaluations are not passed to it."""
+    """The kinds of measurement that it covers, all if empty; it receives no evaluations of others."""
     undisturbed: ClassVar[bool] = False
     """Whether the report excludes evaluations that ran under the framework's profiler."""
     has_tables: ClassVar[bool] = False
-    """Whether ``tables`` differs from the columns and rows of files."""
+    """Whether ``tables`` returns other columns and rows than those written to files."""
 
     def taken(self, evaluations: Iterable[Evaluation]) -> list[Evaluation[M]]:
-        """Returns the ``evaluations`` of a kind that the report takes, in their order."""
+        """Returns those of the ``evaluations`` whose kind the report covers, in their order."""
         kinds = [taken.kind for taken in self.takes]
         taken = (each for each in evaluations if not kinds or each.measurement.kind in kinds)
         return [cast("Evaluation[M]", each) for each in taken]
@@ -125,9 +125,9 @@ STATUS_COLUMN = Column("status", "status", detail=2)
 CONDITIONS_COLUMN = Column("conditions", "conditions", least=10)
 _NAMES = ("id", "model_name", "framework_name", "batch_size")
 NAME_COLUMNS = tuple(column for column in EVALUATION_COLUMNS if column.key in _NAMES)
-"""The few of ``EVALUATION_COLUMNS`` in reports with many rows per evaluation."""
+"""The few of ``EVALUATION_COLUMNS`` that reports with many rows per evaluation have."""
 STABILITY_COLUMN = Column("stability", "stability")
-"""The verdict on the conditions in one word, for those reports."""
+"""The verdict on the conditions in one word, for those reports with many rows per evaluation."""
 VERDICT_COLUMN = Column("verdict", "verdict")
 """``INVALID``, or the verdict on the conditions; a table has room for it, but not for the reason."""
 INVALID_COLUMN = Column("invalid", "INVALID", detail=3)
@@ -143,9 +143,9 @@ SCORE_COLUMNS = (
 def describe(evaluation: Evaluation) -> Row:
     """Returns the values of ``EVALUATION_COLUMNS``, ``STATUS_COLUMN`` and ``CONDITIONS_COLUMN``.
 
-    ``created_at`` is ISO 8601 in UTC with milliseconds; ``framework_version`` is the installed version,
-    not the manifest's constraint; ``threads`` is None if unknown, and ``precision`` for a model in a file,
-    which has its own.
+    ``created_at`` is ISO 8601 in UTC with milliseconds; ``framework_version`` is the installed version, not
+    the manifest's constraint; ``threads`` is None if it is unknown, and ``precision`` is None for a model in
+    a file, which has its own.
     """
     system = evaluation.system
     return {
@@ -181,12 +181,12 @@ def describe_verdict(evaluation: Evaluation, invalid: str) -> Row:
 
 
 def in_ms(duration_ns: float | None) -> float | None:
-    """Returns a duration in milliseconds; None for an unknown one."""
+    """Returns a duration in milliseconds; None if it is unknown."""
     return None if duration_ns is None else duration_ns / _NS_PER_MS
 
 
 def in_us(duration_ns: float | None) -> float | None:
-    """Returns a duration in microseconds; None for an unknown one."""
+    """Returns a duration in microseconds; None if it is unknown."""
     return None if duration_ns is None else duration_ns / NS_PER_US
 
 
@@ -216,7 +216,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 
 
 def known_reports() -> dict[str, str]:
-    """Returns the reports as ``"module:Class"`` by name: the built-in ones and those of plug-ins."""
+    """Returns the reports as ``"module:Class"`` by name: the built-in reports and those of plug-ins."""
     announced = {point.name.casefold(): point.value for point in metadata.entry_points(group=ENTRY_POINTS)}
     return announced | dict(REPORTS)
 
@@ -245,13 +245,13 @@ def find_report(name: str) -> Report[Any]:
 def time_columns(
     key: str, heading: str, details: Mapping[str, int], intervals: Collection[str]
 ) -> Iterator[Column]:
-    """Yields a column ``key_NAME`` for each figure, followed by those of its interval's ends.
+    """Yields a column ``key_NAME`` for each figure, followed by columns for the ends of its interval.
 
     Args:
         key: The beginning of the keys, with the unit: ``latency_ms``.
         heading: The beginning of the headings; empty for none.
         details: The ``detail`` of each figure's column, by the figure's name.
-        intervals: The names of the times that have an interval.
+        intervals: The names of the figures that have an interval.
     """
     for name, detail in details.items():
         shown = " ".join(filter(None, (heading, name.replace("_", " "))))

@@ -18,7 +18,7 @@ Content: TypeAlias = str | bytes | Iterable[str]
 class OutputFile:
     """A file of bytes or of UTF-8 text that is written in one step.
 
-    Of two programs that append at the same time, the later one wins.
+    If two programs append at the same time, only the content of the later one is kept.
 
     Args:
         path: The file; a link is followed.
@@ -38,7 +38,7 @@ class OutputFile:
         """Returns whether the file exists.
 
         Raises:
-            OutputError: The path is not a regular file, or is read-only.
+            OutputError: The path is not that of a regular file, or is read-only.
         """
         with self._refusing():
             if not self._path.exists():
@@ -68,7 +68,7 @@ class OutputFile:
         """Writes a new file.
 
         Raises:
-            OutputError: It exists, or cannot be written.
+            OutputError: The file exists, or cannot be written.
         """
         with self._refusing():
             self._write(self._path, content, new=True)
@@ -77,7 +77,7 @@ class OutputFile:
         """Writes the file, and replaces an existing one.
 
         Raises:
-            OutputError: It cannot be written.
+            OutputError: The file cannot be written.
         """
         with self._refusing():
             # Path.resolve fails on links in a circle
@@ -116,7 +116,7 @@ class OutputFile:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Translates the system's errors."""
+        """Translates the system's errors into OutputError."""
         try:
             yield
         except FileExistsError as error:

@@ -28,7 +28,7 @@ _SEPARATOR = "\t"  # cells hold no tab and no line feed, as both are escaped
 
 
 class Cells:
-    """The cells of rows, which can be read repeatedly, and the widths and kinds of the columns.
+    """The cells of rows, which can be read repeatedly, and the widths and the kinds of the columns.
 
     Up to a megabyte is kept in memory; more goes to an unnamed temporary file.
 
@@ -64,7 +64,7 @@ class Cells:
 
     @property
     def numeric(self) -> Sequence[bool]:
-        """See the class."""
+        """See the attribute of the class."""
         return [numbers and not others for numbers, others in zip(self._numbers, self._others, strict=True)]
 
     def __iter__(self) -> Iterator[list[str]]:
@@ -139,7 +139,7 @@ _GAP = "  "
 
 
 def joined(lines: Iterable[str]) -> Iterator[str]:
-    """Yields the lines, joined into pieces that are worth a write."""
+    """Yields the lines, joined into pieces that are large enough to be worth writing."""
     source = iter(lines)
     while piece := "".join(itertools.islice(source, _LINES_IN_A_PIECE)):
         yield piece
@@ -169,7 +169,7 @@ def terminal_table(
 
     A table that has a header and is wider than the terminal is made to fit: columns that are the same in
     every row move above it, ids are shortened, long texts are cut or wrapped, and the least informative
-    columns, which come last then, are left out and named. With ``every_column``, none is moved or left out.
+    columns, which then come last, are left out and listed. With ``every_column``, none is moved or left out.
     """
     from rich.console import Console  # a pipe or a file does not require it
 
@@ -208,14 +208,14 @@ def _fitted(console: Console, columns: Sequence[Column], cells: Cells, every_col
 
 
 def _is_known_once(column: Column, cells: Cells, place: int) -> bool:
-    """Returns whether a column is empty or moves above the table, being constant or of little use."""
+    """Returns whether a column moves above the table or is left out: it is constant, empty or minor."""
     if cells.count > 1:
         return cells.same[place] and not column.stays
     return bool(column.detail) or cells.first[place] == _NOTHING
 
 
 def _named(places: Sequence[int], columns: Sequence[Column], wide: int) -> Iterator[str]:
-    """Names the columns that are not shown, or as many as two lines hold."""
+    """Yields the names of the columns that are not shown, or as many as fit into two lines."""
     names = [columns[place].header for place in places]
     for count in range(len(names), 0, -1):
         rest = f" and {len(names) - count} more" if count < len(names) else ""
@@ -238,12 +238,12 @@ class _Room:
         ]
 
     def _own_width(self, place: int) -> int:
-        """Returns the width of a column's cells."""
+        """Returns the width of the cells in a column."""
         most = _ID_LENGTH if self._cells.short[place] else self._cells.widths[place]
         return min(most, _TIME_LENGTH) if self._columns[place].is_time else most
 
     def fit(self, places: list[int]) -> list[int]:
-        """Removes the last of the ``places`` until the others fit; returns the removed ones.
+        """Removes the last of the columns at ``places`` until the others fit; returns the removed ones.
 
         Texts are narrowed before an informative column is omitted.
         """
@@ -259,7 +259,7 @@ class _Room:
         return left_out
 
     def squeeze(self, places: Sequence[int]) -> list[int]:
-        """Narrows the texts among the ``places``, the widest first; leaves none out."""
+        """Narrows the texts among the columns at ``places``, the widest first; leaves no column out."""
         while (too_wide := self._needed(places) - self.wide) > 0:
             widest = max(places, key=self._spare)
             if self._spare(widest) <= 0:
@@ -268,7 +268,7 @@ class _Room:
         return []
 
     def heading(self, places: Sequence[int]) -> Iterator[str]:
-        """Yields the lines of the heading; long headers are folded, and all end in the last line."""
+        """Yields the lines of the heading; long headers are folded, and all of them end in the last line."""
         headings = [folded(self._columns[place].header, self.widths[place]) for place in places]
         most = max(map(len, headings))
         for line in zip(*([""] * (most - len(each)) + each for each in headings), strict=True):
@@ -287,7 +287,7 @@ class _Room:
         return folded(text, wide) if self._columns[place].wraps else [_cut(text, wide)]
 
     def shortened(self, place: int, text: str) -> str:
-        """Returns a time to the minute; any other text unchanged."""
+        """Returns a time truncated to the minute, and any other text unchanged."""
         return text[:_TIME_LENGTH].replace("T", " ") if self._columns[place].is_time else text
 
     def _joined(self, places: Sequence[int], line: Sequence[str]) -> str:
@@ -314,7 +314,7 @@ def _cut(cell: str, wide: int) -> str:
 
 
 def wrapped(items: Sequence[str], wide: int, gap: str = _GAP) -> Iterator[str]:
-    """Yields lines of as many items as fit; an item that is wider than a line is cut."""
+    """Yields lines of as many items as fit; an item wider than a line is cut."""
     line = ""
     for item in items:
         if line and width(line) + len(gap) + width(item) > wide:
@@ -340,7 +340,7 @@ def folded(text: str, wide: int) -> list[str]:
 
 
 def _add(lines: list[str], word: str, wide: int) -> None:
-    """Adds a word to the last line, or to further ones."""
+    """Adds a word to the last line, or splits it over further lines."""
     if width(lines[-1] + word) > wide and lines[-1]:
         lines.append("")
         word = word.lstrip()

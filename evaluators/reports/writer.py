@@ -1,6 +1,6 @@
 """The writer of rows: as a table, csv, json or markdown, to a stream or to a file.
 
-A person chooses the columns and the order of the rows by name. Markdown's tables are in GitHub's syntax.
+Users choose the columns and the order of the rows by name. Markdown tables use GitHub's syntax.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _DESCENDING = "-"
 def choose_columns(columns: Sequence[Column], names: str) -> tuple[Column, ...]:
     """Returns the named columns, each once, in the order of the names.
 
-    A column's name is its key or, if no other column has the same, its heading without the unit; case does
-    not matter, and blanks and hyphens stand for underscores.
+    A column's name is its key or, if no other column has the same heading, its heading without the unit; case
+    does not matter, and blanks and hyphens stand for underscores.
 
     Args:
         columns: All columns of the report.
@@ -68,7 +68,7 @@ def sort_rows(columns: Sequence[Column], rows: Iterable[Row], names: str) -> lis
 
 
 def _known_columns(columns: Sequence[Column]) -> Mapping[str, Column]:
-    """Returns the columns by each of their names, the keys first."""
+    """Returns the columns by each of their names, with the keys first."""
     known = {column.key: column for column in columns}
     headings = [_name(_UNIT.sub("", column.header)) for column in columns]
     for heading, column in zip(headings, columns, strict=True):
@@ -100,14 +100,14 @@ def _is_missing(value: Value) -> bool:
 
 
 def _place(value: Value) -> tuple[int, float, str]:
-    """Returns a sort key: numbers by their value, and texts after them."""
+    """Returns a sort key: numbers are sorted by value, and texts after them."""
     if _is_missing(value):
         return (0, 0.0, "")
     return (1, 0.0, value.casefold()) if isinstance(value, str) else (0, float(value or 0), "")
 
 
 NOTHING = "---"
-"""The cell of a missing value."""
+"""The text of the cell for a missing value."""
 
 
 def _markdown_lines(columns: Sequence[Column], rows: Iterable[Row], *, header: bool) -> Iterator[str]:
@@ -165,12 +165,12 @@ def write(
 
     Args:
         columns: The columns, in order.
-        rows: Each has a value for every column. They are not kept in memory; a table reads all of them before
-            its first line.
+        rows: The rows, each with a value for every column. They are not kept in memory; a table reads all of
+            them before its first line.
         output_format: The format.
         destination: A stream, or a file that does not exist unless ``append`` or ``overwrite`` is set. The
             file is written atomically.
-        append: Appends to the file. A csv and a table of Markdown get no second header line; a json array is
+        append: Appends to the file. A csv or a Markdown table gets no second header line; a json array is
             extended.
         overwrite: Replaces the file.
         header: Whether table, csv and markdown begin with a header line; json has none.
@@ -206,7 +206,7 @@ def write(
 
 
 def _counted(rows: Iterable[Row]) -> tuple[Iterator[Row], Iterator[int]]:
-    """Returns the rows, and an iterator whose next number is their count once all of them are read."""
+    """Returns the rows, and an iterator whose next number is their count once all rows have been read."""
     count = itertools.count()
     return (row for row, _ in zip(rows, count)), count  # noqa: B905 - the count has no end
 
@@ -269,7 +269,7 @@ def _appended(
     file: OutputFile,
     header: bool,
 ) -> Iterator[str]:
-    """Yields the text ``present`` with the rows added."""
+    """Yields the text ``present``, to which the rows are added."""
     if output_format is Format.JSON:
         yield from _json_pieces(itertools.chain(_json_array(present, file), _objects(columns, rows)))
         return
@@ -294,7 +294,7 @@ def _csv_line(values: Sequence[Value]) -> str:
 
 
 def _check_csv(present: str, columns: Sequence[Column], file: OutputFile, header: bool) -> None:
-    """Checks that a csv has the ``columns``; one without a header line has as many."""
+    """Checks that a csv has the ``columns`` or, if it has no header line, as many of them."""
     keys = [column.key for column in columns]
     try:
         first = next(csv.reader(io.StringIO(present, newline="")), [])

@@ -1,7 +1,7 @@
-"""Predictions of another tool in files: the interface, and one class for each of their formats.
+"""Predictions of another tool in files: the interface, and one class for each file format.
 
-Folders of images hold masks of classes, or enhanced images. COCO results JSON holds the objects found in
-the images of a dataset. Tables and arrays hold labels, answers, numbers or vectors; a row has an id.
+Folders of images hold class masks or enhanced images. COCO results JSON holds the objects found in the images
+of a dataset. Tables and arrays hold labels, answers, numbers or vectors; each row has an id.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class PredictionFile(ABC):
         labels: The names of the classes in the order of their numbers; empty means the dataset's.
 
     Attributes:
-        labels: The names of the classes, in the order in which the predictions count them.
-        scores: The scores that such predictions determine; None means all of the task.
+        labels: The names of the classes, in the order of their indices in the predictions.
+        scores: The scores that such predictions determine; None means all scores of the task.
 
     Raises:
-        DatasetError: It cannot be read, or is damaged; the message names the entry.
+        DatasetError: The file cannot be read, or is damaged; the message names the entry.
     """
 
     scores: ClassVar[frozenset[str] | None] = None
@@ -51,7 +51,7 @@ class PredictionFile(ABC):
         self.labels = tuple(labels)
 
     def key(self, sample: Sample) -> str:
-        """Returns the key of a sample's predictions; the default is its id."""
+        """Returns the key of a sample's predictions; by default, the sample's id."""
         return sample.id
 
     @abstractmethod
@@ -63,12 +63,12 @@ class PredictionFile(ABC):
         """Returns the predictions of a sample, one row; None if there are none.
 
         Raises:
-            PredictionError: They cannot be scored, such as a number that is not finite.
-            DatasetError: A file of them cannot be read.
+            PredictionError: They cannot be scored, for example because a number is not finite.
+            DatasetError: A file of predictions cannot be read.
         """
 
     def check(self, dataset: Dataset) -> None:
-        """Raises DatasetError if it has predictions for a sample that the dataset lacks."""
+        """Raises DatasetError if there are predictions for a sample that the dataset lacks."""
         unknown = set(self.keys())
         known = []
         for sample in dataset:
@@ -84,7 +84,7 @@ class PredictionFile(ABC):
 
 
 class _Folder(PredictionFile):
-    """Images whose paths are those of the dataset's images, up to the suffix."""
+    """Images with the same paths as the dataset's images, except for the suffix."""
 
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
         super().__init__(path, dataset, labels)
@@ -108,7 +108,7 @@ class _Folder(PredictionFile):
         return self._files.keys()
 
     def read(self, sample: Sample) -> Predictions | None:
-        """Returns the image of a sample, which is read now."""
+        """Returns the image for a sample, which is read at this point."""
         file = self._files.get(self.key(sample))
         if file is None:
             return None
@@ -150,10 +150,10 @@ def _stem(path: str) -> str:
 
 
 class ObjectsFile(PredictionFile):
-    """COCO results JSON. An image without a result has the prediction that nothing is in it.
+    """COCO results JSON. For an image without a result, the prediction is that it contains no objects.
 
-    ``category_id`` is a number of the dataset's categories, or, if it has no numbers, like VOC's, the name
-    of a class.
+    ``category_id`` is the number of one of the dataset's categories or, if they have no numbers, as in VOC,
+    the name of a class.
     """
 
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
@@ -211,11 +211,11 @@ def read_rows(path: Path, column: str, *, several: bool = False) -> Mapping[str,
         path: A ``.csv`` whose first line names the columns, ``.jsonl`` with an object on each line, or
             ``.json`` with such objects in a list, or with an object of predictions by their ids.
         column: The column with the prediction.
-        several: Whether a prediction is several numbers: all columns except the id in a ``.csv``, and a list
-            ``values`` elsewhere. They are returned as a list of float64, even a single one.
+        several: Whether a prediction consists of several numbers: all columns except the id in a ``.csv``,
+            and a list ``values`` elsewhere. They are returned as a list of float64, even a single one.
 
     Raises:
-        DatasetError: The file cannot be read, or an entry lacks an id or a prediction, or has the id of
+        DatasetError: The file cannot be read, or an entry lacks an id or a prediction, or repeats the id of
             another.
     """
     suffix = path.suffix.casefold()
@@ -308,7 +308,7 @@ def _parsed_number(text: str, place: str) -> float:
 
 
 def _numbers(given: Any, place: str) -> list[float]:
-    """Returns the numbers of a prediction, a list or a single one; too large ones are infinite."""
+    """Returns the numbers of a prediction, a list or a single one; any that are too large become infinite."""
     found = given if isinstance(given, list) else [given]
     if not found:
         raise ValueError(f"{place}: has no numbers")
@@ -332,7 +332,7 @@ _ARRAYS = ("vectors", "values", "embeddings")
 
 
 class _Table(PredictionFile):
-    """Predictions that are read at once, by the samples' ids."""
+    """Predictions that are all read when the file is opened, by the samples' ids."""
 
     _found: Mapping[str, Any]
 
@@ -355,7 +355,7 @@ class TextLabelsFile(_Table):
         self._found = {key: self._class_of(key, value) for key, value in read_rows(path, "label").items()}
 
     def _class_of(self, key: str, value: object) -> int:
-        """Returns the place of a class, given by a label, by its name in the dataset, or by its number."""
+        """Returns the index of a class, given by a label, by its name in the dataset, or by its number."""
         if isinstance(value, bool) or not isinstance(value, str | int):
             found = f"label is {shown(value)}, and neither a text nor a whole number"
             raise DatasetError(f'{self.path}: "{printable(key)}": {found}')
@@ -383,7 +383,7 @@ class TextLabelsFile(_Table):
 
 
 class LabelsFile(TextLabelsFile):
-    """The best class of each image, which determines only top-1."""
+    """The most probable class of each image, which determines only top-1."""
 
     scores: ClassVar[frozenset[str] | None] = frozenset({"top-1"})
 
@@ -407,8 +407,8 @@ class AnswersFile(_Table):
 class NumbersFile(_Table):
     """Numbers of each sample: in a table, or in an ``.npz`` as samples × k.
 
-    An ``.npz`` has the array ``vectors`` (or ``values``, ``embeddings``, or its only one) and, unless it is
-    in the dataset's order, ``ids``.
+    An ``.npz`` contains the array ``vectors`` (or ``values`` or ``embeddings``, or only one array) and,
+    unless that is in the dataset's order, ``ids``.
     """
 
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
@@ -430,7 +430,7 @@ class NumbersFile(_Table):
 
 
 def _is_text(value: object) -> bool:
-    """Returns whether a value is a text, without halves of surrogate pairs."""
+    """Returns whether a value is a text, without unpaired surrogates."""
     return isinstance(value, str) and value == value.encode("utf-8", "ignore").decode("utf-8")
 
 

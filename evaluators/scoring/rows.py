@@ -1,4 +1,4 @@
-"""The rows of one result of a task: a score each."""
+"""The rows of one result of a task: one row per score."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = (
     Column("dataset_name", "dataset"),
     Column("definition", "definition", detail=3),
 )
-"""Like the columns of the report on accuracy, which has a row for each evaluation instead."""
+"""Columns like those of the report on accuracy, which instead has one row per evaluation."""
 
 
 def rows_of(result: TaskResult, failed: int, dataset: str) -> Iterator[Row]:

@@ -42,7 +42,7 @@ _FILES: Mapping[str, str] = {
     "embedding": f"{_HERE}.prediction_files:NumbersFile",
 }
 TASKS = tuple(_FILES)
-"""The tasks whose predictions can be read."""
+"""The tasks whose predictions can be read from files."""
 _SHORT = {
     "detection": "object_detection",
     "segmentation": "semantic_segmentation",
@@ -55,15 +55,15 @@ _SHORT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """The predictions to score, and the dataset with the truths.
+    """The predictions to score, and the dataset with the ground truths.
 
     Attributes:
         task: The name of a task, or a shorter or older one; see ``task_named``.
         predictions: The file, or the folder, of the predictions.
-        dataset: The dataset. All of its samples count, or those of ``sample_ids``.
-        labels: The names of the classes in the order in which predictions count them; empty means the
+        dataset: The dataset. All of its samples are scored, or only those in ``sample_ids``.
+        labels: The names of the classes in the order of their indices in the predictions; empty means the
             dataset's.
-        parameters: More of the manifest's ``output.parameters``, such as ``score_border``.
+        parameters: Further values of the manifest's ``output.parameters``, such as ``score_border``.
         fail_on_error: Whether the first sample that cannot be scored ends the scoring with an error.
     """
 
@@ -81,8 +81,8 @@ class ScoredPredictions:
 
     Attributes:
         result: The scores.
-        dataset: The samples that count, some of which may have failed.
-        failures: The samples that could not be scored, or have no prediction; they are not in the scores.
+        dataset: The samples that were to be scored, some of which may have failed.
+        failures: The samples that could not be scored, or have no prediction; the scores do not include them.
     """
 
     result: TaskResult
@@ -91,7 +91,7 @@ class ScoredPredictions:
 
 
 def task_named(name: str) -> str:
-    """Returns the ``output.type`` of a name: its own, MLModelScope's, or a short one such as ``detection``.
+    """Returns the ``output.type`` for a name: its own, MLModelScope's, or a short one such as ``detection``.
 
     Raises:
         ConfigurationError: The task does not exist, or its predictions cannot be read.
@@ -110,15 +110,15 @@ def score(
     cache: ArtifactCache | None,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> ScoredPredictions:
-    """Scores predictions against the truths of a dataset, by the metric of their task; runs no model.
+    """Scores predictions against the truths of a dataset, using the metric of their task; runs no model.
 
-    Every sample of the dataset counts: one without a prediction is a failure, except in COCO's results: there
-    it has no objects, and so misses those of the truth.
+    Every sample of the dataset counts: one without a prediction is a failure, except in COCO's results, where
+    it counts as a prediction of no objects and so misses those of the truth.
 
     Raises:
         ConfigurationError: The task does not exist, or a parameter is invalid.
         DatasetError: The dataset or the predictions cannot be read, or do not fit each other.
-        EvaluationFailed: A sample failed, and the request stops on failures.
+        EvaluationFailed: A sample failed, and the request requires stopping on failures.
     """
     task = task_named(request.task)
     if not request.predictions.exists():
@@ -187,7 +187,7 @@ def _told(result: TaskResult, file: PredictionFile) -> TaskResult:
 
 
 def _manifest(task: str, labels: Sequence[str], parameters: Mapping[str, Any]) -> ModelManifest:
-    """Returns the manifest of a model with such predictions, for the metric."""
+    """Returns the manifest of a model that would make such predictions, as the metric requires it."""
     try:
         return ModelManifest.model_validate(
             {

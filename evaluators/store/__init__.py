@@ -1,1 +1,1 @@
-"""The storage of evaluations: MongoDB, or one SQLite file with the same collections."""
+"""The storage of evaluations: MongoDB, or a single SQLite file with the same collections."""

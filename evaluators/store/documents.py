@@ -72,7 +72,7 @@ _SPREADS = ("frequency_mhz", "gpu_clock_mhz")
 
 
 def _conditions(document: Any) -> Conditions | None:
-    """Returns the conditions of a document; None for one of an earlier version, which has none."""
+    """Returns the conditions from a document; None for a document of an earlier version, which has none."""
     if document is None:
         return None
     known = restored(document)
@@ -95,9 +95,9 @@ def _host(document: dict[str, Any]) -> HostConditions:
 def span_documents(chunks: Sequence[SpanChunk]) -> Iterator[Document]:
     """Yields the documents of a trace's spans.
 
-    ``start_ns`` counts from ``epoch_ns``, which is nanoseconds since 1970, to keep the numbers short.
-    ``resource`` is the process that recorded them; documents of earlier versions have none. Kinds without a
-    ``role`` are not calls.
+    ``start_ns`` is relative to ``epoch_ns``, which counts nanoseconds since 1970, to keep the numbers short.
+    ``resource`` is the process that recorded them; documents of earlier versions have none. Kinds of spans
+    without a ``role`` are not calls.
     """
     for chunk in chunks:
         epoch_ns = int(chunk.start_ns.min()) if len(chunk) else 0
@@ -123,7 +123,7 @@ def chunk_from_document(document: Stored) -> SpanChunk:
     """Returns the spans that a document holds.
 
     Raises:
-        KeyError, TypeError, ValueError: It does not hold spans.
+        KeyError, TypeError, ValueError: The document does not hold spans.
     """
     kinds = tuple(
         checked(
@@ -154,7 +154,7 @@ def _pairs(attributes: Attributes) -> list[Document]:
 
 
 def _attributes(stored: Sequence[Any]) -> Attributes:
-    """Returns attributes from MongoDB's attribute pattern, or from the pairs of earlier versions."""
+    """Returns attributes stored in MongoDB's attribute pattern, or as the pairs of earlier versions."""
     pairs = ((each["k"], each["v"]) if isinstance(each, dict) else each for each in stored)
     return tuple((present_key(key), _attribute(value)) for key, value in pairs)
 
@@ -166,7 +166,7 @@ def _attribute(stored: Any) -> AttributeValue:
 
 SCHEMA_VERSION = 3
 _WITHOUT_TASKS = 2
-"""The version, for earlier programs, of evaluations of two tasks over a whole dataset, except failed ones."""
+"""The version of evaluations that earlier programs can read: two tasks, a whole dataset, not failed."""
 _FIRST_TASKS = ("classification", "raw")
 _SYSTEM = tuple(
     f.name for f in fields(SystemDescription) if f.name not in {"manifest", "device", "environment"}
@@ -188,7 +188,7 @@ class Documents:
 
 @cache
 def part_collections() -> tuple[str, ...]:
-    """Returns the collections that hold parts of evaluations, of all kinds."""
+    """Returns the collections that hold parts of evaluations, for all kinds."""
     own = (name for kind in every_kind() for name in kind.collections)
     return (SPANS, SAMPLE_IDS, *dict.fromkeys(own))
 
@@ -240,7 +240,7 @@ def present_head(head: Document) -> Document:
 
 
 def _check_kind(name: str, kind: str) -> None:
-    """Raises StoreError if this program does not have the kind, or cannot import it."""
+    """Raises StoreError if this program does not know the kind, or cannot import it."""
     try:
         find_kind(kind)
     except ConfigurationError as error:
@@ -250,7 +250,7 @@ def _check_kind(name: str, kind: str) -> None:
 
 
 def part_ids(head: Stored, but: Collection[str] = ()) -> Mapping[str, Sequence[str]]:
-    """Returns the ids of an evaluation's parts by collection, each in order, except those in ``but``."""
+    """Returns the ids of an evaluation's parts in order, by collection, except the collections in ``but``."""
     if known := head.get(documents_v1.PART_IDS):
         return {name: ids for name, ids in known.items() if name not in but}
     return {
@@ -287,10 +287,10 @@ def from_documents(documents: Documents, *, partial: bool = False) -> Evaluation
 
     Args:
         documents: Its own document, and its parts.
-        partial: Whether the parts on demand are omitted.
+        partial: Whether the parts that are read on demand are omitted.
 
     Raises:
-        StoreError: The documents are from a newer version, incomplete, or not an evaluation.
+        StoreError: The documents are from a newer version, are incomplete, or do not form an evaluation.
     """
     head = present_head(documents.evaluation)
     try:
@@ -323,7 +323,7 @@ def _damaged(name: str, error: Exception) -> StoreError:
 
 
 def lookup_key(name: str) -> str:
-    """Returns the key of a name in queries, which ignores case.
+    """Returns the key for a name in queries, which ignores case.
 
     The leading ``=`` prevents neosqlite from parsing a text that begins like a date as a time.
     """
@@ -331,7 +331,7 @@ def lookup_key(name: str) -> str:
 
 
 def release_of(version: str) -> str:
-    """Returns a version without its local part: ``2.13.0`` of ``2.13.0+cpu``."""
+    """Returns a version without its local part, such as ``2.13.0`` for ``2.13.0+cpu``."""
     return version.partition("+")[0]
 
 

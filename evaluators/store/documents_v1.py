@@ -1,7 +1,7 @@
-"""The reader of documents of schema version 1, which the program wrote under its first name, inferscope.
+"""The reader of documents of schema version 1, which were written when the program was called inferscope.
 
-In that version, every evaluation was one of batches, with load as an optional part; its own document held
-the ids of its parts.
+In that version, every evaluation measured batches, with load as an optional part; its own document held the
+ids of its parts.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any
 
 SCHEMA_VERSION = 1
 FORMAT = "inferscope evaluation"
-"""The mark of a whole evaluation as JSON text."""
+"""The mark that identifies a whole evaluation as JSON text."""
 PART_IDS = "part_ids"
 """The field of an upgraded document that holds the ids of its parts by collection."""
 COLLECTIONS = ("performance", "model_accuracy", "input_failure", "input_prediction", "span", "load_query")
 _PREFIX, _PRESENT_PREFIX = "inferscope.", "inferometer."
 _KINDS = {"batches": None, "load": "workload", "rate_search": "max_qps"}
-"""The former ``load.options.kind`` by the present kind; evaluations of batches had no load."""
+"""The former ``load.options.kind`` by present kind; evaluations of batches had no load."""
 _QUERIES_PER_DOCUMENT = 20_000
 
 
 def kind_query(kinds: Sequence[str]) -> Mapping[str, Any]:
-    """Returns the query that finds evaluations of some kinds."""
+    """Returns the query that finds the evaluations of the given kinds."""
     of_load = [{"load.options.kind": _KINDS[kind]} for kind in kinds if kind in _KINDS]
     return {"schema_version": SCHEMA_VERSION, "$or": of_load}
 

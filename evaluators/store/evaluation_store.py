@@ -1,4 +1,4 @@
-"""The store of evaluations, over collections of documents in any database, and the filter of its queries."""
+"""The store of evaluations, over collections of documents in any database, and the filter for queries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from inferometer.evaluators.store.documents import (
 from inferometer.manifests.errors import ConfigurationError, StoreError, one_line, printable
 
 EXPIRING = {"agent": "expires_at"}
-"""Collections with the field of the time when the database deletes a document, if it supports that."""
+"""Collections whose documents the database deletes at the time in this field, if it supports that."""
 
 _Read = TypeVar("_Read")
 _IDS_PER_QUERY = 500
@@ -51,12 +51,12 @@ _DOCUMENTS_PER_INSERT = {_PREDICTIONS: 1000}
 _LARGE_DOCUMENTS_PER_INSERT = 4  # a document of any other part holds thousands of values
 _CHARACTERS_PER_INSERT = 8_000_000
 _TELLING = ("created_at", "kind", "model_key", "elapsed_ns")
-"""Fields that distinguish two evaluations with the same id."""
+"""The fields that distinguish two evaluations that have the same id."""
 
 
 @cache
 def indexes() -> Mapping[str, tuple[str, ...]]:
-    """Returns the collections, each with its indexed fields."""
+    """Returns the collections, each with the fields that are indexed."""
     return {
         "evaluation": ("created_at", "model_key"),
         "agent": ("expires_unix_ms",),
@@ -80,7 +80,7 @@ class Connection(Protocol):
     duplicate_error: type[Exception]
 
     def prepare_to_write(self) -> None:
-        """Creates missing indexes; the first call in a process that writes."""
+        """Creates missing indexes, at the first call in a process that writes."""
         ...
 
     def transaction(self) -> AbstractContextManager[None]:
@@ -88,7 +88,7 @@ class Connection(Protocol):
         ...
 
     def reason(self, error: Exception) -> str:
-        """Returns the reason for an error in one short line, without credentials."""
+        """Returns the reason for an error as one short line, without credentials."""
         ...
 
     def close(self) -> None:
@@ -129,10 +129,10 @@ class Collections:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFilter:
-    """A filter of evaluations; None means any. Names and versions match whole, ignoring case.
+    """A filter of evaluations; None means any. Names and versions match as a whole, ignoring case.
 
     Attributes:
-        framework_version: Without a local part such as ``+cpu``, it matches any local part.
+        framework_version: If it has no local part such as ``+cpu``, any local part matches.
         weights: The origin of the weights.
         limit: The maximum number of evaluations, the newest first; None means all.
         offset: The number of the newest evaluations to skip.
@@ -161,9 +161,9 @@ class EvaluationFilter:
 class EvaluationStore(Collections):
     """The evaluations in one open database. It is not thread-safe.
 
-    The parts of an evaluation are written before its own document, which names them: no reader finds a
+    The parts of an evaluation are written before its own document, which lists them: no reader finds a
     partial evaluation, even without transactions. Documents are never changed. The remains of an interrupted
-    attempt only take space.
+    attempt only take up space.
     """
 
     def save(self, evaluation: Evaluation) -> bool:
@@ -197,8 +197,8 @@ class EvaluationStore(Collections):
     ) -> Sequence[Evaluation]:
         """Returns the matching evaluations, the newest first, without predictions and spans.
 
-        For an evaluation that is damaged or of a newer version, ``on_unreadable`` gets the error and the
-        evaluation is skipped; without ``on_unreadable``, the error is raised.
+        For an evaluation that is damaged or of a newer version, ``on_unreadable`` is called with the error
+        and the evaluation is skipped; without ``on_unreadable``, the error is raised.
 
         Raises:
             StoreError: The database cannot be reached, or an evaluation cannot be read.
@@ -216,7 +216,7 @@ class EvaluationStore(Collections):
             return self._with_parts(heads, on_unreadable)
 
     def count(self, wanted: EvaluationFilter) -> int:
-        """Returns how many evaluations match, ignoring the filter's limit and offset; reads none of them.
+        """Returns how many evaluations match, ignoring the filter's limit and offset, without reading them.
 
         Raises:
             StoreError: The database cannot be reached.
@@ -225,7 +225,7 @@ class EvaluationStore(Collections):
             return int(self._connection.database["evaluation"].count_documents(_query(wanted)))
 
     def choices(self) -> Mapping[str, Sequence[str | int]]:
-        """Returns the values that the stored evaluations have of some fields of a filter, sorted.
+        """Returns the values, sorted, that some of a filter's fields have in the stored evaluations.
 
         The fields are ``model_name``, ``framework_name``, ``batch_size``, ``hostname``, ``kind`` and
         ``stability``.
@@ -306,7 +306,7 @@ class EvaluationStore(Collections):
         self._connection.database["evaluation"].insert_one(documents.evaluation)
 
     def _is_kept(self, head: Document) -> bool:
-        """Returns whether this evaluation is stored; raises if another one has its id."""
+        """Returns whether this evaluation is stored; raises StoreError if another one has its id."""
         found = self._connection.database["evaluation"].find_one({"_id": head["_id"]})
         if found is None:
             return False
@@ -378,13 +378,13 @@ class EvaluationStore(Collections):
 
 
 def _in_order(found: list[Document]) -> list[InputPrediction]:
-    """Returns the predictions of documents; in version 1, each is one document, without a sequence number."""
+    """Returns the predictions of documents; in version 1, each is a document without a sequence number."""
     found.sort(key=lambda each: (int(each["input_index"]), int(each.get("sequence", 0))))
     return list(predictions_from_documents(found))
 
 
 def _few(documents: Iterator[Document], most: int) -> Iterator[Document]:
-    """Yields the next documents, fewer if they hold pieces of large columns."""
+    """Yields the next documents, or fewer if they hold pieces of large columns."""
     characters = 0
     for document in itertools.islice(documents, most):
         yield document
@@ -394,7 +394,7 @@ def _few(documents: Iterator[Document], most: int) -> Iterator[Document]:
 
 
 def _query(wanted: EvaluationFilter) -> Document:
-    """Returns the query of a filter, without its limit; raises TypeError for a value that is not plain."""
+    """Returns the query of a filter, without its limit; raises TypeError for a value of another type."""
     checked(wanted)
     version = wanted.framework_version
     local = version is not None and release_of(version) != version
@@ -425,5 +425,5 @@ def _query(wanted: EvaluationFilter) -> Document:
 
 
 def _counts(head: Document) -> Document:
-    """Returns the integers of a measurement's document, which are its counts."""
+    """Returns those values of a measurement's document that are integers, which are its counts."""
     return {name: value for name, value in head["measurement"].items() if isinstance(value, int)}

@@ -1,4 +1,4 @@
-"""A whole evaluation as JSON text: for the wire, and for the spool of evaluations that are not stored yet."""
+"""A whole evaluation as JSON text: for transmission, and for the spool of evaluations not yet stored."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _ANSWER_MS = 60_000
 _REFUSED = frozenset({13, 18})  # Unauthorized and AuthenticationFailed
 _ERRORS: tuple[type[Exception], ...] = (PyMongoError, BSONError, ValueError, OverflowError)
 _CLIENT_ERRORS: tuple[type[Exception], ...] = (*_ERRORS, OSError)
-"""The exceptions of the client's constructor, which also opens files that the address names."""
+"""The exceptions of the client's constructor, which also opens files named in the address."""
 
 
 class MongoConnection:
@@ -32,11 +32,11 @@ class MongoConnection:
     Args:
         address: ``host``, ``host:port``, or an address with the scheme ``mongodb`` or ``mongodb+srv``.
         name: The database.
-        otherwise: The user's alternative to a database, for messages; empty for none.
+        otherwise: The user's alternative to a database, for messages; empty if there is none.
 
     Raises:
         ConfigurationError: The address is invalid.
-        StoreError: The server cannot be looked up, does not answer within a few seconds, or refuses.
+        StoreError: The server cannot be found, does not answer within a few seconds, or refuses to connect.
     """
 
     def __init__(self, address: str, name: str, otherwise: str = "") -> None:
@@ -78,7 +78,7 @@ class MongoConnection:
         self.database: Any = database
 
     def prepare_to_write(self) -> None:
-        """Creates missing indexes; logs a warning for one that the server refuses."""
+        """Creates missing indexes; logs a warning if the server refuses one."""
         if self._is_prepared:
             return
         self._is_prepared = True
@@ -105,7 +105,7 @@ class MongoConnection:
         return nullcontext()
 
     def reason(self, error: Exception) -> str:
-        """Returns the reason for an error in one short line, without credentials; pymongo's are long."""
+        """Returns the reason for an error as one short line, without credentials; pymongo's are long."""
         text = str(error)
         if isinstance(error, OperationFailure) and isinstance(error.details, dict):
             failed = [error.details, *error.details.get("writeErrors", ())]
@@ -141,7 +141,7 @@ def _failed_lookup(error: Exception) -> str | None:
 
 
 def _timeouts(uri: str) -> dict[str, Any]:
-    """Returns the timeouts, in milliseconds, that the address does not set itself."""
+    """Returns the timeouts, in milliseconds, that the address itself does not set."""
     ours = {
         "serverSelectionTimeoutMS": _SELECTION_MS,
         "connectTimeoutMS": _SELECTION_MS,

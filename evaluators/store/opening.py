@@ -1,4 +1,4 @@
-"""Opening of the database that an address names: the store of evaluations, and the directory of agents.
+"""Opens the database that an address names: the store of evaluations, and the directory of agents.
 
 The directory of serving agents is kept in the collection ``agent``.
 """
@@ -30,12 +30,12 @@ class AgentRecord:
     """The state of an agent at its last heartbeat.
 
     Attributes:
-        id: Unique to one run of the server.
+        id: An id that is unique to one run of the server.
         address: The address for clients, as ``host:port``.
         agent_info: The agent and the models that it can run.
         open_sessions: The number of open models.
         published_at: The time of the heartbeat by the agent's clock, in UTC, to the millisecond.
-        expires_at: When the record expires without another heartbeat.
+        expires_at: The time when the record expires unless there is another heartbeat.
     """
 
     id: str
@@ -67,7 +67,7 @@ def _document(record: AgentRecord, document_id: str) -> dict[str, Any]:
 
 
 def _record(document: Mapping[str, Any]) -> AgentRecord:
-    """Returns the record of a document; raises KeyError, TypeError or ValueError for a damaged one."""
+    """Returns the record in a document; raises KeyError, TypeError or ValueError if it is damaged."""
     if document["schema_version"] > SCHEMA_VERSION:
         raise ValueError(f"its schema version is {document['schema_version']}")
     frameworks = {str(each["name"]): str(each["version"]) for each in document["frameworks"]}
@@ -93,7 +93,7 @@ def _record(document: Mapping[str, Any]) -> AgentRecord:
 
 
 def unix_ms(time: datetime) -> int:
-    """Returns a time in milliseconds since 1970, which compares the same way in every database."""
+    """Returns a time as milliseconds since 1970, which compare the same way in every database."""
     return round(time.timestamp() * 1000)
 
 
@@ -107,8 +107,7 @@ class AgentDirectory(Collections):
     """Publishes agents and finds those that are alive. It is not thread-safe.
 
     Documents are never changed: a heartbeat inserts a new one and then deletes the previous ones, so the
-    agent is always listed. Readers skip expired documents; a publisher deletes them if the database does
-    not.
+    agent is always listed. Readers skip expired documents; publishers delete them if the database does not.
     """
 
     def publish(self, record: AgentRecord) -> None:
@@ -129,7 +128,7 @@ class AgentDirectory(Collections):
                 self._agents.delete_many({"expires_unix_ms": {"$lte": unix_ms(record.published_at)}})
 
     def remove(self, agent_id: str) -> None:
-        """Removes an agent; does nothing for an unknown one.
+        """Removes an agent; does nothing if it is unknown.
 
         Raises:
             StoreError: The database cannot be reached.
@@ -200,7 +199,7 @@ def open_agent_directory(address: str | None, name: str, data_dir: Path) -> Agen
 
 
 def local_file(name: str, data_dir: Path) -> Path:
-    """Returns the file of a database without an address.
+    """Returns the file of a database that has no address.
 
     Raises:
         ConfigurationError: The name cannot be used.

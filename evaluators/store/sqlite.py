@@ -1,4 +1,4 @@
-"""Connections to a SQLite file through neosqlite: no server, several processes."""
+"""Connections to a SQLite file through neosqlite, which several processes use without a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def connect_sqlite(path: Path, otherwise: str = "") -> SqliteConnection:
 
     Args:
         path: The file.
-        otherwise: The user's alternative to a database, for messages; empty for none.
+        otherwise: The user's alternative to a database, for messages; empty if there is none.
 
     Raises:
         StoreError: The file cannot be created or opened, is not a database, or stays locked by another
@@ -54,7 +54,7 @@ def connect_sqlite(path: Path, otherwise: str = "") -> SqliteConnection:
             ) from error
 
 
-class _Connection(neosqlite.Connection):
+class _Connection(neosqlite.Connection):  # type: ignore[misc]
     """A connection whose file may be unusable.
 
     neosqlite looks up a missing attribute as a collection, which needs the connection's attributes in turn.
@@ -68,9 +68,9 @@ class _Connection(neosqlite.Connection):
 
 
 class SqliteConnection:
-    """One connection to a SQLite file in WAL mode: readers do not wait, writers wait for one another.
+    """One connection to a SQLite file in WAL mode: readers do not wait, and writers wait for one another.
 
-    Every transaction is durable when it ends (``synchronous=FULL``).
+    Every transaction is durable once it ends (``synchronous=FULL``).
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +95,7 @@ class SqliteConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Makes the writes inside atomic; holds the lock until the end."""
+        """Makes the writes inside it atomic; holds the lock until its end."""
         with self._connection.start_session() as session, session.start_transaction():
             yield
 
@@ -103,7 +103,7 @@ class SqliteConnection:
         """Does nothing: the tables and indexes exist already."""
 
     def reason(self, error: Exception) -> str:
-        """Returns the reason for an error in one line."""
+        """Returns the reason for an error as one line."""
         return _reason(error)
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ _ERRORS: tuple[type[Exception], ...] = (
 
 
 def _has_log(path: Path) -> bool:
-    """Returns whether the write-ahead log holds writes that are not in the file yet."""
+    """Returns whether the write-ahead log holds writes that are not yet in the file."""
     log = Path(f"{path}-wal")
     return log.exists() and log.stat().st_size > 0
 

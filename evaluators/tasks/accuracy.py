@@ -29,7 +29,7 @@ class ClassIndex:
 
     A class matches the label of the same name. If there is none, it matches the label of the same name with
     case ignored, or else the label whose first word it is, as in the lines of ImageNet's ``synset.txt``,
-    "n01440764 tench, Tinca tinca". Without labels, a class is the decimal index itself.
+    "n01440764 tench, Tinca tinca". Without labels, the name of a class is its decimal index.
 
     Args:
         labels: The model's labels, in the order of its scores; may be empty.
@@ -49,7 +49,7 @@ class ClassIndex:
         """Returns the index of the dataset's class ``name``.
 
         Raises:
-            DatasetError: The model has no such class, or several.
+            DatasetError: The model has no matching class, or several.
         """
         index = self._known.get(name)
         if index is None:
@@ -60,7 +60,7 @@ class ClassIndex:
         """Returns the index of the class of a sample; None if it has no label.
 
         Raises:
-            DatasetError: The model has no such class, or several.
+            DatasetError: The model has no matching class, or several.
         """
         if sample.label is None:
             return None
@@ -99,8 +99,7 @@ class ClassIndex:
 class AccuracyCounter:
     """A counter of correct classifications over batches. Not thread-safe.
 
-    It does not count failed inputs, samples without a label, or the predictions of models that do not
-    classify.
+    Failed inputs, samples without a label, and predictions of models that do not classify are not counted.
 
     Args:
         manifest: The model; ``ClassIndex`` matches its classes.
@@ -120,7 +119,7 @@ class AccuracyCounter:
         return Accuracy(self._top1, self._top5, self._evaluated) if self._evaluated else None
 
     def check(self, samples: Iterable[Sample]) -> None:
-        """Checks, before the model runs, that it has the class of every sample; reads no data.
+        """Checks, before the model runs, that the model has the class of every sample; reads no data.
 
         Raises:
             DatasetError: The model lacks a class, or has several of that name.
@@ -134,7 +133,7 @@ class AccuracyCounter:
 
         Args:
             samples: The batch; an input that is not a ``Sample`` has no label.
-            result: Its result.
+            result: The result for the batch.
 
         Raises:
             DatasetError: The model lacks the class of a sample, or has several of that name.
@@ -151,8 +150,8 @@ class AccuracyCounter:
         """Counts predictions, which have one row for each sample.
 
         Returns:
-            A mask of the counted samples, and for each of these a mask of the rank, 1 to 5, of its class.
-            None if no sample is counted.
+            A mask of the counted samples, and for each of these a mask of the rank, 1 to 5, that its class
+            has. None if no sample is counted.
 
         Raises:
             DatasetError: The model lacks the class of a sample, or has several of that name.
@@ -182,7 +181,7 @@ class AccuracyCounter:
 
 
 def predicted_samples(samples: Sequence[_Sample], result: BatchResult) -> list[_Sample]:
-    """Returns the samples of a batch that were predicted, one for each row of the outputs.
+    """Returns the samples of a batch that have predictions, one for each row of the outputs.
 
     Raises:
         PredictionError: The result is not for these samples.
@@ -232,7 +231,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class _AsTheyAre:
-    """Labels that are indices."""
+    """Returns indices for labels that are indices themselves."""
 
     dataset: str
     classes: int
@@ -249,7 +248,7 @@ class _AsTheyAre:
 
 @dataclass(frozen=True, slots=True)
 class _ByName:
-    """Labels with an index each."""
+    """Returns the index that is assigned to each label."""
 
     dataset: str
     indices: Mapping[str, int]
@@ -262,11 +261,11 @@ class _ByName:
 
 
 def class_indices(dataset: Dataset, manifest_labels: Sequence[str], classes: int) -> Callable[[str], int]:
-    """Returns the function that gives the index of a sample's label, which can be pickled.
+    """Returns a function, which can be pickled, that returns the index of a sample's label.
 
     If the format holds indices, they are used unchanged. Otherwise, if all labels match labels of the model
     by the rules of ``ClassIndex``, the indices are the model's; else, if all are whole numbers below
-    ``classes``, they are indices; else the index is the place among the sorted labels, as in torchvision's
+    ``classes``, they are indices; else the index is the position among the sorted labels, as in torchvision's
     ``ImageFolder``.
 
     Args:
@@ -299,7 +298,7 @@ def class_indices(dataset: Dataset, manifest_labels: Sequence[str], classes: int
 
 
 def _matched(labels: Sequence[str], manifest_labels: Sequence[str]) -> Mapping[str, int] | None:
-    """Returns the index of each label among the model's; None unless each matches exactly one of its own."""
+    """Returns the index of each label among the model's; None unless they match one to one."""
     if not manifest_labels:
         return None
     index = ClassIndex(manifest_labels)
@@ -326,10 +325,10 @@ class Accuracy:
 
     @property
     def top1_share(self) -> float | None:
-        """``top1`` as a fraction of the evaluated inputs, 0…1; None without any."""
+        """``top1`` as a fraction of the evaluated inputs, 0…1; None if there are none."""
         return self.top1 / self.evaluated if self.evaluated else None
 
     @property
     def top5_share(self) -> float | None:
-        """``top5`` as a fraction of the evaluated inputs, 0…1; None without any."""
+        """``top5`` as a fraction of the evaluated inputs, 0…1; None if there are none."""
         return self.top5 / self.evaluated if self.evaluated else None

@@ -39,7 +39,7 @@ _ROUNDING = 1e-3
 
 
 class ClassificationMetric(TaskMetric):
-    """Counts right classes, and collects how certain the model was of the best one. Not thread-safe.
+    """Counts correct classes, and records the model's confidence in the best class. Not thread-safe.
 
     A class of the dataset that the model lacks fails the whole evaluation, since every share would be wrong.
     """
@@ -61,15 +61,15 @@ class ClassificationMetric(TaskMetric):
         self._counter.check([sample])
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Takes the prediction of one sample; see ``TaskMetric``."""
+        """Adds the prediction for one sample; see ``TaskMetric``."""
         self.add_batch([sample], prediction)
 
     def add_batch(self, samples: Sequence[Sample], predictions: Predictions) -> Sequence[ScoringFailure]:
-        """Takes the predictions of several samples at once.
+        """Adds the predictions for several samples at once.
 
         Raises:
             DatasetError: The model lacks the class of a sample.
-            PredictionError: The predictions are not classes.
+            PredictionError: The predictions are not classifications.
             ConfigurationError: There are too few classes for top-5.
         """
         if not isinstance(predictions, Classifications):
@@ -99,12 +99,12 @@ class ClassificationMetric(TaskMetric):
 class _Calibration:
     """The expected calibration error, over bins of equal width, in constant memory.
 
-    Source: Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", ICML 2017,
-    equation 3: the mean of ``|accuracy - confidence|`` over the bins, weighted by their samples; a bin holds
-    its upper end. It has no interval, because resampling adds to a sum of absolute values.
+    Source: Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", ICML 2017, equation
+    3: the mean of ``|accuracy - confidence|`` over the bins, weighted by their samples; a bin includes its
+    upper end. It has no interval, because resampling inflates a sum of absolute values.
 
-    It is defined only for probabilities. Outputs count as such after a softmax here; without one, as long as
-    each is in 0…1, and those of an input add up to at most 1, or to 1 if all classes are present.
+    It is defined only for probabilities. Outputs are regarded as such after a softmax here; without one, as
+    long as each is in 0…1, and those of an input add up to at most 1, or to 1 if all classes are present.
     """
 
     def __init__(self, manifest: ModelManifest) -> None:
@@ -119,7 +119,7 @@ class _Calibration:
     def add(
         self, predictions: Classifications, labelled: NDArray[np.bool_], right: NDArray[np.bool_]
     ) -> None:
-        """Takes the ``labelled`` inputs; ``right`` marks those whose best class is correct."""
+        """Adds the ``labelled`` inputs; ``right`` marks those whose best class is correct."""
         if not self._are_probabilities:
             return
         probabilities = predictions.probabilities[labelled].astype(np.float64)
@@ -139,7 +139,7 @@ class _Calibration:
         return float(np.abs(self._right - self._confidence).sum() / samples)
 
     def bins(self) -> list[dict[str, float | int]]:
-        """Returns each non-empty bin: its samples, mean confidence and fraction of correct predictions."""
+        """Returns, for each non-empty bin, its samples, mean confidence and share of correct predictions."""
         return [
             {
                 "samples": int(count),
@@ -169,7 +169,7 @@ class TextClassificationMetric(TaskMetric):
     F1 is the harmonic mean of precision and recall of a class, 2 tp / (2 tp + fp + fn). It is the mean over
     the classes that occur among the labels or the predictions, as in scikit-learn's ``f1_score`` with
     ``average="macro"``. If the model has two labels and the manifest names the ``positive_label``, it is the
-    F1 of only the positive class, and undefined while neither labels nor predictions have it.
+    F1 of only the positive class, and undefined while neither labels nor predictions contain it.
 
     A label of the dataset is matched by the rules of ``ClassIndex``. A whole number is the index of a class
     if no label of the model is a number, as in datasets whose columns hold indices.
@@ -195,7 +195,7 @@ class TextClassificationMetric(TaskMetric):
         self._class_of(sample)
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Takes the classes of one text; see ``TaskMetric``."""
+        """Adds the prediction for one text; see ``TaskMetric``."""
         if not isinstance(prediction, Classifications) or len(prediction) != 1:
             raise PredictionError("its prediction is not a classification of one text")
         index = self._class_of(sample)
@@ -257,7 +257,7 @@ def f1_score(
         true: int64, samples; the right class of each.
         predicted: int64, samples.
         classes: The number of classes.
-        positive: The one class that counts; None for the mean over all that are present.
+        positive: The only class for which to compute F1; None for the mean over all classes that are present.
     """
     hits = np.bincount(true[true == predicted], minlength=classes)
     counted = np.bincount(true, minlength=classes) + np.bincount(predicted, minlength=classes)
@@ -268,7 +268,7 @@ def f1_score(
 
 
 def _f1(true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int, positive: int | None) -> Score:
-    """Returns F1 with its interval, but without it for more than ``MOST_COUNTS`` samples times classes."""
+    """Returns F1 with its interval, which is omitted for more than ``MOST_COUNTS`` samples times classes."""
     value = f1_score(true, predicted, classes, positive)
     if not np.isfinite(value):
         return Score("F1", None)
@@ -299,7 +299,7 @@ class QuestionAnsweringMetric(TaskMetric):
     """Exact match and F1 over questions, each the best over the accepted answers.
 
     Source: ``evaluate-v2.0.py`` of SQuAD 2.0 (Rajpurkar et al., "Know What You Don't Know", 2018), which for
-    questions with answers is that of SQuAD 1.1. Scores are shares, 0…1; the script prints percent.
+    questions with answers is the script of SQuAD 1.1. Scores are shares, 0…1; the script prints percent.
     """
 
     task: ClassVar[str] = "question_answering"
@@ -309,12 +309,12 @@ class QuestionAnsweringMetric(TaskMetric):
         self._scores: list[tuple[float, float, bool]] = []
 
     def check(self, sample: Sample) -> None:
-        """Checks that a truth in memory consists of answers; see ``TaskMetric``."""
+        """Checks that a truth that is in memory consists of answers; see ``TaskMetric``."""
         if sample.truth is not None and not callable(sample.truth):
             _answers(sample)
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Takes the answer to one question; see ``TaskMetric``."""
+        """Adds the answer to one question; see ``TaskMetric``."""
         if not isinstance(prediction, Texts) or len(prediction) != 1:
             raise PredictionError("its prediction is not one answer")
         answers = _answers(sample)
@@ -357,7 +357,7 @@ def exact_match(predicted: str, answers: Sequence[str]) -> float:
 def _token_f1(predicted: str, answers: Sequence[str]) -> float:
     """Returns the best F1 of the prediction's words over the answers.
 
-    If either has no words, as for a question without an answer, it is 1 if both have none, and else 0.
+    If either has no words, as for a question without an answer, F1 is 1 if both have none, and otherwise 0.
     """
     return max(_answer_f1(normalized(predicted).split(), normalized(answer).split()) for answer in answers)
 

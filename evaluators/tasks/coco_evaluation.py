@@ -38,7 +38,7 @@ class CocoFigures:
 
     Attributes:
         scores: The figures, AP first.
-        per_class: AP and AP50 of each class by its place; None for a class without objects.
+        per_class: AP and AP50 of each class by its index; None for a class without objects.
         precision: The mean precision of the classes at an IoU of 0.5, at the recalls 0, 0.01 … 1.
     """
 
@@ -48,7 +48,7 @@ class CocoFigures:
 
 
 class _Evaluation(COCOeval):  # type: ignore[misc]  # pycocotools has no types
-    """COCO's evaluation of annotations that are in memory."""
+    """COCO's evaluation, applied to annotations that are in memory."""
 
     def __init__(self, truths: Sequence[Annotation], predictions: Sequence[Annotation], kind: str) -> None:
         super().__init__(iouType=kind)
@@ -73,14 +73,13 @@ def evaluate(
     images: int,
     kind: Literal["bbox", "segm"],
 ) -> CocoFigures:
-    """Returns COCO's figures over the images 0…``images`` - 1 and the classes that they have.
+    """Returns COCO's figures over the images 0…``images`` - 1 and the classes that they contain.
 
-    Among equal scores, the numbers of different images decide; within an image, the order of the detections
-    decides.
+    Equal scores are ordered by the number of the image and, within one image, in the order of the detections.
 
     Source: ``pycocotools.cocoeval.COCOeval`` with its own parameters: the precision at 101 recalls, the mean
     over ten thresholds of IoU from 0.5 to 0.95 and over the classes with an object that is not a crowd; at
-    most 100 detections of a class in an image. Predictions of classes that no image has do not count there.
+    most 100 detections of a class in an image. Predictions of classes that no image contains are ignored.
 
     Args:
         truths: The objects.
@@ -134,7 +133,7 @@ def _intervals(evaluation: COCOeval, images: int) -> list[ScoreInterval | None]:
     """Returns the intervals of AP, AP50 and AP75, from the matches in each image.
 
     Resampling raises AP if a class has few objects, or if there are few images: the precision at a recall is
-    the highest from there on, and a class is left out of a draw without any of its objects.
+    the highest from there on, and a draw that contains no object of a class leaves that class out.
     """
     resampled = _ResampledPrecision(evaluation.evalImgs, images, len(evaluation.params.catIds))
     thresholds = len(evaluation.params.iouThrs)
@@ -152,7 +151,7 @@ def _intervals(evaluation: COCOeval, images: int) -> list[ScoreInterval | None]:
 
 
 class _ResampledPrecision:
-    """Average precision over images that count several times, from the matches that pycocotools found.
+    """Average precision over images that may be drawn repeatedly, from the matches that pycocotools found.
 
     An image that is drawn n times counts as n images with the same detections. Their equal scores stay
     together, which changes no precision at a recall: within a group of hits the highest precision comes last.
@@ -198,7 +197,7 @@ class _ResampledPrecision:
         """Returns the mean over the classes at each threshold of IoU; NaN if no class has an object.
 
         Args:
-            weights: int64, images; how often each counts.
+            weights: int64, images; how many times each image counts.
         """
         objects = self._objects @ weights
         present = objects > 0
@@ -216,8 +215,8 @@ class _ResampledPrecision:
     ) -> NDArray[np.float64]:
         """Returns the average precision of each class at one threshold.
 
-        Each step processes all classes at once: twice the number of the class, more than any precision or
-        recall, separates the values of one class from those of the next.
+        Each step processes all classes at once: their values are separated by adding twice the number of the
+        class, which exceeds any precision or recall.
         """
         apart = 2.0 * self._of_class
         right, wrong = self._within_class(hits), self._within_class(misses)
@@ -233,7 +232,7 @@ class _ResampledPrecision:
         return of_class
 
     def _within_class(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns the sums of values up to each detection of its class."""
+        """Returns, for each detection, the sum of values of its class up to it."""
         sums = np.concatenate([[0.0], np.cumsum(values)])
         within: NDArray[np.float64] = sums[1:] - sums[self._begins][self._of_class]
         return within

@@ -49,11 +49,11 @@ def psnr_db(image: NDArray[np.float64], target: NDArray[np.float64]) -> float:
 
 
 def ssim(image: NDArray[np.float64], target: NDArray[np.float64]) -> float | None:
-    """Returns the structural similarity, the mean over the channels; None for an image below the window.
+    """Returns the structural similarity, the mean over the channels; None for images smaller than the window.
 
     Source: Wang, Bovik, Sheikh and Simoncelli, "Image Quality Assessment: From Error Visibility to Structural
     Similarity", 2004: a Gaussian window of 11 × 11 with a deviation of 1.5 whose weights sum to 1, K1 = 0.01,
-    K2 = 0.03, range 1, the mean over the places where the window is inside the image.
+    K2 = 0.03, range 1, the mean over the positions where the window is inside the image.
 
     Args:
         image: float64, 0…1, height × width × channels.
@@ -66,7 +66,7 @@ def ssim(image: NDArray[np.float64], target: NDArray[np.float64]) -> float | Non
 
 
 def luma(image: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns Y of ITU-R BT.601, 16/255…235/255, like MATLAB's ``rgb2ycbcr``; grey fills each channel.
+    """Returns Y of ITU-R BT.601, 16/255…235/255, like MATLAB's ``rgb2ycbcr``; grey is used as each channel.
 
     Args:
         image: float64, 0…1, height × width × channels.
@@ -85,7 +85,7 @@ def _of_channel(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 
 
 def _blurred(plane: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the weighted mean in the window where it is inside the plane; rows first, then columns."""
+    """Returns the weighted mean in each window that is inside the plane; rows first, then columns."""
     offsets = np.arange(WINDOW) - WINDOW // 2
     weights = np.exp(-(offsets**2) / (2 * _SIGMA**2))
     weights /= weights.sum()
@@ -102,13 +102,13 @@ _SIDES = 2
 
 
 class ImageEnhancementMetric(TaskMetric):
-    """Compares images with targets, both 0…1: the means over the images of their PSNR and SSIM.
+    """Compares images with targets, both 0…1, by the means of PSNR and SSIM over the images.
 
     Predictions are not rounded to 8 bits. ``score_border`` pixels at each side are left out, and with
     ``score_channels: Y`` only the luma is compared, as in papers on super-resolution. A grey target of an
     image in colour is repeated in each channel.
 
-    The PSNR of an image that equals its target is infinite: it is left out of the mean, and counted. An image
+    The PSNR of an image that equals its target is infinite: it is left out of the mean, but counted. An image
     smaller than SSIM's window has no SSIM, and is left out of that mean.
     """
 
@@ -138,7 +138,7 @@ class ImageEnhancementMetric(TaskMetric):
     def _compared(
         self, pixels: NDArray[np.floating[Any]], truth: NDArray[np.uint8]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns the parts of the image and of its target that are compared."""
+        """Returns the parts of the image and of its target that are to be compared."""
         if pixels.shape[:2] != truth.shape[:2]:
             raise PredictionError(
                 f"the predicted image has {pixels.shape[1]} × {pixels.shape[0]} pixels, its target "
@@ -179,9 +179,9 @@ class ImageEnhancementMetric(TaskMetric):
 
 DEFINITION = "mean IoU over the dataset's confusion matrix, version 1"
 MOST_CLASSES = 4096
-"""The maximum number of classes of a dataset: the matrix then has 128 MiB."""
+"""The maximum number of classes of a dataset: the matrix then takes up 128 MiB."""
 MOST_SHOWN_CLASSES = 256
-"""The maximum number of classes for which the matrix is among the details."""
+"""The maximum number of classes for which the details include the matrix."""
 _NO_MAP = "has no class map, which semantic segmentation is scored against"
 
 
@@ -192,10 +192,10 @@ class SemanticSegmentationMetric(TaskMetric):
     names, the class of the same number. The confusion matrix, int64, has a row for each of the dataset's
     classes and one more column, for pixels that the model assigns to none of them.
 
-    The intersection over union of a class is the number of its recognised pixels divided by that of pixels
-    that belong to it, were predicted as it, or both, over all images (Everingham et al., "The PASCAL Visual
-    Object Classes Challenge", 2015). Classes that occur neither in the truth nor in predictions are left out
-    of the mean. Ignored pixels, and those that preprocessing cropped away, do not count.
+    The intersection over union of a class is the number of its recognised pixels divided by the number of
+    pixels that belong to it, were predicted as it, or both, over all images (Everingham et al., "The PASCAL
+    Visual Object Classes Challenge", 2015). Classes that occur neither in the truth nor in predictions are
+    left out of the mean. Ignored pixels, and pixels that preprocessing cropped away, do not count.
     """
 
     task = "semantic_segmentation"
@@ -234,7 +234,7 @@ class SemanticSegmentationMetric(TaskMetric):
         self._count(truth.pixels, found)
 
     def _learn(self, classes: tuple[str, ...]) -> None:
-        """Adopts the dataset's names, and finds the model's label for each."""
+        """Adopts the dataset's names of classes, and finds the model's label for each."""
         if not classes or classes == self._classes:
             return
         if self._classes or len(classes) > MOST_CLASSES:
@@ -261,7 +261,7 @@ class SemanticSegmentationMetric(TaskMetric):
         self._resize(len(classes))
 
     def _resize(self, size: int) -> None:
-        """Makes room for classes; the last column, for none of them, stays the last."""
+        """Enlarges the matrix to ``size`` classes; the last column, for none of them, stays the last."""
         matrix = np.zeros((size, size + 1), np.int64)
         kept = min(self._size, size)
         matrix[:kept, :kept] = self._matrix[:kept, :kept]
@@ -349,18 +349,18 @@ class SemanticSegmentationMetric(TaskMetric):
 
 
 def _outside(numbers: NDArray[np.int64], least: int, limit: int) -> int | None:
-    """Returns one of the numbers below ``least`` or not below ``limit``; None if there is none."""
+    """Returns one number that is below ``least`` or not below ``limit``; None if there is none."""
     low, high = int(numbers.min()), int(numbers.max())
     return low if low < least else high if high >= limit else None
 
 
 def _of_classes(matrix: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns counts for each class, 3 × classes: recognised, in the truth, predicted."""
+    """Returns counts for each class, 3 × classes: recognised, in the truth, and predicted."""
     return np.stack([matrix.diagonal(), matrix.sum(axis=1), matrix[:, :-1].sum(axis=0)])
 
 
 def _ious(counts: NDArray[Any]) -> NDArray[np.float64]:
-    """Returns the intersection over union of each class; NaN if it does not occur."""
+    """Returns the intersection over union of each class; NaN for a class that does not occur."""
     recognised, true, predicted = counts
     union = true + predicted - recognised
     ious: NDArray[np.float64] = np.divide(recognised, union, out=np.full(len(union), np.nan), where=union > 0)

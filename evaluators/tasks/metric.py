@@ -1,7 +1,7 @@
 """The interface of a task's metric, its result, and the registry of metrics.
 
-A result is scores with their intervals: Wilson's for shares, and by bootstrap over the samples for other
-figures. ``agent.tasks`` creates the predictions for metrics.
+A result consists of scores with intervals: Wilson's for shares, and bootstrap intervals over the samples for
+other figures. ``agent.tasks`` creates the predictions for metrics.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Score:
         interval: Its 95 % interval, by bootstrap over the samples or as the task defines it; None if there
             is none.
         unit: The unit, such as ``dB``; empty for a share, 0…1, or a plain number.
-        is_count: Whether it counts something, such as classes, and is shown as a whole number.
+        is_count: Whether it counts something, such as classes, and is therefore shown as a whole number.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Score:
 
     @property
     def decimals(self) -> int:
-        """The digits after the decimal point that are shown."""
+        """The number of digits that are shown after the decimal point."""
         return 0 if self.is_count else _DECIMALS
 
     def text(self, value: float) -> str:
@@ -77,11 +77,11 @@ class TaskResult:
 
     @property
     def first(self) -> Score | None:
-        """The most important known score; None without any."""
+        """The most important score that is known; None if there is none."""
         return next((each for each in self.scores if each.value is not None), None)
 
     def score(self, name: str) -> float | None:
-        """Returns the figure with a name; None if there is none."""
+        """Returns the score with a name; None if there is none."""
         return next((each.value for each in self.scores if each.name == name), None)
 
 
@@ -93,7 +93,7 @@ def mean_score(
     least: float = -math.inf,
     most: float = math.inf,
 ) -> Score:
-    """Returns the mean over samples with its interval; undefined without samples.
+    """Returns the mean over samples with its interval; it is undefined if there are no samples.
 
     Args:
         name: The name of the score.
@@ -109,7 +109,7 @@ def mean_score(
 
 
 def share_score(name: str, hits: NDArray[np.bool_]) -> Score:
-    """Returns the share of the samples that are hits, with Wilson's interval; undefined without samples."""
+    """Returns the share of the samples that are hits, with Wilson's interval; undefined if there are none."""
     return counted_score(name, int(np.count_nonzero(hits)), len(hits))
 
 
@@ -119,7 +119,7 @@ def counted_score(name: str, hits: int, samples: int) -> Score:
 
 
 def truth_of(sample: Sample, kind: type[T], missing: str) -> T | None:
-    """Returns the truth of a sample, which is read if necessary; None without one.
+    """Returns the truth of a sample, which is read if necessary; None if there is none.
 
     Raises:
         DatasetError: It cannot be read, or is of another kind; in that case the message is ``missing``.
@@ -131,7 +131,7 @@ def truth_of(sample: Sample, kind: type[T], missing: str) -> T | None:
 
 
 MOST_COUNTS = 2**24
-"""The maximum count of numbers for the interval of ratios: 128 MiB; beyond it, there is no interval."""
+"""The maximum count of numbers, 128 MiB, for the interval of ratios; beyond it, there is no interval."""
 
 
 def ratio_score(name: str, value: float, parts: NDArray[np.float64], wholes: NDArray[np.float64]) -> Score:
@@ -182,12 +182,12 @@ class TaskMetric(ABC):
         """Checks, before the model runs, that a sample's truth fits the model; reads no large data.
 
         Raises:
-            DatasetError: It does not, such as a class that the model does not know.
+            DatasetError: It does not fit, for example because the model does not know its class.
         """
 
     @abstractmethod
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Takes the prediction of one sample; one without a truth is not counted.
+        """Adds the prediction for one sample; a sample without a truth is not counted.
 
         Args:
             sample: The sample.
@@ -195,16 +195,16 @@ class TaskMetric(ABC):
 
         Raises:
             DatasetError: The truth cannot be read, or does not fit the model.
-            PredictionError: The prediction cannot be scored against this truth, such as a map of
-                another size. With either, the sample counts as failed.
+            PredictionError: The prediction cannot be scored against this truth, such as a map of another
+                size. With either error, the sample counts as failed.
         """
 
     def add_batch(self, samples: Sequence[Sample], predictions: Predictions) -> Sequence[ScoringFailure]:
-        """Takes the predictions of several samples; returns those that ``add`` refuses.
+        """Adds the predictions for several samples; returns a failure for each that ``add`` refuses.
 
         Args:
             samples: The samples.
-            predictions: Predictions of a row for each of them.
+            predictions: Predictions with one row for each sample.
         """
         failures = []
         for place, sample in enumerate(samples):
@@ -233,4 +233,4 @@ _BUILTIN: Mapping[str, str] = {
 METRICS: TaskRegistry[type[TaskMetric]] = TaskRegistry(
     "output.type", "metric", "inferometer.metrics", _BUILTIN
 )
-"""The metric of each ``output.type``; each of the program's own tasks has a line in the table."""
+"""The metric for each ``output.type``; each of the program's own tasks has a line in the table."""

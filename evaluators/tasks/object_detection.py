@@ -41,7 +41,7 @@ class DetectionMetric(TaskMetric):
         """Checks that the model knows the classes of a sample, and that pycocotools is installed.
 
         Raises:
-            DatasetError: The model lacks a class, or the sample has another truth instead of objects.
+            DatasetError: The model lacks a class, or the sample's truth is not objects.
             FrameworkUnavailableError: pycocotools is not installed.
         """
         truth = self._truth(sample)
@@ -56,7 +56,7 @@ class DetectionMetric(TaskMetric):
             self._class_of(name)
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Takes the prediction of one sample; see ``TaskMetric``."""
+        """Adds the prediction for one sample; see ``TaskMetric``."""
         truth = self._truth(sample)
         if truth is None:
             return
@@ -130,9 +130,9 @@ class DetectionMetric(TaskMetric):
         return truth_of(sample, Objects, missing)
 
     def _places(self) -> list[int]:
-        """Returns the place of each image in pycocotools' order, by id; numbers come before texts.
+        """Returns the index of each image in pycocotools' order, by id; numbers come before texts.
 
-        It decides among equal scores. Without ids, it is the order in which the images were added.
+        The order decides between equal scores. Without ids, it is that in which the images were added.
         """
         order = sorted(
             range(len(self._images)),
@@ -165,7 +165,7 @@ class DetectionMetric(TaskMetric):
 
 
 def _tally(annotations: Iterable[Annotation]) -> Counter[int]:
-    """Returns the number of objects of each class; crowds do not count."""
+    """Returns the number of objects in each class; crowds do not count."""
     return Counter(each.category for each in annotations if not each.crowd)
 
 

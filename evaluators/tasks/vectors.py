@@ -1,7 +1,7 @@
 """The metrics of vectors of numbers: regression, and embeddings.
 
-For regression, they measure the distance of numbers from their targets; for embeddings, the similarity to
-reference vectors, and the recall among nearest neighbours.
+For regression, they measure the distance of numbers from their targets; for embeddings, they measure the
+similarity to reference vectors and the recall among nearest neighbours.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RegressionMetric(TaskMetric):
     The mean absolute error, the root of the mean squared error and the coefficient of determination are
     computed for each of the k numbers over the samples; a score is their mean, as in scikit-learn with
     ``multioutput="uniform_average"``. R² is undefined for targets that are all the same, which are left out
-    of its mean; without others it is None.
+    of its mean; if there are no others, it is None.
     """
 
     task = "regression"
@@ -49,7 +49,7 @@ class RegressionMetric(TaskMetric):
         self._targets: list[_Numbers] = []
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Takes the numbers of one input; see ``TaskMetric``."""
+        """Adds the numbers predicted for one input; see ``TaskMetric``."""
         truth = truth_of(sample, TargetValues, "has no targets, which a regression is scored against")
         if truth is None:
             return
@@ -125,7 +125,7 @@ def _root_of_squares(predicted: _Numbers, targets: _Numbers) -> _Numbers:
 def _determination(predicted: _Numbers, targets: _Numbers) -> _Numbers:
     """Returns R² of each number, ``1 - Σ(y - ŷ)² / Σ(y - ȳ)²``; NaN if the targets are all the same.
 
-    It is -inf if it is below the range of float64.
+    A value below the range of float64 is -inf.
     """
     errors, of_errors = _scaled(predicted - targets)
     scaled, of_targets = _scaled(targets)
@@ -140,7 +140,7 @@ def _determination(predicted: _Numbers, targets: _Numbers) -> _Numbers:
 
 
 def _scaled(values: _Numbers) -> tuple[_Numbers, NDArray[np.int32]]:
-    """Divides each column by a power of two, which is exact, so no sum and no square overflows.
+    """Divides each column by a power of two, which is exact, so that no sum and no square overflows.
 
     Returns:
         float64, samples × k, within ±2; and int32, k: the exponents of the powers.
@@ -150,7 +150,7 @@ def _scaled(values: _Numbers) -> tuple[_Numbers, NDArray[np.int32]]:
 
 
 def _mean(each: _Numbers) -> float:
-    """Returns the mean of the defined values; NaN if there are none, and -inf if one of them is."""
+    """Returns the mean of the defined values; NaN if there are none, and -inf if any of them is -inf."""
     defined = each[~np.isnan(each)]
     return float((defined / len(defined)).sum()) if len(defined) else np.nan
 
@@ -160,7 +160,7 @@ RECALL_RANKS = (1, 5, 10)
 _BLOCK_ELEMENTS = 2**21
 """The maximum number of similarities in memory at once: 16 MiB of float64."""
 _DECIMALS = 6
-"""Similarities are rounded, so equal vectors tie regardless of the order of a sum."""
+"""Similarities are rounded, so that equal vectors tie regardless of the order of summation."""
 
 
 class EmbeddingMetric(TaskMetric):
@@ -173,7 +173,7 @@ class EmbeddingMetric(TaskMetric):
     Feature Embedding", 2016). A sample with a unique label is a neighbour, but not a query. Of
     neighbours with the same similarity, to six decimals, the one that was added first is nearer.
 
-    A vector of zeros has no direction, and is not a prediction.
+    A vector of zeros has no direction, and is not accepted as a prediction.
     """
 
     task: ClassVar[str] = "embedding"
@@ -186,12 +186,12 @@ class EmbeddingMetric(TaskMetric):
         self._samples = 0
 
     def check(self, sample: Sample) -> None:
-        """Checks that a truth in memory is a vector; see ``TaskMetric``."""
+        """Checks that a truth that is in memory is a vector; see ``TaskMetric``."""
         if sample.truth is not None and not callable(sample.truth):
             _reference(sample)
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Takes the embedding of one sample; see ``TaskMetric``."""
+        """Adds the embedding of one sample; see ``TaskMetric``."""
         if not isinstance(prediction, Values) or len(prediction) != 1:
             raise PredictionError("its prediction is not one embedding")
         vector = prediction.values[0]
@@ -238,7 +238,7 @@ class EmbeddingMetric(TaskMetric):
 
 
 def _nearest_ranks(vectors: NDArray[np.floating[Any]], labels: list[str]) -> NDArray[np.int64]:
-    """Returns how many neighbours are nearer than the nearest of the same label, for each sample.
+    """Returns for each sample how many neighbours are nearer than the nearest one with the same label.
 
     Memory is bounded: similarities are computed in blocks of samples.
 
@@ -247,7 +247,7 @@ def _nearest_ranks(vectors: NDArray[np.floating[Any]], labels: list[str]) -> NDA
         labels: One for each sample.
 
     Returns:
-        int64; one rank, from 0, for each sample that has another one with its label, in their order.
+        int64; one rank, from 0, for each sample that shares its label with another one, in sample order.
     """
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     classes = np.asarray([numbers[label] for label in labels], np.int64)
@@ -268,7 +268,7 @@ def _nearest_ranks(vectors: NDArray[np.floating[Any]], labels: list[str]) -> NDA
 
 
 def _direction(vector: NDArray[Any]) -> NDArray[np.float64] | None:
-    """Returns a vector of length 1, float64, k; None for zeros and for values that are not finite."""
+    """Returns a vector of length 1, float64, k; None if it is all zeros or not finite."""
     largest = float(np.abs(vector).max()) if vector.size else 0.0
     if not largest or not np.isfinite(largest):
         return None
@@ -279,7 +279,7 @@ def _direction(vector: NDArray[Any]) -> NDArray[np.float64] | None:
 
 
 def _reference(sample: Sample) -> NDArray[np.float64] | None:
-    """Returns the direction of a sample's reference vector; None without one."""
+    """Returns the direction of a sample's reference vector; None if it has none."""
     missing = f"input {sample.id}: has no reference vector, which embeddings are scored by"
     if (truth := truth_of(sample, TargetValues, missing)) is None:
         return None

@@ -1,8 +1,8 @@
 """Export of traces as Chrome trace events, as OTLP JSON and as a flame graph.
 
 Perfetto and chrome://tracing open the first; OpenTelemetry's collectors and viewers read the second. A flame
-graph has stacks of spans by name, as wide as their time: spans are aggregated into frames by their names and
-those of their ancestors.
+graph shows stacks of span names, as wide as their time: spans are aggregated into frames by their own names
+and those of their ancestors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NS_PER_US = 1000
 class _Tracks:
     """The processes and threads of a trace, numbered from 1 on.
 
-    Viewers require unsigned 32-bit numbers for both, while the stream of a device has a negative one. They
+    Viewers require unsigned 32-bit numbers for both, while a device's stream has a negative number. They
     show the thread with the number of its process as the main thread.
     """
 
@@ -48,7 +48,7 @@ class _Tracks:
         self._numbers = itertools.count(1)
 
     def of(self, recorder: int, thread: int) -> tuple[int, int]:
-        """Returns ``pid`` and ``tid``."""
+        """Returns the ``pid`` and ``tid`` of a recorder's thread."""
         known = self.threads.get((recorder, thread))
         if known is None:
             process = self.processes.get(recorder) or next(self._numbers)
@@ -134,7 +134,7 @@ def otlp_json(
     Args:
         chunks: The spans.
         trace_id: 32 hexadecimal digits.
-        resource: The attributes of the process that recorded the chunks that name none.
+        resource: The attributes of the recording process, for chunks that name none.
     """
     yield '{"resourceSpans": ['
     begun: Attributes | None = None
@@ -215,7 +215,7 @@ _LATEST_NS = int(np.iinfo(np.int64).max)
 
 @dataclass(slots=True)
 class Frame:
-    """All spans of one name below ancestors of the same names: their count and total time."""
+    """All spans with the same name and the same names of ancestors: their count and total time."""
 
     name: str
     count: int = 0
@@ -224,14 +224,14 @@ class Frame:
 
     @property
     def width_ns(self) -> int:
-        """The time that the frame's width shows: that of its children if they ran concurrently."""
+        """The time that the frame's width shows: the total, or the sum of its children if that is longer."""
         return max(self.total_ns, sum(child.width_ns for child in self.children))
 
 
 def frames(spans: Spans) -> Frame:
     """Aggregates spans into frames; spans without a parent in the trace are at the top.
 
-    Sibling frames are ordered by the earliest start of their spans. Spans below themselves are omitted.
+    Sibling frames are ordered by the earliest start of their spans. Spans in a cycle of parents are omitted.
 
     Memory: about 40 bytes for each span with children, one chunk, and the frames. The spans are read three
     times: to find the spans with children, to read these, and to aggregate all.
@@ -327,7 +327,7 @@ def _above(chunks: Iterable[SpanChunk]) -> NDArray[np.int64]:
 
 
 def _stacked(stacks: _Stacks, name: NDArray[np.int64], above: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the number of each span's stack, level by level from the top; ``above`` locates its parent."""
+    """Returns the number of each span's stack, found from the top down; ``above`` locates its parent."""
     stack_of: NDArray[np.int64] = np.full(len(name), _NOWHERE, np.int64)
     level = np.flatnonzero(above == _OUTSIDE)
     parents = np.full(len(level), _TOP, np.int64)
@@ -341,7 +341,7 @@ def _stacked(stacks: _Stacks, name: NDArray[np.int64], above: NDArray[np.int64])
 
 
 def _names(chunk: SpanChunk, names: dict[str, int]) -> NDArray[np.int64]:
-    """Returns the name of each span, as its number in ``names``, which grows as needed."""
+    """Returns the number of each span's name in ``names``, to which new names are added."""
     of_kind = np.array([names.setdefault(kind.name, len(names)) for kind in chunk.kinds], np.int64)
     of_span: NDArray[np.int64] = of_kind[chunk.kind]
     return of_span
@@ -465,7 +465,7 @@ def _box(frame: Frame, left_px: float, top_px: int, width_px: float, whole_ns: i
 
 
 def _colour(name: str) -> str:
-    """Returns a warm colour, the same for a name in every picture."""
+    """Returns a warm colour that is the same for a name in every picture."""
     digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).digest()
     return f"hsl({20 + digest[0] % 40}, {70 + digest[1] % 25}%, {62 + digest[2] % 14}%)"
 

@@ -18,7 +18,7 @@ _MEMORY = ("allocated_bytes", "peak_bytes")
 
 @dataclass(slots=True, eq=False)
 class Layer:
-    """The common part and the durations of the spans of one layer.
+    """What the spans of one layer have in common, and their durations.
 
     Fields that the framework does not report are empty or None.
 
@@ -27,12 +27,12 @@ class Layer:
         name: The layer.
         type: The operator.
         input_shapes: Texts such as ``8x3x224x224``.
-        output_shapes: The same for the outputs.
+        output_shapes: The shapes of the outputs, in the same form.
         phase: In a training step, ``forward``, ``loss``, ``backward`` or ``update``; empty in inference.
         arguments: The parameters as the framework reports them; see ``agent.tracing.recorder``.
         durations_ns: int64; one for each execution, in the stored order of the spans.
-        allocated_bytes: The largest value of any execution.
-        peak_bytes: The largest value of any execution.
+        allocated_bytes: The largest value that was recorded for any execution.
+        peak_bytes: The largest value that was recorded for any execution.
     """
 
     index: int
@@ -60,7 +60,7 @@ def layers(chunks: Iterable[SpanChunk], batches: NDArray[np.bool_] | None = None
 
     Args:
         chunks: The spans; those of level FRAMEWORK_TRACE in a batch are layers.
-        batches: bool; whether each batch, by its number, counts. None means that all do.
+        batches: bool, by batch number; whether a batch is included. None includes all.
     """
     found: dict[_Key, _Collected] = {}
     for chunk in chunks:

@@ -15,9 +15,9 @@ _HIDDEN_UNITS = 2048
 class DeepSpeech2(gluon.HybridBlock):
     """Two convolutions and three bidirectional recurrent layers (arXiv 1512.02595); 67,819,562 parameters.
 
-    The convolutions keep time and shrink the spectrum; their output at a time step is one input of the
-    recurrent layers, whose two directions are joined. Inputs are spectrograms, (batch, 1, time steps, 161);
-    the classes are the letter pairs and the blank.
+    The convolutions shorten time to a third and the spectrum to a quarter; each output step is one input of
+    the recurrent layers, whose two directions are joined. Inputs are spectrograms, (batch, 1, time steps,
+    161); the classes are the letter pairs and the blank.
     """
 
     def __init__(self, *, classes: int = 842) -> None:
@@ -45,7 +45,7 @@ class DeepSpeech2(gluon.HybridBlock):
             self.output = nn.Dense(classes, flatten=False)
 
     def hybrid_forward(self, F: Any, data: Any) -> Any:  # noqa: N803  # gluon passes it by this name
-        """Returns the logits of each time step, (batch, ⌈time steps / 3⌉, classes)."""
+        """Returns the logits of each time step, of shape (batch, ⌈time steps / 3⌉, classes)."""
         features = F.transpose(self.convolutions(data), axes=(2, 0, 1, 3))
         # 0 keeps an axis: (time, batch, channels × frequencies)
         states = self.recurrent(F.reshape(features, shape=(0, 0, -1)))

@@ -1,4 +1,4 @@
-"""Networks whose layers follow one another: AlexNet, OverFeat, VGG, a LeNet, and fully connected ones."""
+"""Networks whose layers run in sequence: AlexNet, OverFeat, VGG, a LeNet, and fully connected networks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inferometer.agent.architectures.layers import BVLC_ALEXNET
 
 
 class FeedForward(gluon.HybridBlock):
-    """A sequence of layers; a subclass builds them from its options, inside the block's name scope."""
+    """A sequence of layers, which a subclass builds from its options inside the block's name scope."""
 
     _make_layers: Callable[..., list[Any]]
 
@@ -25,7 +25,7 @@ class FeedForward(gluon.HybridBlock):
             self.layers.add(*self._make_layers(**options))
 
     def hybrid_forward(self, F: Any, data: Any) -> Any:  # noqa: N803  # gluon passes it by this name
-        """Returns the output of the last layer: logits, (batch, classes) of the dtype of the input."""
+        """Returns the last layer's output: logits of shape (batch, classes), with the input's dtype."""
         return self.layers(data)
 
 
@@ -33,7 +33,7 @@ class LocalResponseNorm(gluon.HybridBlock):
     """Divides by (1 + 1e-4 / 5 × the sum of squares over 5 neighbouring channels) ** 0.75, like Caffe."""
 
     def hybrid_forward(self, F: Any, data: Any) -> Any:  # noqa: N803  # gluon passes it by this name
-        """Returns (batch, channels, height, width) of the same shape."""
+        """Returns a tensor of the same shape as the input, (batch, channels, height, width)."""
         # the operator's own k is 2
         return F.LRN(data, alpha=1e-4, beta=0.75, knorm=1.0, nsize=5)
 
@@ -43,7 +43,7 @@ def _convolution(channels: int, kernel: int, strides: int = 1, padding: int = 0)
 
 
 def _classifier(*widths: int, dropout: bool = True) -> list[Any]:
-    """Fully connected layers with ReLU and dropout, except after the last."""
+    """Fully connected layers, each followed by ReLU and dropout except the last."""
     layers = []
     for units in widths[:-1]:
         layers.append(nn.Dense(units, activation="relu"))
@@ -55,7 +55,7 @@ def _classifier(*widths: int, dropout: bool = True) -> list[Any]:
 class DigitsCNN(gluon.HybridBlock):
     """Two convolutions with pooling and two fully connected layers; 38,282 parameters.
 
-    The parameters have the same names as those of the shipped symbol. Inputs are (batch, 1, 16, 16).
+    The parameters have the same names as in the shipped symbol file. Inputs are (batch, 1, 16, 16).
     """
 
     def __init__(self, *, classes: int = 10) -> None:
@@ -68,7 +68,7 @@ class DigitsCNN(gluon.HybridBlock):
             self.pool = nn.MaxPool2D(2, 2)
 
     def hybrid_forward(self, F: Any, data: Any) -> Any:  # noqa: N803  # gluon passes it by this name
-        """Returns the logits of the digits, (batch, classes), of preprocessed grey images."""
+        """Returns the digit logits, of shape (batch, classes), for preprocessed grey images."""
         return self.fc2(self.fc1(self.pool(self.conv2(self.pool(self.conv1(data))))))
 
 
@@ -97,17 +97,17 @@ class AlexNet(FeedForward):
 
 
 class AlexNetOWT(vision.AlexNet):
-    """The network of Krizhevsky, 2014 (arXiv 1404.5997); 61,100,840 parameters.
+    """The AlexNet of Krizhevsky, 2014 (arXiv 1404.5997); 61,100,840 parameters.
 
-    Gluon's model zoo has it. Inputs are (batch, 3, side, side) with a side of 224 to 254 pixels, for which
-    torchvision's average pooling to 6 × 6 would change nothing.
+    It is Gluon's model-zoo version. Inputs are (batch, 3, side, side) with a side of 224 to 254 pixels, for
+    which torchvision's average pooling to 6 × 6 would change nothing.
     """
 
     gaussian_layers = BVLC_ALEXNET
 
 
 class OverFeat(FeedForward):
-    """The fast model of Sermanet et al., 2013 (arXiv 1312.6229); 145,920,872 parameters.
+    """The fast OverFeat model of Sermanet et al., 2013 (arXiv 1312.6229); 145,920,872 parameters.
 
     Inputs are (batch, 3, 231, 231).
     """
@@ -127,9 +127,9 @@ class OverFeat(FeedForward):
 
 
 class VGG(vision.VGG):
-    """Configurations A, B, D and E of Simonyan and Zisserman, 2014 (arXiv 1409.1556).
+    """VGG, configurations A, B, D and E of Simonyan and Zisserman, 2014 (arXiv 1409.1556).
 
-    Gluon's model zoo has them, with a ``depth`` of 11, 13, 16 or 19; any other raises ValueError. Inputs are
+    They are Gluon's model-zoo versions; a ``depth`` other than 11, 13, 16 or 19 raises ValueError. Inputs are
     (batch, 3, 224, 224).
     """
 
@@ -149,31 +149,31 @@ class Cifar10LeNet(FeedForward):
 
 
 class AcousticModel(FeedForward):
-    """Speech frames of 540 features to 8192 states; 34,678,784 parameters."""
+    """Maps speech frames of 540 features to 8192 states; 34,678,784 parameters."""
 
     def _make_layers(self, *, classes: int = 8192) -> list[Any]:
         return _classifier(2048, 2048, 2048, 2048, 2048, classes, dropout=False)
 
 
 class DeepMNIST(FeedForward):
-    """Handwritten digits of 784 pixels to 10 classes; 11,972,510 parameters."""
+    """Maps handwritten digits of 784 pixels to 10 classes; 11,972,510 parameters."""
 
     def _make_layers(self, *, classes: int = 10) -> list[Any]:
         return _classifier(2500, 2000, 1500, 1000, 500, classes, dropout=False)
 
 
 class SensorNet(FeedForward):
-    """Sensor readings of 784 values to 16 classes; 2,919,440 parameters."""
+    """Maps sensor readings of 784 values to 16 classes; 2,919,440 parameters."""
 
     def _make_layers(self, *, classes: int = 16) -> list[Any]:
         return _classifier(1024, 1024, 1024, classes, dropout=False)
 
 
 class SingleConvolution(FeedForward):
-    """A 3 × 3 convolution that keeps height and width, without bias; 9,216 parameters.
+    """A 3 × 3 convolution without bias that keeps height and width; 9,216 parameters.
 
-    It is for measuring the operator through an agent. Inputs are (batch, 32, 256, 256), outputs
-    (batch, classes, 256, 256): here classes are channels.
+    It serves to measure the operator through an agent. Inputs are (batch, 32, 256, 256), outputs (batch,
+    classes, 256, 256); the classes are the output channels.
     """
 
     def _make_layers(self, *, classes: int = 32) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Networks whose modules have branches: GoogLeNet, Inception v3 and v4, and Inception-ResNet v2."""
+"""Networks whose modules branch: GoogLeNet, Inception v3 and v4, and Inception-ResNet v2."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _POOLINGS: dict[Pooling, Callable[[], Any]] = {
 
 
 def normalized_convolution(layer: Convolution, *, bias: bool = False, activated: bool = True) -> Any:
-    """Returns a convolution, batch normalization, which cancels a ``bias``, and, if ``activated``, ReLU."""
+    """Returns a convolution, batch normalization (which cancels a ``bias``) and, if ``activated``, a ReLU."""
     unit = nn.HybridSequential(prefix="")
     unit.add(nn.Conv2D(layer.channels, layer.kernel, layer.stride, layer.padding, use_bias=bias))
     unit.add(nn.BatchNorm(epsilon=_EPSILON))
@@ -41,7 +41,7 @@ def normalized_convolution(layer: Convolution, *, bias: bool = False, activated:
 
 
 def build_layers(layers: Sequence[Layer], convolution: Callable[[Convolution], Any]) -> list[Any]:
-    """Builds layers that follow one another; ``convolution`` builds each convolution."""
+    """Builds layers that run in sequence, using ``convolution`` to build each convolution."""
     blocks = []
     for layer in layers:
         if isinstance(layer, Convolution):
@@ -60,7 +60,7 @@ def build_layers(layers: Sequence[Layer], convolution: Callable[[Convolution], A
 
 
 def _branch(blocks: Sequence[Any]) -> Any:
-    """Returns one block that runs the blocks in sequence."""
+    """Returns a single block that runs the given blocks in sequence."""
     if len(blocks) == 1:
         return blocks[0]
     sequence = nn.HybridSequential(prefix="")
@@ -73,7 +73,7 @@ def _biased_convolution(layer: Convolution) -> Any:
 
 
 def _classifier(classes: int, dropout: float) -> list[Any]:
-    """Returns the average of each channel, dropout and a fully connected layer."""
+    """Returns the head of a network: the average of each channel, dropout and a fully connected layer."""
     return [nn.GlobalAvgPool2D(), nn.Dropout(dropout), nn.Dense(classes)]
 
 
@@ -91,7 +91,7 @@ class GoogLeNet(FeedForward):
 class Inception3(vision.Inception3):
     """The network of Szegedy et al., 2015 (arXiv 1512.00567); 23,834,568 trainable parameters.
 
-    Gluon's model zoo has it, without the auxiliary classifier. Inputs are (batch, 3, 299, 299).
+    It is Gluon's model-zoo version, without the auxiliary classifier. Inputs are (batch, 3, 299, 299).
     """
 
 
@@ -122,7 +122,7 @@ class InceptionResNetV2(FeedForward):
 
 
 class ResidualModule(gluon.HybridBlock):
-    """Adds a scaled 1 × 1 convolution of its branches to its input."""
+    """Maps the joined branches by a 1 × 1 convolution, scales the result and adds it to the input."""
 
     def __init__(self, layer: Residual) -> None:
         super().__init__(prefix="")
@@ -132,6 +132,6 @@ class ResidualModule(gluon.HybridBlock):
         self.mixture = _unit(Convolution(layer.channels, 1), activated=False)
 
     def hybrid_forward(self, F: Any, data: Any) -> Any:  # noqa: N803  # gluon passes it by this name
-        """Returns (batch, channels, height, width) of the shape of the input."""
+        """Returns a tensor of the same shape as the input, (batch, channels, height, width)."""
         total = data + self._scale * self.mixture(self.branches(data))
         return F.relu(total) if self._activated else total

@@ -1,4 +1,4 @@
-"""The models of gluon's model zoo: built, and never downloaded."""
+"""Builds the models of gluon's model zoo; their parameters are never downloaded."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from inferometer.manifests.errors import ArtifactError, suggestion
 
 
 def build(package: str, name: str, *, initialize: bool) -> Any:
-    """Builds a model of ``mxnet.gluon.model_zoo.vision`` that fits the zoo's published parameters.
+    """Builds a model of ``mxnet.gluon.model_zoo.vision`` whose structure fits the zoo's published parameters.
 
-    The only ``package`` is gluon. ``name`` is a name for ``vision.get_model``, such as ``resnet50_v1`` or
-    ``mobilenet1.0``. Gluon leaves the parameters undefined, regardless of ``initialize``.
+    The only ``package`` is gluon. ``name`` is one that ``vision.get_model`` accepts, such as ``resnet50_v1``
+    or ``mobilenet1.0``. Gluon leaves the parameters undefined, regardless of ``initialize``.
 
     Raises:
         ArtifactError: The zoo has no model of that name.

@@ -1,4 +1,4 @@
-"""ResNet of depths 18 to 269, with the layers of torchvision's."""
+"""ResNet of depths 18 to 269, with the same layers as torchvision's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inferometer.agent.architectures.sources import resnet_stages
 
 
 class ResNet(FeedForward):
-    """The network of He et al., 2015 (arXiv 1512.03385), activated after each addition.
+    """The network of He et al., 2015 (arXiv 1512.03385), with the activation after each addition.
 
     As in torchvision, a block that halves the image does so in its 3 × 3 convolution; the ResNet of gluon's
     model zoo does so in the 1 × 1 before it, and has biases there. Inputs are (batch, 3, 224, 224). An
@@ -41,8 +41,8 @@ class ResNet(FeedForward):
 class ResidualBlock(gluon.HybridBlock):
     """Adds a body of convolutions to its input; a 1 × 1 convolution adapts the input if the shapes differ.
 
-    The first convolution has ``channels``, the output ``expansion`` times as many. The first 3 × 3
-    convolution has the ``strides``: 2 if the block halves height and width, otherwise 1.
+    The first convolution has ``channels`` channels and the output has ``expansion`` times as many. The first
+    3 × 3 convolution uses ``strides``: 2 if the block halves height and width, otherwise 1.
     """
 
     expansion: ClassVar[int]
@@ -66,7 +66,7 @@ class ResidualBlock(gluon.HybridBlock):
                 self.downsample.add(nn.Conv2D(out_channels, 1, strides, use_bias=False), nn.BatchNorm())
 
     def hybrid_forward(self, F: Any, data: Any) -> Any:  # noqa: N803  # gluon passes it by this name
-        """Returns (batch, out channels, height / strides, width / strides)."""
+        """Returns a tensor of shape (batch, out channels, height / strides, width / strides)."""
         shortcut = data if self.downsample is None else self.downsample(data)
         return F.relu(self.body(data) + shortcut)
 
@@ -79,7 +79,7 @@ class BasicBlock(ResidualBlock):
 
 
 class Bottleneck(ResidualBlock):
-    """A 3 × 3 convolution between two 1 × 1 that shrink and widen the channels fourfold."""
+    """A 3 × 3 convolution between two 1 × 1 convolutions, which shrink and widen the channels fourfold."""
 
     expansion = 4
     kernels = (1, 3, 1)

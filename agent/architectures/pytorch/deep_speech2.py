@@ -1,4 +1,4 @@
-"""DeepSpeech2 (arXiv 1512.02595): from a spectrogram to the scores of characters over time."""
+"""DeepSpeech2 (arXiv 1512.02595), which maps a spectrogram to character scores over time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HIDDEN = 2048
 
 
 class DeepSpeech2(nn.Module):
-    """Two convolutions over time and frequency, three bidirectional recurrent layers; 67,819,562 parameters.
+    """Two convolutions over time and frequency, and 3 bidirectional recurrent layers; 67,819,562 parameters.
 
     The recurrent layers have 2048 ReLU units in each direction, whose outputs are joined. The 842 classes are
     the pairs of 29 characters, 29 × 29, and the CTC blank, class 0.
@@ -37,10 +37,10 @@ class DeepSpeech2(nn.Module):
         initialize(self)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns the logits of each time step, for a CTC decoder: (batch, ceil(time / 3), classes).
+        """Returns each time step's logits for a CTC decoder, of shape (batch, ceil(time / 3), classes).
 
-        ``data`` holds spectrograms, (batch, 1, time, 161), of any floating-point dtype; a time of 200 gives
-        67 steps.
+        ``data`` holds spectrograms of shape (batch, 1, time, 161) and any floating-point dtype; 200 time
+        steps give 67.
         """
         maps = self.convolutions(data)
         # (batch, channels, time, frequencies) to (batch, time, channels × frequencies)

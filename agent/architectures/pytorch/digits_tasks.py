@@ -11,11 +11,11 @@ from torch.nn import functional
 
 _STRIDE = 4
 _CELLS = 16
-"""The cells of the detector's grid along one side: 64 pixels, ``_STRIDE`` per cell."""
+"""The number of cells along one side of the detector's grid: 64 pixels, ``_STRIDE`` per cell."""
 
 
 class DigitsDetector(nn.Module):
-    """A detector without anchors, like FCOS (arXiv 1904.01355) on one level; 66,302 parameters.
+    """A detector without anchors, like FCOS (arXiv 1904.01355) with a single level; 66,302 parameters.
 
     Each of the 16 × 16 cells proposes one box for all classes.
     """
@@ -39,7 +39,7 @@ class DigitsDetector(nn.Module):
         self.register_buffer("signs", signs)
 
     def grid(self, data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the boxes, (batch, 4, 16, 16), and the logits, (batch, classes, 16, 16), of each cell."""
+        """Returns each cell's boxes, of shape (batch, 4, 16, 16), and logits, (batch, classes, 16, 16)."""
         data = functional.max_pool2d(torch.relu(self.conv1(data)), 2)
         data = functional.max_pool2d(torch.relu(self.conv2(data)), 2)
         data = torch.relu(self.conv5(torch.relu(self.conv4(torch.relu(self.conv3(data))))))
@@ -47,9 +47,9 @@ class DigitsDetector(nn.Module):
         return boxes, self.scores(data)
 
     def forward(self, data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns boxes, (batch, 256, 4), left, top, right and bottom in pixels, and scores, 0…1.
+        """Returns boxes (left, top, right and bottom in pixels), and scores from 0 to 1.
 
-        The scores are (batch, 256, classes). The input is (batch, 1, 64, 64), 0…1.
+        Boxes are (batch, 256, 4), scores (batch, 256, classes), inputs (batch, 1, 64, 64) from 0 to 1.
         """
         boxes, logits = self.grid(data)
         cells = _CELLS * _CELLS
@@ -75,7 +75,7 @@ class DigitsSegmenter(nn.Module):
         self.scores = nn.Conv2d(12, classes, 1)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns logits, (batch, classes, 64, 64), of images, (batch, 1, 64, 64), 0…1."""
+        """Returns the logits (batch, classes, 64, 64) for images of shape (batch, 1, 64, 64), 0…1."""
         full = torch.relu(self.conv1(data))
         half = torch.relu(self.conv2(functional.max_pool2d(full, 2)))
         quarter = torch.relu(self.conv4(torch.relu(self.conv3(functional.max_pool2d(half, 2)))))
@@ -87,7 +87,7 @@ class DigitsSegmenter(nn.Module):
 
 
 class DigitsDenoiser(nn.Module):
-    """Predicts the noise and subtracts it; 16,081 parameters.
+    """Predicts the noise in an image and subtracts it; 16,081 parameters.
 
     It is like DnCNN (arXiv 1608.03981) without the normalizations.
     """
@@ -101,7 +101,7 @@ class DigitsDenoiser(nn.Module):
         self.noise = nn.Conv2d(24, 1, 3, padding=1)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns denoised images, (batch, 1, 64, 64), from noisy ones of the same shape, 0…1."""
+        """Returns the denoised images for noisy ones of the same shape, (batch, 1, 64, 64), 0…1."""
         hidden = torch.relu(self.conv2(torch.relu(self.conv1(data))))
         hidden = torch.relu(self.conv4(torch.relu(self.conv3(hidden))))
         image: torch.Tensor = data - self.noise(hidden)
@@ -109,7 +109,7 @@ class DigitsDenoiser(nn.Module):
 
 
 class DigitsEmbedder(nn.Module):
-    """The layers of DigitsCNN, but embeddings instead of logits; 38,672 parameters.
+    """DigitsCNN's layers with embeddings instead of logits as their output; 38,672 parameters.
 
     The embeddings of images of the same digit point in similar directions.
     """
@@ -122,7 +122,7 @@ class DigitsEmbedder(nn.Module):
         self.fc2 = nn.Linear(64, length)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns embeddings, (batch, length), of grey images, (batch, 1, 16, 16); their norms vary."""
+        """Returns embeddings (batch, length) for grey images (batch, 1, 16, 16); their norms vary."""
         data = functional.max_pool2d(torch.relu(self.conv1(data)), 2)
         data = functional.max_pool2d(torch.relu(self.conv2(data)), 2)
         embedding: torch.Tensor = self.fc2(torch.relu(self.fc1(data.flatten(1))))

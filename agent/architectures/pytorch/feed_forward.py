@@ -1,7 +1,6 @@
-"""Networks whose layers follow one another: AlexNet, OverFeat, VGG, a LeNet, and fully connected ones.
+"""Networks whose layers run in sequence: AlexNet, OverFeat, VGG, a LeNet, and fully connected networks.
 
-Also draws the weights of networks, and builds modules without drawing them, for weights that a file
-replaces.
+Also draws the weights of networks, and builds modules without drawing their weights if a file replaces them.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from inferometer.agent.architectures.layers import BVLC_ALEXNET, GaussianLayer
 
 
 def undefined(build: Callable[[], Any]) -> torch.nn.Module:
-    """Builds a module with undefined parameters, which ``load_state_dict`` then sets.
+    """Builds a module with undefined parameters, for ``load_state_dict`` to set.
 
-    Drawing the parameters would take most of the load time: each layer draws its own, and the
-    architecture draws them again. The buffers are zero.
+    Drawing the parameters would take most of the load time: each layer draws its own, and then the
+    architecture draws all of them again. Buffers are zero.
     """
     with torch.device("meta"):
         module: torch.nn.Module = build()
@@ -36,15 +35,15 @@ def undefined(build: Callable[[], Any]) -> torch.nn.Module:
 
 
 _CLASSIFIER_DEVIATION = 0.01
-"""The deviation of the fully connected layers of VGG (arXiv 1409.1556), as in torchvision, and OverFeat."""
+"""The deviation for the fully connected layers of VGG (arXiv 1409.1556; as in torchvision) and OverFeat."""
 
 
 def initialize(network: nn.Module) -> None:
     """Draws the weights of convolutions and fully connected layers as He et al. do (arXiv 1502.01852).
 
-    PyTorch's own default shrinks the activations in each layer. In the deep networks they end as denormal
-    numbers, which a CPU computes several times more slowly than those of a trained model, and the outputs
-    no longer depend on the input. Biases and normalizations keep PyTorch's default.
+    PyTorch's own default shrinks the activations in each layer. In deep networks, they become denormal
+    numbers, with which a CPU computes several times more slowly than with those of a trained model, and the
+    outputs no longer depend on the input. Biases and normalizations keep PyTorch's default.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
@@ -54,7 +53,7 @@ def initialize(network: nn.Module) -> None:
 def initialize_with_classifier(network: nn.Module) -> None:
     """Like ``initialize``, but draws fully connected layers from a narrow normal distribution.
 
-    With thousands of features and no normalization, the first steps would otherwise raise the loss.
+    With thousands of features and no normalization, the loss would otherwise rise in the first steps.
     """
     initialize(network)
     for module in network.modules():
@@ -73,13 +72,13 @@ def draw_gaussian(network: nn.Module, layers: Sequence[GaussianLayer]) -> None:
 
 
 class FeedForward(nn.Module):
-    """Features, and a classifier of all of them; a subclass builds both, and then calls ``initialize``."""
+    """Features and a classifier that uses all of them; a subclass builds both, then calls ``initialize``."""
 
     features: nn.Module
     classifier: nn.Module
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns logits, (batch, classes), of images of any floating-point dtype."""
+        """Returns the logits, of shape (batch, classes), for images of any floating-point dtype."""
         logits: torch.Tensor = self.classifier(self.features(data).flatten(1))
         return logits
 
@@ -90,20 +89,20 @@ class Pooled(FeedForward):
     avgpool: nn.Module
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns logits, (batch, classes), of images of any floating-point dtype."""
+        """Returns the logits, of shape (batch, classes), for images of any floating-point dtype."""
         logits: torch.Tensor = self.classifier(self.avgpool(self.features(data)).flatten(1))
         return logits
 
 
 class SingleLayerClassifier(nn.Module):
-    """Features, dropout and one fully connected layer; a subclass builds them and calls ``initialize``."""
+    """Features, dropout and one fully connected layer; a subclass builds them, then calls ``initialize``."""
 
     features: nn.Module
     dropout: nn.Module
     fc: nn.Module
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns logits, (batch, classes), of images of any floating-point dtype."""
+        """Returns the logits, of shape (batch, classes), for images of any floating-point dtype."""
         logits: torch.Tensor = self.fc(self.dropout(self.features(data).flatten(1)))
         return logits
 
@@ -111,17 +110,17 @@ class SingleLayerClassifier(nn.Module):
 def _activated(
     inputs: int, outputs: int, kernel_size: int, stride: int = 1, padding: int = 0
 ) -> list[nn.Module]:
-    """Returns a convolution with bias, and ReLU."""
+    """Returns a convolution with bias, followed by a ReLU."""
     return [nn.Conv2d(inputs, outputs, kernel_size, stride, padding), nn.ReLU(inplace=True)]
 
 
 def _maximum(size: int) -> nn.Module:
-    """Returns a pooling that halves height and width."""
+    """Returns a pooling layer that halves height and width."""
     return nn.MaxPool2d(kernel_size=size, stride=2)
 
 
 def _classifier(*widths: int, dropout: bool = True) -> nn.Sequential:
-    """Returns fully connected layers with ReLU and dropout; the first of the ``widths`` is the input's."""
+    """Returns fully connected layers with ReLU and dropout; the first of ``widths`` is the input's width."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths[:-1]):
         layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True), *([nn.Dropout()] if dropout else [])]
@@ -142,7 +141,7 @@ class DigitsCNN(nn.Module):
         self.fc2 = nn.Linear(64, classes)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns the logits of the digits, (batch, classes), of grey images, (batch, 1, 16, 16)."""
+        """Returns the digit logits (batch, classes) for grey images of shape (batch, 1, 16, 16)."""
         data = nn.functional.max_pool2d(torch.relu(self.conv1(data)), 2)
         data = nn.functional.max_pool2d(torch.relu(self.conv2(data)), 2)
         data = torch.relu(self.fc1(data.flatten(1)))
@@ -151,7 +150,7 @@ class DigitsCNN(nn.Module):
 
 
 class AlexNet(FeedForward):
-    """BVLC's AlexNet without its groups of convolutions (``group=1``); 62,378,344 parameters.
+    """BVLC's AlexNet without grouped convolutions (``group=1``); 62,378,344 parameters.
 
     The local response normalization is Caffe's: 5 channels, alpha 1e-4, beta 0.75 and k 1. Inputs are
     (batch, 3, 227, 227).
@@ -176,10 +175,10 @@ class AlexNet(FeedForward):
 
 
 class AlexNetOWT(Pooled):
-    """AlexNet of "one weird trick" (arXiv 1404.5997); 61,100,840 parameters.
+    """The AlexNet of "One weird trick" (arXiv 1404.5997); 61,100,840 parameters.
 
-    Layers and names are torchvision's, so its published state dict fits. The pooling before the
-    classifier gives 6 × 6 from images of 224 and of 227.
+    Layers and names are torchvision's, so torchvision's published state dict fits. The pooling before the
+    classifier gives 6 × 6 for images with a side of 224 or 227 pixels.
     """
 
     def __init__(self, *, classes: int = 1000) -> None:
@@ -209,7 +208,7 @@ class AlexNetOWT(Pooled):
 
 
 class OverFeat(FeedForward):
-    """The fast network of arXiv 1312.6229; 145,920,872 parameters. Inputs are (batch, 3, 231, 231)."""
+    """The fast OverFeat (arXiv 1312.6229); 145,920,872 parameters. Inputs are (batch, 3, 231, 231)."""
 
     def __init__(self, *, classes: int = 1000) -> None:
         super().__init__()
@@ -249,7 +248,7 @@ _VGG: Mapping[int, tuple[int, ...]] = {
 class VGG(Pooled):
     """VGG without batch normalization (arXiv 1409.1556); 132,863,336 to 143,667,240 parameters.
 
-    Layers and names are torchvision's, so its published state dicts fit. Inputs are (batch, 3, 224,
+    Layers and names are torchvision's, so torchvision's published state dicts fit. Inputs are (batch, 3, 224,
     224). A ``depth`` other than 11, 13, 16 or 19 raises ValueError.
     """
 
@@ -271,7 +270,7 @@ class VGG(Pooled):
 
 
 class FullyConnected(nn.Module):
-    """Hidden layers of ReLU units and an output layer; ``widths`` begins with the length of one input."""
+    """Hidden layers of ReLU units and an output layer; ``widths`` begins with the length of an input."""
 
     def __init__(self, *widths: int, classes: int) -> None:
         super().__init__()
@@ -279,7 +278,7 @@ class FullyConnected(nn.Module):
         initialize(self)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns logits, (batch, classes), of (batch, features) or images of as many values."""
+        """Returns the logits (batch, classes) for inputs (batch, features) or images of as many values."""
         logits: torch.Tensor = self.layers(data.flatten(1))
         return logits
 
@@ -287,7 +286,7 @@ class FullyConnected(nn.Module):
 AcousticModel = partial(FullyConnected, 540, 2048, 2048, 2048, 2048, 2048, classes=8192)
 """Scores the states of a hybrid speech recognizer from 540 features; 34,678,784 parameters."""
 DeepMNIST = partial(FullyConnected, 784, 2500, 2000, 1500, 1000, 500, classes=10)
-"""Reads handwritten digits of 28 × 28 (arXiv 1003.0358, with ReLU); 11,972,510 parameters."""
+"""Reads handwritten digits of 28 × 28 pixels (arXiv 1003.0358, with ReLU); 11,972,510 parameters."""
 SensorNet = partial(FullyConnected, 784, 1024, 1024, 1024, classes=16)
 """Classifies 784 sensor readings; 2,919,440 parameters."""
 
@@ -295,7 +294,7 @@ SensorNet = partial(FullyConnected, 784, 1024, 1024, 1024, classes=16)
 class SingleConvolution(nn.Module):
     """A 3 × 3 convolution of 32 channels, padded by 1, without bias; 9,216 parameters.
 
-    It is for measuring the operator with the tools for models. Its classes are the channels of the output.
+    It serves to measure the operator with the tools for models. Its classes are the output channels.
     """
 
     def __init__(self, *, classes: int = 32) -> None:
@@ -304,6 +303,6 @@ class SingleConvolution(nn.Module):
         initialize(self)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns feature maps, (batch, classes, height, width), of (batch, 32, height, width)."""
+        """Returns feature maps, (batch, classes, height, width), for inputs (batch, 32, height, width)."""
         maps: torch.Tensor = self.convolution(data)
         return maps

@@ -1,4 +1,4 @@
-"""Networks whose modules have branches: GoogLeNet, Inception v3 and v4, and Inception-ResNet v2."""
+"""Networks whose modules branch: GoogLeNet, Inception v3 and v4, and Inception-ResNet v2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EPSILON = 1e-3
 
 
 class NormalizedConvolution(nn.Module):
-    """A convolution and batch normalization, which cancels a ``bias``; without activation."""
+    """A convolution and batch normalization, which cancels any ``bias``, without an activation."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class ActivatedConvolution(NormalizedConvolution):
 
 
 class Branches(nn.ModuleList):
-    """Modules that take the same input and whose outputs are joined by channel, in their order."""
+    """Modules that take the same input and whose outputs are joined by channel, in the modules' order."""
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Maps (batch, inputs, height, width) to (batch, the sum of the outputs, height', width')."""
+        """Maps (batch, inputs, height, width) to (batch, the branches' total channels, height', width')."""
         return torch.cat([branch(data) for branch in self], dim=1)
 
 
@@ -67,10 +67,10 @@ _POOLINGS: dict[Pooling, Callable[[], nn.Module]] = {
 def build_layers(
     layers: Sequence[Layer], inputs: int, convolution: Callable[[int, int, Size, int, Size], nn.Module]
 ) -> tuple[list[nn.Module], int]:
-    """Builds layers that follow one another, with ``inputs`` channels before the first.
+    """Builds layers that run in sequence; the first takes ``inputs`` channels.
 
-    ``convolution`` builds one from: inputs, outputs, kernel, stride, padding. Returns the modules, and the
-    channels of the last one's output.
+    ``convolution`` builds a convolution from: inputs, outputs, kernel, stride, padding. Returns the modules
+    and the number of channels that the last one outputs.
     """
     modules: list[nn.Module] = []
     for layer in layers:
@@ -91,7 +91,7 @@ def build_layers(
 
 
 def _biased_convolution(inputs: int, outputs: int, kernel: Size, stride: int, padding: Size) -> nn.Module:
-    """Returns a convolution with bias, and ReLU."""
+    """Returns a convolution with bias, followed by a ReLU."""
     return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, padding), nn.ReLU(inplace=True))
 
 
@@ -112,9 +112,9 @@ class GoogLeNet(SingleLayerClassifier):
 
 
 class NamedBranches(nn.Module):
-    """Branches whose outputs are joined by channel, with their convolutions under torchvision's names.
+    """Branches whose outputs are joined by channel; their convolutions have torchvision's names.
 
-    The only convolution of a branch has its name; several have the name and a number, from 1.
+    A branch's only convolution has the branch's name; several have that name and a number, from 1.
     """
 
     def __init__(self, inputs: int, **branches: Sequence[Layer]) -> None:
@@ -128,7 +128,7 @@ class NamedBranches(nn.Module):
             self._branches.append(modules)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Maps (batch, inputs, height, width) to (batch, the sum of the outputs, height', width')."""
+        """Maps (batch, inputs, height, width) to (batch, the branches' total channels, height', width')."""
         outputs = []
         for branch in self._branches:
             maps = data
@@ -139,7 +139,7 @@ class NamedBranches(nn.Module):
 
 
 def _inception_a(inputs: int, pooled: int) -> NamedBranches:
-    """Branches of 1 × 1, 5 × 5 and two 3 × 3, and an averaged one of ``pooled`` channels."""
+    """Branches of 1 × 1, 5 × 5 and two 3 × 3 convolutions, and a pooled branch of ``pooled`` channels."""
     return NamedBranches(
         inputs,
         branch1x1=[C(64, 1)],
@@ -150,7 +150,7 @@ def _inception_a(inputs: int, pooled: int) -> NamedBranches:
 
 
 def _inception_b(inputs: int) -> NamedBranches:
-    """Halves height and width: a 3 × 3 branch, one of two 3 × 3, and the maximum."""
+    """Halves height and width with three branches: 3 × 3, 3 × 3 twice, and max pooling."""
     return NamedBranches(
         inputs,
         branch3x3=[C(384, 3, stride=2)],
@@ -160,7 +160,7 @@ def _inception_b(inputs: int) -> NamedBranches:
 
 
 def _inception_c(inputs: int, width: int) -> NamedBranches:
-    """Branches of 1 × 1, of one and two 7 × 7 in two factors of ``width`` channels, and an averaged one."""
+    """Branches of 1 × 1, one and two factored 7 × 7 convolutions of ``width`` channels, and a pooled one."""
     wide, high = same(width, 1, 7), same(width, 7, 1)
     return NamedBranches(
         inputs,
@@ -172,7 +172,7 @@ def _inception_c(inputs: int, width: int) -> NamedBranches:
 
 
 def _inception_d(inputs: int) -> NamedBranches:
-    """Halves height and width: a 3 × 3 branch, one of 7 × 7 in two factors and 3 × 3, and the maximum."""
+    """Halves height and width: branches of 3 × 3, factored 7 × 7 followed by 3 × 3, and max pooling."""
     return NamedBranches(
         inputs,
         branch3x3=[C(192, 1), C(320, 3, stride=2)],
@@ -182,7 +182,7 @@ def _inception_d(inputs: int) -> NamedBranches:
 
 
 class InceptionE(nn.Module):
-    """Branches of 1 × 1, of 3 × 3 in two factors side by side, of that after 3 × 3, and an averaged one."""
+    """Branches: 1 × 1, parallel factors of a 3 × 3, the same after another 3 × 3, and a pooled branch."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -214,9 +214,9 @@ class InceptionE(nn.Module):
 class Inception3(nn.Module):
     """Inception v3 (arXiv 1512.00567) without its auxiliary classifier; 23,834,568 trainable parameters.
 
-    Layers and names are torchvision's, so its published state dict fits, except for the auxiliary classifier
-    in it, which only training uses and which is left out here. tf_cnn_benchmarks' network differs
-    in one pooling: its last block takes the maximum, while the published weights belong to the average.
+    Layers and names are torchvision's, so its published state dict fits, except for its auxiliary classifier,
+    which only training uses and which is omitted here. tf_cnn_benchmarks' network differs in one pooling: its
+    last block uses the maximum, whereas the published weights require the average.
     """
 
     ignored_weights: ClassVar[tuple[str, ...]] = ("AuxLogits.",)
@@ -247,7 +247,7 @@ class Inception3(nn.Module):
         initialize(self)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns logits, (batch, classes), of images, (batch, 3, 299, 299), of any floating-point dtype."""
+        """Returns logits (batch, classes) for images (batch, 3, 299, 299) of any floating-point dtype."""
         data = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(data)))
         data = self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(self.maxpool1(data)))
         data = self.Mixed_5d(self.Mixed_5c(self.Mixed_5b(self.maxpool2(data))))
@@ -259,7 +259,7 @@ class Inception3(nn.Module):
 
 
 class StemAndBlocks(SingleLayerClassifier):
-    """Layers in two parts, the pooling of their maps to one pixel, and a classifier with dropout."""
+    """Layers in two parts, pooling of their maps to a single pixel, and a classifier with dropout."""
 
     def __init__(
         self,
@@ -292,7 +292,7 @@ _unit = partial(ActivatedConvolution, bias=True)
 
 
 class ResidualBranches(nn.Module):
-    """Adds the joined branches, projected back to the input's channels by 1 × 1 and scaled, to the input."""
+    """Projects the joined branches to the input's channels by 1 × 1, scales them and adds the input."""
 
     def __init__(self, layer: Residual) -> None:
         super().__init__()
@@ -302,7 +302,7 @@ class ResidualBranches(nn.Module):
         self._scale = layer.scale
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Maps (batch, channels, height, width) to the same shape."""
+        """Maps (batch, channels, height, width) to a tensor of the same shape."""
         maps: torch.Tensor = self.activation(data + self._scale * self.projection(self.branches(data)))
         return maps
 
@@ -310,7 +310,7 @@ class ResidualBranches(nn.Module):
 InceptionResNetV2 = partial(
     StemAndBlocks, inception.INCEPTION_RESNET_STEM, inception.INCEPTION_RESNET_BLOCKS, _unit
 )
-"""Inception-ResNet v2 (arXiv 1602.07261) of MXNet's example, with a bias in every convolution.
+"""The Inception-ResNet v2 (arXiv 1602.07261) of MXNet's example, with a bias in every convolution.
 
 Inputs are (batch, 3, 299, 299).
 """

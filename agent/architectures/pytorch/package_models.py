@@ -1,4 +1,4 @@
-"""The models of torchvision and timm, if these are installed: built, and never downloaded."""
+"""Builds the models of torchvision and timm, if these are installed; their weights are never downloaded."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _QUANTIZED = "quantized_"
 
 
 def build(package: str, name: str, *, initialize: bool) -> Any:
-    """Builds a model of torchvision, in a form that fits its published weights, or of timm.
+    """Builds a model of timm, or one of torchvision in the form that fits its published weights.
 
     ``name`` is one that ``torchvision.models.list_models()`` or ``timm.list_models()`` lists. torchvision's
     quantized models are not supported: without their weights they are built in float32, and measurements
-    would be misleading. Its auxiliary classifiers are included, as in the published files. Evaluation does
-    not run those of GoogLeNet and Inception v3, and runs those of segmentation models. A timm name may end
-    with a dot and the tag of the pretrained weights that give the number of classes; names of a hub or a
-    folder are unknown. timm always draws weights, regardless of ``initialize``.
+    would be misleading. Auxiliary classifiers are included, as in torchvision's published files; evaluation
+    runs those of segmentation models, but not those of GoogLeNet and Inception v3. A timm name may end with a
+    dot and the tag of pretrained weights, which determine the number of classes; names of a hub or a folder
+    are unknown. timm always draws weights, regardless of ``initialize``.
 
     Raises:
         ArtifactError: The package is not installed or cannot be used, or has no model of that name.
@@ -53,7 +53,7 @@ def _require_known(model: str, known: list[str], architecture: str, name: str) -
 
 
 def _options(models: Any, name: str, *, initialize: bool) -> dict[str, Any]:
-    """Returns the options of a torchvision model; they differ between its builders."""
+    """Returns the options for a torchvision model, which differ between its builders."""
     options: dict[str, Any] = {}
     parameters = inspect.signature(models.get_model_builder(name)).parameters
     if "weights_backbone" in parameters:

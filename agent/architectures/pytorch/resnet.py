@@ -1,4 +1,4 @@
-"""Residual networks (arXiv 1512.03385), with the activation after the addition."""
+"""Residual networks (arXiv 1512.03385), with the activation after each addition."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _RESIDUAL_SCALE = 0.2
 
 
 class ResidualBlock(nn.Module):
-    """Convolutions with normalization, and the shortcut: the input, projected where the shape changes.
+    """Convolutions with normalization, and a shortcut: the input, projected if the shape changes.
 
-    The output has ``expansion`` times ``width`` channels. The first 3 × 3 convolution has the stride, as in
-    torchvision, not the first 1 × 1 as in the paper.
+    The output has ``expansion`` times ``width`` channels. The stride is that of the first 3 × 3 convolution,
+    as in torchvision, not of the first 1 × 1 convolution as in the paper.
     """
 
     expansion: ClassVar[int]
@@ -60,14 +60,14 @@ class ResidualBlock(nn.Module):
 
 
 class BasicBlock(ResidualBlock):
-    """Two 3 × 3 convolutions and the shortcut."""
+    """Two 3 × 3 convolutions and a shortcut."""
 
     expansion = 1
     kernels = (3, 3)
 
 
 class Bottleneck(ResidualBlock):
-    """A 3 × 3 convolution between two of 1 × 1, and the shortcut."""
+    """A 3 × 3 convolution between two 1 × 1 convolutions, and a shortcut."""
 
     expansion = 4
     kernels = (1, 3, 1)
@@ -76,7 +76,7 @@ class Bottleneck(ResidualBlock):
 class ResNet(nn.Module):
     """A residual network of 18 to 269 layers.
 
-    Layers and names are torchvision's, so its published state dicts fit. ResNet200 and ResNet269,
+    Layers and names are torchvision's, so torchvision's published state dicts fit. ResNet200 and ResNet269,
     which torchvision does not have, follow the same pattern. An unknown ``depth`` raises ValueError.
     """
 
@@ -100,7 +100,7 @@ class ResNet(nn.Module):
                 module.dampen()
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns logits, (batch, classes), of images, (batch, 3, 224, 224), of any floating-point dtype."""
+        """Returns logits (batch, classes) for images (batch, 3, 224, 224) of any floating-point dtype."""
         data = self.maxpool(self.relu(self.bn1(self.conv1(data))))
         data = self.layer4(self.layer3(self.layer2(self.layer1(data))))
         logits: torch.Tensor = self.fc(self.avgpool(data).flatten(1))
@@ -108,7 +108,7 @@ class ResNet(nn.Module):
 
 
 def _stage(block: type[ResidualBlock], inputs: int, width: int, count: int, stride: int) -> nn.Sequential:
-    """Returns the blocks of one stage; the first has the stride."""
+    """Returns the blocks of one stage, of which the first has the stride."""
     outputs = width * block.expansion
     rest = (block(outputs, width, stride=1) for _ in range(count - 1))
     return nn.Sequential(block(inputs, width, stride), *rest)

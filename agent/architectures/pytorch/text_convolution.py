@@ -7,11 +7,11 @@ from torch import nn
 
 
 class StatementsCNN(nn.Module):
-    """An embedding, two convolutions over time, their maximum, and two fully connected layers.
+    """An embedding, two convolutions over time, the maximum over time, and two fully connected layers.
 
-    It has 7,442 parameters. Padded tokens are zeros before each convolution and at the maximum, so the
-    logits of a text do not depend on its padded length. MXNet's and ONNX Runtime's graphs have
-    the same layers, under the same names.
+    It has 7,442 parameters. Padding is set to zero before each convolution and before the maximum, so a
+    text's logits do not depend on its padded length. MXNet's and ONNX Runtime's graphs have the same layers,
+    under the same names.
     """
 
     def __init__(self, *, tokens: int = 33, classes: int = 2) -> None:
@@ -23,7 +23,7 @@ class StatementsCNN(nn.Module):
         self.fc2 = nn.Linear(64, classes)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Returns logits, (batch, classes), of token ids and their mask, both int64, (batch, tokens)."""
+        """Returns logits (batch, classes) for token ids and their mask, both int64 (batch, tokens)."""
         mask = attention_mask.unsqueeze(1).to(self.fc1.weight.dtype)
         data = self.embedding(input_ids).transpose(1, 2) * mask
         data = torch.relu(self.conv1(data)) * mask

@@ -1,1 +1,1 @@
-"""MXNet: its predictor, trainer, profilers and operators; no other module imports it."""
+"""The predictor, trainer, profilers and operators for MXNet; no module outside this package imports it."""

@@ -1,6 +1,6 @@
-"""MXNet's kvstore: the sum of gradients over the devices of a process, and over processes through servers.
+"""MXNet's kvstore, which sums gradients over the devices of a process, and over processes through servers.
 
-Run as a module, it is a scheduler or a server, depending on the environment; see ``serve_kvstore``.
+Run as a module, it acts as a scheduler or a server, depending on the environment; see ``serve_kvstore``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from inferometer.manifests.errors import (
 )
 
 KVSTORES = ("local", "device", "nccl", "dist_sync", "dist_device_sync", "dist_async")
-"""The types of kvstore; those for several processes begin with ``dist``."""
+"""The types of kvstore; the types for several processes begin with ``dist``."""
 _ROLES = ("scheduler", "server", "worker")
 _HEARTBEAT_S = 2
 _LOST_S = 10
@@ -42,11 +42,11 @@ _Result = TypeVar("_Result")
 def kvstore_of(name: str, rank: Rank, contexts: Sequence[Any]) -> str:
     """Returns the type of the kvstore for these processes and devices; empty if none is needed.
 
-    Without a ``name``, several processes use ``dist_sync``, several GPUs ``device`` and several CPUs
+    If ``name`` is empty, several processes use ``dist_sync``, several GPUs ``device`` and several CPUs
     ``local``.
 
     Raises:
-        ConfigurationError: The name is unknown, or does not fit the ranks, the devices or the build.
+        ConfigurationError: The type is unknown, or does not fit the ranks, the devices or MXNet's build.
     """
     on_gpus = contexts[0].device_type == "gpu"
     if not name and rank.count > 1:
@@ -80,7 +80,7 @@ def kvstore_of(name: str, rank: Rank, contexts: Sequence[Any]) -> str:
 
 
 def kvstore_environment(role: str, address: str, workers: int, servers: int) -> Mapping[str, str]:
-    """Returns the environment variables of a process of a distributed kvstore.
+    """Returns the environment variables for a process of a distributed kvstore.
 
     Args:
         role: ``scheduler``, ``server`` or ``worker``.
@@ -118,12 +118,12 @@ def kvstore_environment(role: str, address: str, workers: int, servers: int) -> 
 def serve_kvstore() -> None:
     """Runs a scheduler or a server in this process until all ranks have left.
 
-    The process needs the environment of ``kvstore_environment``. If a rank or a server is lost, MXNet makes
-    all others wait forever. The scheduler notices the missing heartbeats and ends its process with exit code
-    1 and one line on stderr.
+    The process needs the variables of ``kvstore_environment``. If a rank or a server stops responding, MXNet
+    makes all the others wait forever. The scheduler notices the missing heartbeats, writes one line to stderr
+    and ends its process with exit code 1.
 
     Raises:
-        ConfigurationError: The environment does not name one of the two roles, or a host without an address.
+        ConfigurationError: The environment names neither of the two roles, or a host that has no address.
         TrainingError: MXNet cannot serve, for instance because the port is in use.
     """
     role = os.environ.get("DMLC_ROLE")
@@ -151,9 +151,9 @@ def _end_with_the_first_lost(store: Any) -> None:
 
 
 def lost_processes(store: Any, group: int) -> int:
-    """Returns how many processes of a group have sent no heartbeat for 10 s, or ``PS_HEARTBEAT_TIMEOUT``.
+    """Returns how many processes in a group sent no heartbeat for ``PS_HEARTBEAT_TIMEOUT`` s (default: 10).
 
-    The scheduler tracks ranks and servers; these track only the scheduler.
+    The scheduler tracks ranks and servers; ranks and servers track only the scheduler.
     """
     count, seconds = ctypes.c_int(), int(os.environ.get("PS_HEARTBEAT_TIMEOUT") or _LOST_S)
     mxnet.base.check_call(
@@ -163,21 +163,21 @@ def lost_processes(store: Any, group: int) -> int:
 
 
 class GradientExchange:
-    """Keeps the copies of the parameters, on the devices of this process and of others, identical.
+    """Keeps the copies of the parameters on the devices of all processes identical.
 
     The servers of a distributed kvstore add up what they receive: each rank pushes, then pulls the sum. With
     ``dist_sync`` and ``dist_device_sync``, the sum covers all ranks, and the ranks update their parameters.
     With ``dist_async``, the servers update the parameters with the gradient of each rank as it arrives, and a
     rank pulls their current values: no rank waits for another, and a run cannot be reproduced.
 
-    MXNet numbers ranks arbitrarily; here a rank has the number of its ``Rank``. If a rank is lost, the others
-    wait for it up to ``Rank.timeout_s``, or until the scheduler ends, and then raise TrainingError.
-    MXNet would still wait at process exit, so the process ends immediately, with exit code 1.
+    MXNet numbers ranks arbitrarily; here a rank has the number in its ``Rank``. If a rank stops responding,
+    the others wait for it until ``Rank.timeout_s`` has passed or the scheduler ends, and then raise
+    TrainingError. MXNet would still wait at process exit, so the process ends immediately, with exit code 1.
 
     Args:
         who: The model, as named in messages.
         kind: One of ``KVSTORES``.
-        rank: The place of this process.
+        rank: The rank of this process.
 
     Raises:
         ConfigurationError: The rank's address is not a host and port.
@@ -198,12 +198,12 @@ class GradientExchange:
     def start(
         self, weights: Sequence[Sequence[Any]], others: Sequence[Sequence[Any]], server_optimizer: Any
     ) -> None:
-        """Sets all copies to the values of the first device of rank 0.
+        """Sets all copies to the values on the first device of rank 0.
 
         Args:
             weights: The trainable parameters, each with one array for each device.
-            others: The other state of the layers, likewise.
-            server_optimizer: The optimizer that updates the parameters on the servers, for ``on_servers``.
+            others: The other state of the layers, in the same form.
+            server_optimizer: The optimizer that runs on the servers; used only if ``on_servers``.
         """
         self._next_key = len(weights)
         if self.on_servers:
@@ -226,10 +226,10 @@ class GradientExchange:
         self.wait()
 
     def add_up(self, gradients: Sequence[Sequence[Any]], samples: int) -> int:
-        """Queues the sum of the gradients over all devices and ranks, in place; not for ``on_servers``.
+        """Queues an in-place sum of the gradients over all devices and ranks; not used if ``on_servers``.
 
         Returns:
-            The total number of samples of all ranks; this rank has ``samples`` of them.
+            The total number of samples in all ranks, including the ``samples`` of this rank.
         """
         total = None
         if self._distributed:
@@ -250,12 +250,12 @@ class GradientExchange:
         """Waits until all queued work has finished.
 
         Raises:
-            TrainingError: It takes longer than ``Rank.timeout_s``, because another rank is lost.
+            TrainingError: The wait exceeds ``Rank.timeout_s``, because another rank does not respond.
         """
         self._wait_for(mxnet.nd.waitall)
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the values of all ranks, (ranks, *shape); see ``Trainer.gather``."""
+        """Returns the values of all ranks, of shape (ranks, *shape); see ``Trainer.gather``."""
         if not self._distributed or not values.size:
             return np.stack([values] * self._rank.count)
         # float32 holds 16 of the 64 bits exactly
@@ -289,7 +289,7 @@ class GradientExchange:
             raise TrainingError(f"{self._where}: the others did not leave within {self._rank.timeout_s:g} s")
 
     def _join(self, kind: str) -> Any:
-        """Joins the others; MXNet reads the address from the environment while it creates the kvstore."""
+        """Joins the other ranks; MXNet reads the address from the environment when it creates the kvstore."""
         rank = self._rank
         variables = kvstore_environment("worker", rank.address, rank.count, rank.servers)
         until_s = time.monotonic() + rank.timeout_s
@@ -313,7 +313,7 @@ class GradientExchange:
         self._sum(first if self._rank.number == 0 else mxnet.nd.zeros_like(first), key, list(copies))
 
     def _sum(self, array: Any, key: int, out: Any) -> None:
-        """Adds up an array over the ranks, under an unused key."""
+        """Adds up an array over all ranks, using a key that no other call uses."""
         self._store.init(key, mxnet.nd.zeros_like(array))
         self._store.push(key, array)
         self.wait()
@@ -358,14 +358,14 @@ class GradientExchange:
         return result[0]
 
     def _abandoned(self, why: str) -> RankLostError:
-        """Abandons a call in which MXNet waits forever, as it also would when freed and at process exit."""
+        """Abandons a call in which MXNet waits forever; it would also wait when freed and at process exit."""
         self._lost = True
         atexit.register(_exit_at_once, self._store)
         return RankLostError(f"{self._where}: {why}")
 
 
 def _exit_at_once(_store: Any) -> None:
-    """Ends a process that has lost others with exit code 1; keeps the kvstore until then."""
+    """Ends this process with exit code 1 because another is gone; keeps the kvstore until then."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

@@ -2,8 +2,8 @@
 
 Random weights for a seed are the same on any machine.
 
-A network in training has a loss on the devices of the process and runs in one of MXNet's two APIs: gluon's
-hybridized block with autograd, or the Module API's symbol, bound on each device.
+In training, a network and its loss are on the devices of the process and use one of MXNet's two APIs: a
+hybridized gluon block with autograd, or the Module API with a symbol bound on each device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from inferometer.manifests.errors import ArtifactError
 from inferometer.manifests.schema import Loss
 
 _PIECE = 1 << 16
-"""The number of weights to draw at a time; their float64 values fit into the cache."""
+"""The number of weights drawn at a time; their float64 values fit into the cache."""
 
 
 def build_network(
@@ -46,13 +46,13 @@ def build_network(
         options: The source of the weights and the seed.
         dimensions: The shape of each input, without the batch.
         contexts: The devices, each of which holds all parameters.
-        gradients: Whether to allocate memory for gradients, which doubles the amount.
+        gradients: Whether to allocate memory for gradients, which doubles the memory use.
 
     Returns:
         The ``gluon.HybridBlock``.
 
     Raises:
-        ArtifactError: The model cannot be built, or the weights are missing or do not fit.
+        ArtifactError: The model cannot be built, or the weights are missing or do not fit the model.
     """
     architecture = artifacts.architecture
     assert architecture is not None  # noqa: S101 - the caller has found one
@@ -87,11 +87,11 @@ def build_network(
 
 
 def draw_weights(parameters: Iterable[Any], seed: int, gaussian: Sequence[GaussianLayer] = ()) -> None:
-    """Sets the parameters of an initialised network with known shapes, in order.
+    """Sets the parameters, in order, of an initialised network whose shapes are known.
 
     Weights are drawn as in Glorot and Bengio (2010), uniformly within ±sqrt(6 / (inputs + outputs)); scales
-    and variances are 1, everything else is 0. ``gaussian`` instead specifies how each layer is drawn, a
-    weight and its bias. MXNet's own generators return different values in each run.
+    and variances are set to 1, everything else to 0. ``gaussian``, if given, specifies each layer's weight
+    and bias instead. MXNet's own generators return different values in each run.
     """
     generator = np.random.default_rng(seed)
     layers, bias = iter(gaussian), 0.0
@@ -118,7 +118,7 @@ def draw_weights(parameters: Iterable[Any], seed: int, gaussian: Sequence[Gaussi
 
 
 def symbol_of(block: Any, inputs: Sequence[str], element_type: str | None = None) -> Any:
-    """Returns the symbol of a block for these inputs; it uses the names of the block's parameters."""
+    """Returns the symbol of a block for the named inputs; it keeps the names of the block's parameters."""
     symbol = block(*(mxnet.sym.var(name, dtype=element_type) for name in inputs))
     # of a block with several outputs, a sequence
     return mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol
@@ -147,24 +147,24 @@ def parameters_of(block: Any) -> dict[str, Any]:
 
 
 Shard: TypeAlias = tuple[Any, Any]
-"""The inputs and the targets of one device; the targets are float32, as MXNet's losses require."""
+"""The inputs and the targets for one device; the targets are float32, as MXNet's losses require."""
 
 
 OnOutput: TypeAlias = Callable[[str, str, int], None]
-"""Called with the name of an operator's output, its operator's type, and the handle of the array."""
+"""Called with the name of an output, the type of its operator, and the handle of the output array."""
 
 
 class TrainedNetwork(ABC):
-    """A network with its loss on the devices of this process; calls only queue work and never wait.
+    """A network with its loss on the devices of this process; its methods only queue work and never wait.
 
     Args:
         net: The gluon block.
         used: The gluon names of the parameters that the output depends on.
 
     Attributes:
-        trained: The trained gluon parameters, by their names in a file, in the order of the layers.
+        trained: The trained gluon parameters by their names in a parameter file, in the order of the layers.
         others: The other parameters, such as running means.
-        batch_shapes: The shapes of the inputs of the last step, one for each device that had samples.
+        batch_shapes: The input shapes in the last step, one for each device that had samples.
     """
 
     def __init__(self, net: Any, used: Collection[str]) -> None:
@@ -179,7 +179,7 @@ class TrainedNetwork(ABC):
         """Runs the network and its loss for training.
 
         Args:
-            shards: One for each device; None for a device without samples.
+            shards: One shard for each device; None for a device without samples.
 
         Returns:
             The losses of the samples, one array for each device with samples.
@@ -187,11 +187,11 @@ class TrainedNetwork(ABC):
 
     @abstractmethod
     def backward(self, scale: float) -> None:
-        """Computes the gradients of the sum of the losses of the last ``forward``, times a ``scale``."""
+        """Computes the gradients of ``scale`` times the sum of the losses from the last ``forward``."""
 
     @abstractmethod
     def scores(self, inputs: Any) -> Any:
-        """Runs the network on the first device, as for a prediction."""
+        """Runs the network on the first device in inference mode."""
 
     @abstractmethod
     def weights(self) -> list[list[Any]]:
@@ -207,22 +207,22 @@ class TrainedNetwork(ABC):
 
     @abstractmethod
     def watch(self, on_output: OnOutput | None) -> None:
-        """Queues operators of later steps one by one and reports each output; None restores bulk queuing.
+        """Makes later steps queue operators one by one and report each output; None restores bulk queuing.
 
         ``on_output`` is called on the thread that runs the step, before the next operator is queued.
         """
 
     @abstractmethod
     def symbols(self) -> tuple[Any, Any]:
-        """Returns the graphs of the network and of its loss once a step has run; the latter may hold both."""
+        """Returns the graphs of the network and of its loss after a step; the latter may contain both."""
 
     @abstractmethod
     def update_block(self) -> None:
-        """Sets the parameters of the gluon block to those of the first device."""
+        """Sets the parameters of the gluon block to the values on the first device."""
 
 
 def lowered(symbol: Any, precision: Precision, input_name: str) -> Any:
-    """Returns the symbol with convolutions and products in a precision and outputs in float32."""
+    """Returns the symbol with convolutions and matrix products in ``precision`` and outputs in float32."""
     if precision is Precision.FLOAT32:
         return symbol
     from mxnet.contrib import amp  # most runs need none
@@ -232,26 +232,26 @@ def lowered(symbol: Any, precision: Precision, input_name: str) -> Any:
 
 
 def cross_entropy(backend: Any, scores: Any, targets: Any) -> Any:
-    """Returns the loss of each sample; scores (batch, classes), targets (batch,).
+    """Returns each sample's loss for scores of shape (batch, classes) and targets of shape (batch,).
 
-    MXNet's ``log_softmax``, which gluon's loss uses, has two to six times the error of this on a CPU.
+    MXNet's ``log_softmax``, used by gluon's loss, has two to six times the error of this function on a CPU.
     """
     scores = backend.broadcast_sub(scores, backend.BlockGrad(backend.max(scores, axis=1, keepdims=True)))
     return backend.log(backend.sum(backend.exp(scores), axis=1)) - backend.pick(scores, targets)
 
 
 def ctc(backend: Any, scores: Any, targets: Any) -> Any:
-    """Returns each sample's loss; scores (batch, time steps, classes), targets (batch, length) from 1."""
+    """Returns sample losses for scores (batch, time steps, classes) and 1-based targets (batch, length)."""
     steps_first = backend.swapaxes(scores, dim1=0, dim2=1)
     return backend.CTCLoss(steps_first, targets, blank_label="first")
 
 
 LOSSES: Mapping[Loss, Callable[[Any, Any, Any], Any]] = {Loss.CROSS_ENTROPY: cross_entropy, Loss.CTC: ctc}
-"""The losses, whose first argument is ``mxnet.nd`` or ``mxnet.sym``."""
+"""The loss functions, whose first argument is ``mxnet.nd`` or ``mxnet.sym``."""
 
 
 class GluonNetwork(TrainedNetwork):
-    """The block itself, or in a lower precision a block of its symbol that shares its parameters."""
+    """Runs the block itself or, in lower precision, a block of its symbol that shares its parameters."""
 
     def __init__(
         self, net: Any, symbol: Any, data: Any, loss: Loss, precision: Precision, contexts: Sequence[Any]
@@ -304,7 +304,7 @@ class GluonNetwork(TrainedNetwork):
         return [parameter.list_data() for parameter in self.others.values()]
 
     def watch(self, on_output: OnOutput | None) -> None:
-        """Hybridizes block and loss again, with a hook and without bulking; see ``TrainedNetwork``."""
+        """Hybridizes the block and the loss again; a hook turns off bulking. See ``TrainedNetwork``."""
         self._watched = on_output is not None
         # one operator at a time: a bulk of none, and no graph so small that it is run without hooks
         apart = {"forward_bulk_size": 0, "backward_bulk_size": 0, "inline_limit": 0} if on_output else {}
@@ -330,9 +330,9 @@ _OPERATOR = re.compile(r"^Op:(\S+), Name=(\S+)$", re.MULTILINE)
 
 
 class ModuleNetwork(TrainedNetwork):
-    """A ``mx.mod.Module`` for each device, so devices may have batches of different sizes.
+    """Runs a ``mx.mod.Module`` on each device, so the devices may have batches of different sizes.
 
-    The symbol's block keeps its parameters until ``update_block``. ``SoftmaxOutput`` gives the probabilities
+    The gluon block keeps its old parameters until ``update_block``. ``SoftmaxOutput`` returns probabilities
     and, in the backward pass, the gradient of the cross entropy; the loss is a separate output.
     """
 
@@ -426,9 +426,9 @@ class ModuleNetwork(TrainedNetwork):
         return [self._arrays(parameter.name) for parameter in self.others.values()]
 
     def watch(self, on_output: OnOutput | None) -> None:
-        """Sets a monitor on the executors of later steps, which turns off bulking.
+        """Sets a monitor, which turns off bulking, on the executors of later steps.
 
-        A monitor cannot be removed: at the end, new executors replace these. See ``TrainedNetwork``.
+        A monitor cannot be removed, so new executors replace the old ones at the end. See ``TrainedNetwork``.
         """
         if on_output is None and self._watched:
             for module in self._modules:
@@ -475,5 +475,5 @@ class ModuleNetwork(TrainedNetwork):
 
 
 def _executor(module: Any) -> Any:
-    """Returns the executor of a module with one device; a new batch size's has the same parameters."""
+    """Returns the executor of a single-device module; executors for new batch sizes share its parameters."""
     return module._exec_group.execs[0]

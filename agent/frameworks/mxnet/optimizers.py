@@ -1,4 +1,4 @@
-"""Optimizers for MXNet that compute the same as PyTorch's of the same name."""
+"""Optimizers for MXNet that compute the same updates as PyTorch's optimizers of the same names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Nesterov(mxnet.optimizer.Optimizer):
         self.momentum = momentum
 
     def create_state(self, index: int, weight: Any) -> Any:
-        """Returns v."""
+        """Returns the initial v of a parameter."""
         return mxnet.nd.zeros_like(weight)
 
     def update(self, index: int, weight: Any, grad: Any, state: Any) -> None:
@@ -45,14 +45,14 @@ class Nesterov(mxnet.optimizer.Optimizer):
 
 
 class RMSProp(mxnet.optimizer.Optimizer):
-    """s = 0.99 s + 0.01 g², v = m v + g / (√s + 1e-8), w = w - lr v."""
+    """RMSProp with momentum: s = 0.99 s + 0.01 g², v = m v + g / (√s + 1e-8), w = w - lr v."""
 
     def __init__(self, momentum: float, **common: float) -> None:
         super().__init__(**common)
         self.momentum = momentum
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
-        """Returns s and v."""
+        """Returns the initial s and v of a parameter."""
         return mxnet.nd.zeros_like(weight), mxnet.nd.zeros_like(weight)
 
     def update(self, index: int, weight: Any, grad: Any, state: tuple[Any, Any]) -> None:
@@ -76,7 +76,7 @@ class Adam(mxnet.optimizer.Optimizer):
         self.decoupled = decoupled
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
-        """Returns the means of the gradient and of its square."""
+        """Returns the initial moving means of the gradient and of its square."""
         return mxnet.nd.zeros_like(weight), mxnet.nd.zeros_like(weight)
 
     def update(self, index: int, weight: Any, grad: Any, state: tuple[Any, Any]) -> None:
@@ -102,7 +102,7 @@ class Adam(mxnet.optimizer.Optimizer):
 
 
 class ServerOptimizer(mxnet.optimizer.Optimizer):
-    """An optimizer on the servers of a kvstore, which updates the first keys and adds up all later ones."""
+    """An optimizer on the servers of a kvstore, which updates the first keys and sums all later ones."""
 
     def __init__(self, keys: int, optimizer: Any) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Updates:
 
         Args:
             weights: The parameters, each with one array for each device.
-            gradients: Their gradients, likewise.
+            gradients: Their gradients, in the same form.
             rescale: The factor on the gradients.
         """
         self._optimizer.rescale_grad = rescale
@@ -150,7 +150,7 @@ class Updates:
 
 
 def _with_decay(optimizer: Any, index: int, weight: Any, grad: Any) -> Any:
-    """Returns the gradient of the mean loss, including that of the L2 penalty."""
+    """Returns the gradient of the mean loss, including the gradient of the L2 penalty."""
     optimizer._update_count(index)
     gradient = grad * optimizer.rescale_grad
     decay = optimizer._get_wd(index)

@@ -62,28 +62,28 @@ from inferometer.manifests.schema import ModelManifest
 
 _EXECUTORS = 4
 _DYNAMIC_EXECUTORS = 16
-"""The limit for a model with dynamic axes, whose batches differ in more than their size."""
+"""The limit for a model with dynamic axes, whose batches differ not only in size."""
 _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """The shapes of a batch's tensors, in the manifest's order."""
 _AUTOTUNE = CudnnAutotune()
 
 
 class MXNetPredictor(Predictor):
-    """A symbol in MXNet; ``model.graph_path`` is the JSON file, ``model.weights_path`` the parameters.
+    """Runs a symbol in MXNet: the JSON file ``model.graph_path`` with the parameters ``model.weights_path``.
 
     A model in code (``artifacts.architecture``) or in memory is a gluon hybrid block.
 
-    Outputs have the symbol's names. An executor is bound to the shapes of a batch; those of the last few
+    Outputs have the symbol's names. An executor is bound to the shapes of a batch; executors for the last few
     shapes are kept and share the parameters. On a small network, an executor takes 0.2 ms for one input and a
     hybridized ``SymbolBlock`` 0.35 ms.
 
-    Only one predictor per process runs at a time; the others wait. The number of threads is that of MXNet's
-    CPU workers, which all predictors share: the first predictor to load sets it. Operators outside oneDNN use
-    at most ``MXNET_OMP_MAX_THREADS``, if that is set before MXNet is loaded. ``cudnn_benchmark`` is also set
-    once per process; see ``CudnnAutotune``.
+    Only one predictor per process runs at a time; the others wait. All predictors share MXNet's CPU workers
+    and their number of threads: the first predictor to load sets it. Operators outside oneDNN use at most
+    ``MXNET_OMP_MAX_THREADS``, if that is set before MXNet is loaded. ``cudnn_benchmark`` is also set once per
+    process; see ``CudnnAutotune``.
 
-    A model in code is cast to float16 entirely except for its normalisations, or converted to bfloat16 by
-    MXNet's automatic mixed precision, which is only for CPUs.
+    A model in code is cast to float16, entirely except for its normalisations, or converted to bfloat16 (on
+    CPUs only) by MXNet's automatic mixed precision.
     """
 
     precisions: ClassVar[frozenset[Precision]] = frozenset(Precision)
@@ -103,7 +103,7 @@ class MXNetPredictor(Predictor):
 
     @classmethod
     def signature_of_file(cls, path: Path) -> ModelSignature:
-        """Reads the inputs of a symbol and of the parameters beside it; see ``Predictor``."""
+        """Reads the inputs from a symbol file and the parameter file next to it; see ``Predictor``."""
         graph, weights, note = find_symbol(path)
         with ONE_AT_A_TIME:
             parameters = read_parameters(weights) if weights else {}
@@ -118,9 +118,9 @@ class MXNetPredictor(Predictor):
 
     @classmethod
     def signature_of_object(cls, model: object, examples: Sequence[InputSignature]) -> ModelSignature:
-        """Returns the parameters and the inputs of a hybrid block; see ``Predictor``.
+        """Returns a hybrid block's inputs and the number and checksum of its parameters; see ``Predictor``.
 
-        Floating-point examples take the dtype of the block's parameters.
+        Inputs with floating-point examples get the dtype of the block's parameters.
         """
         assert isinstance(model, mxnet.gluon.HybridBlock)  # noqa: S101 - as the registry has it
         if not examples:  # before anything is read
@@ -150,7 +150,7 @@ class MXNetPredictor(Predictor):
             raise refuse(title_of(manifest), options.precision, options.device, why)
 
     def load(self) -> None:
-        """Reads the symbol and its parameters and binds them for one input; see ``Predictor``."""
+        """Reads the symbol and its parameters and binds them for a batch of one; see ``Predictor``."""
         with ONE_AT_A_TIME:
             self._load()
 
@@ -180,7 +180,7 @@ class MXNetPredictor(Predictor):
         return (output.astype(np.float32) if lower else output).asnumpy()
 
     def turn(self) -> AbstractContextManager[object]:
-        """Waits until no other predictor of MXNet runs; ``predict`` itself may be called without it."""
+        """Waits until no other MXNet predictor runs; calling ``predict`` does not require it."""
         return ONE_AT_A_TIME
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
@@ -192,10 +192,10 @@ class MXNetPredictor(Predictor):
         return MXNetProfiler(self, level, gpu=self.options.device.is_gpu)
 
     def run_apart(self, prepare: Callable[[Any], None] | None) -> None:
-        """Queues the operators of later predictions one by one; None restores bulk queuing.
+        """Makes later predictions queue their operators one by one; None restores bulk queuing.
 
-        MXNet's profiler records what is queued. The mode is fixed when an executor is bound, so each mode has
-        its own executors; the executor for the last batch's shapes runs once as a warm-up, which raises
+        MXNet's profiler records each queued item. The mode is fixed when an executor is bound, so each mode
+        has its own executors; the executor for the last batch's shapes runs once as a warm-up, which raises
         PredictionError if memory runs out. ``prepare`` is called with each new executor.
         """
         before, self._apart = self._apart, prepare
@@ -289,7 +289,7 @@ class MXNetPredictor(Predictor):
             raise refuse(str(self), precision, self.options.device, why) from error
 
     def _symbol_and_weights(self, net: Any) -> tuple[Any, dict[str, Any]]:
-        """Returns the symbol of a network and its parameters in the precision."""
+        """Returns the symbol of a network and its parameters in the requested precision."""
         if self._precision is Precision.FLOAT16:
             net.cast(self._precision.value)
         weights = {each.name: each.data() for each in net.collect_params().values()}
@@ -307,7 +307,7 @@ class MXNetPredictor(Predictor):
         return symbol_of(block, self._own_names()), weights
 
     def _own_names(self) -> list[str]:
-        """Returns the manifest's names of the inputs, because a network in code has none."""
+        """Returns the input names from the manifest, because a network in code has none."""
         self._names = {each.name: each.name for each in self.tensors}
         if has_numbers(self.tensors):
             return sorted(self._names, key=lambda name: number_of(name) or 0)
@@ -360,7 +360,7 @@ class MXNetPredictor(Predictor):
         return Precision.FLOAT16.value if floats and self._precision is Precision.FLOAT16 else given
 
     def _executor(self, shapes: _Shapes) -> Any:
-        """Returns the symbol bound to the shapes of a batch; drops the least recently used one if needed."""
+        """Returns the executor for the shapes of a batch; drops the least recently used one if needed."""
         executor = self._executors.get(shapes)
         if executor is not None:
             self._executors.move_to_end(shapes)
@@ -397,6 +397,6 @@ _BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
 
 
 def _operators_apart() -> AbstractContextManager[None]:
-    """Makes executors bound in the context queue operators one by one, through an environment variable."""
+    """Sets the environment so that executors bound within the context queue operators one by one."""
     mxnet.nd.waitall()  # queued operators may read the environment while it changes
     return environment({_BULK: "0"})

@@ -1,4 +1,4 @@
-"""MXNet's profiler as spans: one layer for each operator of the symbol that MXNet runs."""
+"""Spans from MXNet's profiler: one layer for each operator of the symbol that MXNet runs."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class ApartExecutors(Protocol):
 class MXNetProfiler(Profiler):
     """Records operators with MXNet's own profiler.
 
-    It records only types and times. Names and shapes come from the executor's graph, if the types show that
-    the operators ran in the graph's order. If not, layers have only types, and from the next round on the
-    profiler waits for each operator to preserve the order. A fused operator has the name of its first part,
-    and all parts in ``fused_layers``. Copies to and from a device are layers too.
+    MXNet records only types and times. Names and shapes come from the executor's graph, if the types show
+    that the operators ran in the graph's order. If not, layers have only types, and from the next round on
+    the profiler waits for each operator, to preserve the order. A fused operator has the name of its first
+    part and lists all parts in ``fused_layers``. Copies to and from a device are recorded as layers too.
     """
 
     def __init__(self, executors: ApartExecutors, level: TraceLevel, *, gpu: bool) -> None:
@@ -118,7 +118,7 @@ class MXNetProfiler(Profiler):
         self.remove_folder()
 
     def _stop(self) -> Sequence[Operator]:
-        """Stops the profiler and returns the operators in the order of their starts."""
+        """Stops the profiler and returns the operators, ordered by start time."""
         try:
             return self._recording.stop()
         finally:
@@ -184,7 +184,7 @@ class OperatorRecording:
         mxnet.profiler.set_state("run")
 
     def stop(self) -> Sequence[Operator]:
-        """Returns the operators in the order of their starts, and releases the profiler.
+        """Returns the operators, ordered by start time, and releases the profiler.
 
         Raises:
             PredictionError: The file that MXNet wrote cannot be read.
@@ -206,7 +206,7 @@ class OperatorRecording:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator that ran; times in ns since 1970."""
+    """An operator that ran; its times are in ns since 1970."""
 
     type: str
     start_ns: int
@@ -220,7 +220,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator of the graph; ``arguments`` has a text for it, or for each part of a fused one."""
+    """An operator of the graph; ``arguments`` has one text, or one for each part if it is fused."""
 
     name: str
     type: str
@@ -231,7 +231,7 @@ class Node:
 
     @classmethod
     def of(cls, node: Mapping[str, Any], inputs: _Shapes, outputs: _Shapes) -> Node:
-        """Returns a node of a symbol's JSON; a fused one contains its parts."""
+        """Returns the node for an entry of a symbol's JSON; a fused operator's entry contains its parts."""
         inner = [part for graph in node.get("subgraphs", ()) for part in graph["nodes"]]
         operators = [part for part in inner if part["op"] != "null"]
         parts = tuple(part["name"] for part in operators)
@@ -248,11 +248,11 @@ class Node:
 def operators_by_window(
     windows: Sequence[PredictWindow], operators: Sequence[Operator], offset_ns: int
 ) -> Sequence[Sequence[Operator]]:
-    """Returns the operators of each window, in the order of their starts.
+    """Returns the operators that ran in each window, ordered by start time.
 
     Args:
-        windows: The windows in order, by the recorder's clock.
-        operators: The operators in the order of their starts.
+        windows: The windows in order; their times are those of the recorder's clock.
+        operators: The operators, ordered by start time.
         offset_ns: The system time minus the time of the recorder's clock.
     """
     found, place = [], 0
@@ -304,7 +304,7 @@ def _operators(events: Iterable[Mapping[str, Any]]) -> Iterator[Operator]:
 
 
 def read_graph(symbol: Any, shapes_of_inputs: Mapping[str, Sequence[int]]) -> Sequence[Node]:
-    """Returns the operators of a symbol in order, with the shapes inferred from those of its inputs."""
+    """Returns the operators of a symbol in order, with the shapes inferred from the input shapes."""
     internals = symbol.get_internals()
     known = {name: shapes_of_inputs[name] for name in symbol.list_inputs() if name in shapes_of_inputs}
     _, inferred, _ = internals.infer_shape_partial(**known)
@@ -322,7 +322,7 @@ def read_graph(symbol: Any, shapes_of_inputs: Mapping[str, Sequence[int]]) -> Se
 def _shapes_of_nodes(
     graph: Mapping[str, Any], outputs: Sequence[tuple[str, Sequence[int] | None]]
 ) -> Sequence[_Shapes]:
-    """Returns the shapes of each node's outputs; ``outputs`` omits hidden ones such as BatchNorm's mean."""
+    """Returns the shapes of each node's outputs; ``outputs`` lacks hidden ones such as BatchNorm's mean."""
     first = graph["node_row_ptr"]
     names = [node["name"] for node in graph["nodes"]]
     found: list[list[Sequence[int] | None]] = []
@@ -343,8 +343,8 @@ def _shapes_of_nodes(
 def _write(writer: LayerWriter, operators: Sequence[Operator], nodes: Sequence[Node], offset_ns: int) -> bool:
     """Adds the layers of a prediction; returns whether operators ran in the graph's order.
 
-    If not, layers are named by their types. Operators before the graph allocate memory for a new batch size
-    and are not layers.
+    If they did not, layers are named by their types. Operators that ran before the graph allocated memory for
+    a new batch size and are not layers.
     """
     types = [operator.type for operator in operators if not BETWEEN.fullmatch(operator.type)]
     before = len(types) - len(nodes)

@@ -27,7 +27,7 @@ _INTERPOLATION = {Interpolation.NEAREST: 0, Interpolation.BILINEAR: 1, Interpola
 
 
 class MXNetRecordReader(RecordReader):
-    """Reads a ``.rec``; with an ``.idx`` beside it, the whole epoch can be shuffled.
+    """Reads a ``.rec`` file; with an ``.idx`` file next to it, the whole epoch can be shuffled.
 
     It preprocesses like the program's own reader with OpenCV, up to float32 rounding.
     """
@@ -84,7 +84,7 @@ def _preprocessing(parameters: InputParameters) -> dict[str, Any]:
     """Returns the iterator's arguments for the model's input.
 
     Raises:
-        ConfigurationError: The iterator cannot preprocess like this.
+        ConfigurationError: The iterator does not support this preprocessing.
     """
     if not isinstance(parameters, ImageParameters):
         raise ConfigurationError("MXNet's iterator reads images, and the model takes tensors; use reader own")

@@ -1,6 +1,6 @@
-"""MXNet as this folder uses it: its import, its lock, its CPU workers and its build.
+"""MXNet as this package uses it: its import, its lock, its CPU workers and its build.
 
-Also lower precision, and cuDNN's autotuning, which a process sets once.
+It also handles lower precision, and cuDNN's autotuning, which a process can set only once.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ class CpuWorkers:
     """The engine's CPU workers and the number of their OpenMP threads.
 
     OpenMP keeps this number per thread, so ``MXSetNumOMPThreads``, which sets it for the calling thread, has
-    no effect on operators. Here the engine runs a function on the workers that sets and reads the number.
+    no effect on operators. Here the engine runs a function on the workers, which sets and reads the number.
     """
 
     def __init__(self) -> None:
         self._found: dict[int, list[int]] = {}
 
     def fix(self, threads: int | None, default: int, cpu: int = 0) -> int | None:
-        """Gives every worker ``threads`` OpenMP threads on the first call, and returns their number.
+        """Gives every worker ``threads`` OpenMP threads on the first call, and returns the number.
 
         The number is set once: oneDNN sizes its scratch memory when it prepares an operator, and MXNet reuses
         prepared operators in all later models. Running them with more threads corrupts the heap and aborts.
-        Without ``threads``, the first call sets ``default``, and later calls keep the number.
+        If ``threads`` is None, the first call sets ``default``, and later calls keep the number.
 
-        Each ``cpu``, by MXNet's number, has its own workers.
+        Each CPU context of MXNet, with the number ``cpu``, has its own workers.
 
         Raises:
             ConfigurationError: An earlier call has set another number.
@@ -125,9 +125,9 @@ AUTOTUNE = "MXNET_CUDNN_AUTOTUNE_DEFAULT"
 class CudnnAutotune:
     """The process's ``MXNET_CUDNN_AUTOTUNE_DEFAULT``.
 
-    A convolution reads it when it first runs with a shape (``CuDNNConvolutionOp::Init``), and MXNet keeps the
-    algorithm for all later models of the process. Therefore the first predictor that requests a value sets it
-    permanently. Thread-safe.
+    A convolution reads it when it first runs with a given shape (``CuDNNConvolutionOp::Init``), and MXNet
+    keeps the algorithm for all later models of the process. Therefore the first predictor that requests a
+    value sets it permanently. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ def converted(symbol: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]
     """Returns a symbol whose operators compute in bfloat16 where MXNet supports it, and its parameters.
 
     MXNet's automatic mixed precision selects the operators: on a CPU, convolutions and dense layers compute
-    in bfloat16 through oneDNN; the others, the input and the outputs stay in float32.
+    in bfloat16 through oneDNN; other operators, the input and the outputs stay in float32.
     """
     # imported here because few models are converted, and it imports more than is needed otherwise
     from mxnet.contrib import amp
@@ -212,7 +212,7 @@ ONE_AT_A_TIME = threading.RLock()
 
 
 def find_context(device: Device, who: object) -> Any:
-    """Returns the context of a device for ``who``, a model; several CPUs are for tests.
+    """Returns the context of a device for ``who``, a model; several CPU contexts are used only in tests.
 
     Raises:
         DeviceError: This build has no CUDA, or the GPU is missing.
@@ -232,7 +232,7 @@ def find_context(device: Device, who: object) -> Any:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables, which MXNet reads when it creates objects, within the context."""
+    """Sets environment variables within the context; MXNet reads them when it creates objects."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -246,7 +246,7 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def copied_to(context: Any, array: NDArray[Any]) -> Any:
-    """Returns a copy on a device; ``mxnet.nd.array`` would do so through a deprecated part of SciPy."""
+    """Returns a copy of an array on a device; ``mxnet.nd.array`` would use a deprecated part of SciPy."""
     copy = mxnet.nd.empty(array.shape, context, dtype=array.dtype)
     copy[:] = array
     return copy
@@ -273,7 +273,7 @@ def framework_details() -> FrameworkDetails:
 
 
 def _libraries() -> Mapping[str, str]:
-    """Returns the OpenBLAS beside MXNet, with the target processor of its kernels, and CUDA's libraries."""
+    """Returns MXNet's own OpenBLAS, with the target processor of its kernels, and CUDA's libraries."""
     found = dict(cuda_library_versions())
     path = loaded_library("libopenblas", Path(mxnet.__file__).parent)
     if path is not None:
@@ -285,7 +285,7 @@ def _libraries() -> Mapping[str, str]:
 
 
 def _settings() -> Mapping[str, str]:
-    """Returns the settings that affect speed or precision; CUDA's only in a build that has CUDA."""
+    """Returns the settings that affect speed or precision; CUDA's settings only if the build has CUDA."""
     settings = {
         "inter-op threads": str(worker_count()),
         "oneDNN": on_or_off(os.environ.get("MXNET_MKLDNN_ENABLED", "1") != "0"),

@@ -1,4 +1,4 @@
-"""The scheduler and the servers that a distributed MXNet kvstore needs beside its ranks.
+"""The scheduler and the servers that a distributed MXNet kvstore needs in addition to its ranks.
 
 MXNet is imported only in their processes.
 """
@@ -16,8 +16,8 @@ def companions(communication: str, rank: Rank) -> Sequence[Companion]:
     """Returns the processes to run beside a rank: the scheduler at rank 0, and servers spread over all ranks.
 
     Args:
-        communication: The type of the kvstore; only those for several processes have servers.
-        rank: The rank, with the number of servers.
+        communication: The type of the kvstore; only types for several processes have servers.
+        rank: The rank, which also states the number of servers.
     """
     if not (communication.startswith("dist") or (not communication and rank.count > 1)):
         return ()

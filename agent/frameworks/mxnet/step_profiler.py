@@ -1,4 +1,4 @@
-"""MXNet's profiler as spans of training steps: operators of both passes, with the names of the graph."""
+"""Spans of training steps from MXNet's profiler: operators of both passes, named as in the graph."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from inferometer.manifests.errors import PredictionError
 
 _BACKWARD = "backward"
 _OUTPUT = re.compile(r"_[a-z]*\d*\Z")
-"""The suffix that an output's name adds to that of its operator."""
+"""The suffix that an output's name adds to the name of its operator."""
 
 
 @dataclass(slots=True)
@@ -66,9 +66,9 @@ class _Layer:
 class MXNetStepProfiler(Profiler):
     """Records the operators of training steps with MXNet's own profiler.
 
-    It records only types and times. A hook waits for each operator of the graph before the next is queued,
-    and reports its name: a recorded operator between two hooks belongs to the second one if it has its type.
-    A layer of ``backward`` has the name of its forward layer. Others, such as those of the optimizer, are
+    MXNet records only types and times. A hook waits for each operator of the graph before the next is queued,
+    and reports its name: a recorded operator between two hooks belongs to the second hook if the types match.
+    A layer of ``backward`` has the name of its forward layer. Other layers, such as the optimizer's, are
     named by their types.
     """
 
@@ -180,7 +180,7 @@ class _Graph:
     def layers(
         self, operators: Sequence[Operator], outputs: Sequence[_Output], shapes: Sequence[tuple[int, ...]]
     ) -> Iterator[_Layer]:
-        """Yields what is known about each operator of a step whose batch had ``shapes`` on its devices."""
+        """Yields the known details of each operator in a step; ``shapes`` are its batch shapes per device."""
         seen = Counter[str]()
         found = []
         for output in outputs:
@@ -210,7 +210,7 @@ class _Graph:
                 yield _Layer(operator.type, found[place].phase)
 
     def _place(self, output: str) -> tuple[str, str]:
-        """Returns the graph operator that an output belongs to, and the phase; an empty name if none."""
+        """Returns the graph operator (empty if none) that an output belongs to, and the phase."""
         parts = output.split("_")
         for count in range(len(parts) - 1, 0, -1):
             name = "_".join(parts[:count])

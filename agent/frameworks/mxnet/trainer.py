@@ -62,7 +62,7 @@ _STEPS_TO_DOUBLE = 2000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Placed:
-    """A batch, split over the devices; None for a device without samples."""
+    """A batch split over the devices; the shard of a device without samples is None."""
 
     shards: tuple[Shard | None, ...]
     samples: int
@@ -84,7 +84,7 @@ class _Training:
     good_steps: int = 0
 
     def wait(self) -> None:
-        """Waits until all queued work has finished; raises its failures."""
+        """Waits until all queued work has finished; raises the errors of that work."""
         if self.exchange is None:
             mxnet.nd.waitall()
         else:
@@ -92,17 +92,17 @@ class _Training:
 
 
 class MXNetTrainer(Trainer):
-    """A model in code that MXNet trains on one or more devices of this process, and with other processes.
+    """A model in code that MXNet trains on one or more devices of this process, alone or with others.
 
     Each device has a copy of the parameters and a share of each batch. In bfloat16 and float16, MXNet's
     ``amp`` makes convolutions, fully connected and, in float16, recurrent layers compute in that type;
     parameters, gradients and the loss are in float32. Each device computes the batch normalization statistics
-    of its own samples; those of the first device are saved. Dropout draws from generators of the process,
+    of its own samples; those of the first device are saved. Dropout draws from the process's generators,
     which ``load`` seeds with the seed and the rank.
 
     With the kvstore ``dist_async``, a step pushes the gradient of the mean loss over the samples of this rank
-    alone, the servers update the parameters with it, and the step pulls these; the time of the update counts
-    as communication, and ``set_parameters`` is rejected.
+    alone, the servers update the parameters with it, and the step pulls the result; the time of the update is
+    counted as communication, and ``set_parameters`` is rejected.
 
     MXNet reports an operator's failure when its result is awaited, and ``step`` waits for everything.
     Parameters may be partly updated after a failed step.
@@ -155,7 +155,7 @@ class MXNetTrainer(Trainer):
         return self._loaded().output_shape
 
     def place(self, batch: TrainingBatch) -> PlacedBatch:
-        """Copies a batch to the devices; the first ones may get one sample more. See ``Trainer``."""
+        """Copies a batch to the devices; the first devices may get one sample more. See ``Trainer``."""
         self._loaded()
         batch = self.checked(batch)
         inputs = np.array_split(batch.inputs, len(self._contexts))
@@ -213,7 +213,7 @@ class MXNetTrainer(Trainer):
             mxnet.nd.waitall()
 
     def save(self, path: Path) -> None:
-        """Writes the parameters in gluon's format, beside the path first; see ``Trainer``."""
+        """Writes the parameters in gluon's format, first to a file next to the path; see ``Trainer``."""
         training = self._loaded()
         try:
             # opened here, because MXNet reports a file that it cannot open by a message of its C++ code
@@ -224,7 +224,7 @@ class MXNetTrainer(Trainer):
             raise OutputError(f"{path}: cannot be written: {reason(error)}") from error
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Gathers through the kvstore's servers; see ``Trainer``."""
+        """Gathers the values of all ranks through the kvstore's servers; see ``Trainer``."""
         training = self._loaded()
         values = np.array(values, np.int64)
         if training.exchange is None:
@@ -352,7 +352,7 @@ class MXNetTrainer(Trainer):
 
     @contextmanager
     def _translated(self, what: str, otherwise: type[InferometerError]) -> Iterator[None]:
-        """Translates MXNet's errors to the program's, after it has cleared failed work from the queue."""
+        """Converts MXNet's errors to this package's, after clearing failed work from the queue."""
         try:
             yield
         except InferometerError:
@@ -379,9 +379,9 @@ class MXNetTrainer(Trainer):
 
 
 def _holds(training: _Training) -> bool:
-    """Returns whether all gradients are finite; adapts the loss scale, which only float16 has.
+    """Returns whether all gradients are finite; adapts the loss scale, which only float16 uses.
 
-    After the sum over devices and ranks, the result is the same on all of them.
+    The gradients are already summed over devices and ranks, so all of them get the same result.
     """
     if training.scale == 1.0:
         return True
@@ -398,7 +398,7 @@ def _holds(training: _Training) -> bool:
 
 
 def _chosen(manifest: ModelManifest, options: TrainerOptions) -> tuple[list[Any], str]:
-    """Returns the devices and the type of the kvstore, which is empty if none is needed.
+    """Returns the devices and the type of the kvstore (empty if no kvstore is needed).
 
     Raises the same errors as ``Trainer.check``.
     """

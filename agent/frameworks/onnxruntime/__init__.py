@@ -1,1 +1,1 @@
-"""ONNX Runtime: its predictor, profiler and operators; no other module imports it."""
+"""The predictor, profiler and operators for ONNX Runtime; no module outside this package imports it."""

@@ -42,13 +42,13 @@ _CRASHES_IN_FLOAT16 = ("NchwcTransformer",)
 
 
 class ONNXRuntimePredictor(Predictor):
-    """An ONNX graph in ONNX Runtime; ``model.graph_path`` is the ``.onnx`` file.
+    """Runs an ONNX graph in ONNX Runtime; ``model.graph_path`` is the ``.onnx`` file.
 
     A model in code (``artifacts.architecture``) is exported from PyTorch during ``load``. A model in memory
     is an ``InferenceSession``, which keeps its own threads and is not profiled.
 
     Outputs have the graph's names. Each session has its own threads. On a GPU, ONNX Runtime runs operators
-    that CUDA lacks, and those that compute shapes, on the CPU; a session entirely on the CPU is an error.
+    that CUDA lacks, and those that compute shapes, on the CPU; a session entirely on the CPU is rejected.
 
     A model in code is exported in the precision that it is cast to. On the CPU, ONNX Runtime runs operators
     without a float16 kernel in float32, and casts between them.
@@ -78,7 +78,7 @@ class ONNXRuntimePredictor(Predictor):
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
-        """Finds the device and, for a model in code, PyTorch; see ``Predictor``."""
+        """Checks that the device and, for a model in code, PyTorch are available; see ``Predictor``."""
         available = onnxruntime.get_available_providers()
         if options.device.is_gpu:
             where = _refusal(manifest, options)
@@ -152,7 +152,7 @@ class ONNXRuntimePredictor(Predictor):
         return ONNXRuntimeProfiler(self, level, gpu=self.options.device.is_gpu)
 
     def write_graph(self, folder: Path) -> Path:
-        """Returns the file of the graph; writes a model in code to a folder.
+        """Returns the path of the graph; a model in code is first written to ``folder``.
 
         Raises ArtifactError if the file is missing or the model cannot be built again.
         """
@@ -199,7 +199,7 @@ class ONNXRuntimePredictor(Predictor):
 
     @property
     def any_thread(self) -> bool:
-        """Whether it runs on the CPU and takes no strings; ``InferenceSession.run`` is thread-safe."""
+        """Whether it runs on the CPU without string inputs, as ``InferenceSession.run`` is thread-safe."""
         is_text = any(each.element_type.value == "string" for each in self.manifest.tensors)
         return not (self.options.device.is_gpu or is_text)
 
@@ -207,7 +207,7 @@ class ONNXRuntimePredictor(Predictor):
     def threads(self) -> int | None:
         """The number of the session's threads, including the calling one; None before ``load``.
 
-        It is also None for a caller's session that leaves the number to ONNX Runtime.
+        It is also None if a caller's session leaves the number to ONNX Runtime.
         """
         if self._session is None:
             return None

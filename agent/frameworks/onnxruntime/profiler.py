@@ -1,4 +1,4 @@
-"""ONNX Runtime's profiler as spans: one layer for each node of the optimized graph."""
+"""Spans from ONNX Runtime's profiler: one layer for each node of the optimized graph."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run of the model: its time and its nodes; times in ns since the profiler's start."""
+    """One run of the model: its nodes, and its start and end in ns since the profiler's start."""
 
     start_ns: int
     end_ns: int
@@ -133,7 +133,7 @@ class _Run:
 
 
 def _runs(events: Sequence[Mapping[str, Any]]) -> Iterator[_Run]:
-    """Returns the runs from events in the order of their ends; a node's kernels follow the node."""
+    """Yields the runs in events that are ordered by end time; a node's kernels follow the node."""
     nodes: list[_Node] = []
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith(_NODE):

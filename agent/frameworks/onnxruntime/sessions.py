@@ -27,7 +27,7 @@ FAILURES: tuple[type[Exception], ...] = (
     ValueError,
 )
 NO_MODEL: tuple[type[Exception], ...] = (native.InvalidArgument, native.InvalidGraph, native.InvalidProtobuf)
-"""The failures for a file that is not a model; others mean that it cannot run here."""
+"""The exceptions for a file that is not a model; other exceptions mean that it cannot run here."""
 _FATAL = 4  # the logger's severity that leaves errors to the exceptions
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -48,7 +48,7 @@ def open_session(
 
     Args:
         graph: The path, or the bytes of the graph.
-        device: The device. Without a provider for it, ONNX Runtime uses another.
+        device: The device; if there is no provider for it, ONNX Runtime uses another device.
         threads: The number of threads of an operator; operators run one after the other.
         cuda: Options of the CUDA provider.
         profile_prefix: The prefix of the profile's path; None for no profile.
@@ -89,7 +89,7 @@ def gpu_count() -> int:
 
 
 def details_of(session: Any | None) -> FrameworkDetails:
-    """Returns ONNX Runtime's libraries and build and the settings of a session, if there is one."""
+    """Returns ONNX Runtime's libraries and build, and the settings of a session if there is one."""
     build = onnxruntime.get_build_info().removeprefix("ORT Build Info: ")
     providers = ", ".join(onnxruntime.get_available_providers())
     settings = {} if session is None else _settings_of(session)

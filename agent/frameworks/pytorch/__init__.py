@@ -1,1 +1,1 @@
-"""PyTorch: its predictor, trainer, profilers and operators; no other module imports it."""
+"""The predictor, trainer, profilers and operators for PyTorch; no module outside this package imports it."""

@@ -1,7 +1,7 @@
 """Devices, modules, weights and PyTorch's details, for its predictor, trainer and operators.
 
-Also how a module is called with several inputs, by the names or the positions of its arguments, and cuDNN's
-benchmark mode, which is one setting for the whole process.
+It also decides how to pass several inputs to a module, by the names or the positions of its arguments, and
+manages cuDNN's benchmark mode, which is one setting for the whole process.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def find_device(model: str, wanted: Device) -> torch.device:
 def build_architecture(
     model: str, architecture: Architecture, weights: Path | None, options: PredictorOptions
 ) -> torch.nn.Module:
-    """Builds a model in code on the CPU without reading its weights; random ones depend only on the seed.
+    """Builds a model in code on the CPU without reading its weights; random weights depend only on the seed.
 
     Raises:
-        ArtifactError: It cannot be built, is not a module, or has no weights and is not to have random ones.
+        ArtifactError: It cannot be built, is not a module, or has no weights and none are to be drawn.
     """
     random = options.weights is Weights.RANDOM
     if not random and weights is None:
@@ -102,7 +102,7 @@ def read_weights(model: str, module: torch.nn.Module, path: Path) -> None:
 
 
 def _leave_out(state: object, prefixes: tuple[str, ...]) -> None:
-    """Removes the tensors from a state dict that a class declares to ignore."""
+    """Removes from a state dict the tensors that the module's class declares as ignored."""
     if isinstance(state, dict):  # otherwise load_state_dict reports the error
         for key in [key for key in state if str(key).startswith(prefixes)]:
             del state[key]
@@ -137,7 +137,7 @@ def _build_features(build: str) -> str:
 
 
 def _settings() -> Mapping[str, str]:
-    """Returns the settings that affect speed or precision; CUDA's only in a build that has CUDA."""
+    """Returns the settings that affect speed or precision; CUDA's settings only if the build has CUDA."""
     settings = {
         "inter-op threads": str(torch.get_num_interop_threads()),
         "float32 matrix products": _told(torch.get_float32_matmul_precision),
@@ -198,15 +198,15 @@ class CallForm:
     """How a module is called.
 
     Attributes:
-        places: The names of the inputs in the order of the module's arguments; empty for the given order.
-        by_name: Whether to pass the inputs by these names.
+        places: The names of the inputs in the order of the module's arguments; empty to keep the given order.
+        by_name: Whether to pass the inputs by name.
     """
 
     places: tuple[str, ...] = ()
     by_name: bool = False
 
     def __call__(self, module: Callable[..., object], tensors: Mapping[str, torch.Tensor]) -> object:
-        """Calls the module with tensors by their names in the manifest."""
+        """Calls the module with the tensors, which are keyed by their names in the manifest."""
         if self.by_name:
             return module(**tensors)
         if self.places:
@@ -222,12 +222,12 @@ class CallForm:
 def call_form(model: str, module: torch.nn.Module, tensors: Sequence[TensorSpec]) -> CallForm:
     """Returns how to call a module with the inputs of a manifest.
 
-    A single input is passed by position. Of several, those named like arguments of the module's ``forward``
-    are passed by name, and numbered ones by number; if no name is an argument, they are passed in the order
-    of the manifest.
+    A single input is passed by position. Several inputs are passed by name if they are named like arguments
+    of the module's ``forward``, in numerical order if their names are numbered, and otherwise in the order of
+    the manifest.
 
     Raises:
-        ArtifactError: Some names are arguments and others are not, or the module takes further inputs.
+        ArtifactError: Only some names are those of arguments, or the module takes further inputs.
     """
     names = tuple(each.name for each in tensors)
     if len(names) == 1:
@@ -265,8 +265,8 @@ def argument_names(module: torch.nn.Module) -> list[str]:
 class CudnnBenchmark:
     """The process's ``torch.backends.cudnn.benchmark``, while predictors or trainers request a value.
 
-    Those that request the same value share it, and the last one restores the value from before the first.
-    Those that request none run with the current value. Thread-safe.
+    Models that request the same value share it, and the last one to close restores the original value. Models
+    that request none run with the current value. Thread-safe.
     """
 
     def __init__(self) -> None:

@@ -3,9 +3,9 @@
 Nothing is unpickled in Python: weights are read with ``weights_only=True``, and exported programs (``.pt2``)
 by ``programs``, because ``torch.export.load`` unpickles constants and evaluates expressions from the file.
 
-The bounds of a program's open sizes are plain numbers in the file. A size is a symbol such as ``s27``, with
-its range in ``range_constraints``, or an expression of symbols. Expressions are not evaluated: only the size
-that the program was exported with is known for them.
+The bounds of a program's dynamic sizes are plain numbers in the file. A size is a symbol such as ``s27``,
+with its range in ``range_constraints``, or an expression of symbols. Expressions are not evaluated: only the
+size that the program was exported with is known for them.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class PyTorchPredictor(Predictor):
 
     The weights of a model in code (``artifacts.architecture``) are a state dict; otherwise the graph is an
     exported program or a TorchScript archive, or the model is a module in memory, which is not moved and is
-    set to ``eval()`` until it is closed. Outputs have the names of the mapping that the model returns, or are
+    set to ``eval()`` until ``close``. Outputs are named by the keys of the mapping that the model returns, or
     ``output0``, ``output1``, … if it returns a tensor or a sequence of tensors.
 
-    PyTorch keeps the number of threads per calling thread, and starts each with the number set last.
+    PyTorch keeps the number of threads per calling thread; a new thread starts with the number set last.
     Therefore ``predict`` sets it whenever the calling thread has another number. ``cudnn_benchmark`` is a
     setting of the process, which ``load`` sets and ``close`` restores; see ``CudnnBenchmark``.
 
@@ -115,10 +115,10 @@ class PyTorchPredictor(Predictor):
 
     @classmethod
     def signature_of_object(cls, model: object, examples: Sequence[InputSignature]) -> ModelSignature:
-        """Returns the class, the parameters and the inputs of a module; see ``Predictor``.
+        """Returns the inputs of a module, and the number and checksum of its parameters; see ``Predictor``.
 
-        Floating-point examples take the dtype of the module's parameters. Several without names take the
-        names of ``forward``'s arguments.
+        Inputs with floating-point examples get the dtype of the module's parameters. Several examples without
+        names get the names of ``forward``'s arguments.
         """
         assert isinstance(model, torch.nn.Module)  # noqa: S101 - as the registry has it
         floats = {p.dtype for p in model.parameters() if p.is_floating_point()}
@@ -238,8 +238,8 @@ class PyTorchPredictor(Predictor):
     def export_onnx(self, path: Path) -> None:
         """Writes the loaded model to a file as an ONNX graph for batches of any size.
 
-        The inputs have the names of the manifest, and the outputs those of ``predict``. Raises ArtifactError
-        if PyTorch cannot export the model to ONNX.
+        The inputs have the names in the manifest, and the outputs the names from ``predict``. Raises
+        ArtifactError if PyTorch cannot export the model to ONNX.
         """
         if (module := self._module) is None:
             raise ArtifactError(f"{self}: is not loaded")
@@ -280,7 +280,7 @@ class PyTorchPredictor(Predictor):
         return batch.to(self._device, self._dtype if batch.is_floating_point() else None)
 
     def _on_host(self, output: torch.Tensor) -> torch.Tensor:
-        """Returns an output in host memory; lower precision and bfloat16 (not in NumPy) become float32."""
+        """Returns an output on the host; lower precision and bfloat16, which NumPy lacks, become float32."""
         lower = output.dtype in {self._dtype, torch.bfloat16}
         return (output.float() if lower else output).cpu()
 
@@ -295,7 +295,7 @@ class PyTorchPredictor(Predictor):
             raise ConfigurationError(f"{self}: PyTorch cannot run it in {where}; use {others}") from error
 
     def _borrow(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Sets the caller's module to ``eval()``; ``close`` restores its mode. It is not moved."""
+        """Sets the caller's module to ``eval()``; ``close`` restores its mode. The module is not moved."""
         tensors = itertools.chain(module.parameters(), module.buffers())
         others = {str(each.device) for each in tensors if each.device != self._device}
         if others:
@@ -340,7 +340,7 @@ def _load_script(graph: Path) -> torch.nn.Module:
 
 
 def _script_inputs(path: Path) -> tuple[InputSignature, ...]:
-    """Returns the inputs of a TorchScript archive without traced inputs; their shapes are unknown."""
+    """Returns the inputs of a TorchScript archive that has no traced inputs; their shapes are unknown."""
     module = _load_script(path)
     halves = {p.dtype for p in module.parameters() if p.is_floating_point()} == {torch.float16}
     element_type = "float16" if halves else None
@@ -349,7 +349,7 @@ def _script_inputs(path: Path) -> tuple[InputSignature, ...]:
 
 
 def _no_graph(path: Path, kind: TorchFile) -> ArtifactError:
-    """Returns the error for a file that is not a graph, with advice."""
+    """Returns the error, including advice, for a file that is not a graph."""
     export = "torch.export.save(torch.export.export(module, (example,)), 'net.pt2')"
     if kind is TorchFile.OLD_PROGRAM:
         return ArtifactError(f"{path}: is {kind.value}; save it again with a newer one: {export}")
@@ -380,7 +380,7 @@ _MOST_HASHED_BYTES = 2**31
 
 
 def _checksum(module: torch.nn.Module) -> Mapping[str, str]:
-    """Returns the SHA-256 of names, dtypes, shapes and content of all tensors; none if they are large."""
+    """Returns the SHA-256 of all tensors' names, dtypes, shapes and content; empty if they are too large."""
     tensors = list(itertools.chain(module.named_parameters(), module.named_buffers()))
     if sum(each.numel() * each.element_size() for _, each in tensors) > _MOST_HASHED_BYTES:
         return {}
@@ -402,10 +402,10 @@ _LARGEST_SIZE = 2**31 - 1
 
 
 def read_program_sizes(path: Path) -> dict[str, tuple[AxisSizes | None, ...]]:
-    """Returns the sizes of each input's axes by its name in the graph, the batch first; None for a fixed one.
+    """Returns the axis sizes of each input by its name in the graph, batch first; None means a fixed size.
 
     Raises:
-        ArtifactError: It is not an exported program, or one of its bounds is not a whole number.
+        ArtifactError: The file is not an exported program, or one of its bounds is not a whole number.
     """
     with open_archive(path, "exported program") as archive:
         program = archive.json("models/model.json")

@@ -1,4 +1,4 @@
-"""PyTorch's profiler as spans: operators linked to the modules that called them, and GPU kernels to both."""
+"""Spans from PyTorch's profiler: operators linked to their modules, and GPU kernels linked to both."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class PyTorchProfiler(Profiler):
     path of the innermost module whose ``forward`` called it, followed by the operator's name if that module
     has other parts: ``layer1.0.conv1``, ``layer1.0/add``. The operators inside it are ML_LIBRARY spans. On a
     GPU, a layer lasts from the start of its first kernel to the end of the last; the ML_LIBRARY spans show
-    the host and precede it. There, a runtime call outside all operators is a layer if it started work on the
-    device, and the memory of a layer is device memory.
+    the host's work, which precedes it. There, a runtime call outside all operators is a layer if it started
+    work on the device, and a layer's memory is device memory.
 
     With ``training``, a window is a whole step, and each layer has a ``phase``: ``forward``, ``loss``,
     ``backward`` or ``update``. A layer of ``backward`` has the name of its forward layer.
@@ -155,7 +155,7 @@ class _Operator:
 
     @property
     def type(self) -> str:
-        """The operator's name; the name of the backward function if autograd runs it."""
+        """The operator's name, or the name of the backward function if autograd runs the operator."""
         name: str = self.event.name()
         return name.removeprefix(_BACKWARD)
 
@@ -179,7 +179,7 @@ def _phases(operators: Sequence[_Operator]) -> Sequence[str]:
 
 
 def _forward_paths(operators: Sequence[_Operator]) -> dict[int, str]:
-    """Returns the module paths of forward operators, by the sequence numbers that backward ones share."""
+    """Returns the module paths of forward operators, by the sequence numbers shared with backward ones."""
     paths: dict[int, str] = {}
     for operator in operators:
         if not operator.is_backward:
@@ -201,7 +201,7 @@ class _Calls:
 
     @classmethod
     def of(cls, events: Sequence[Any], *, gpu: bool) -> _Calls:
-        """Reads the events of the thread that called the model, including those of autograd's thread."""
+        """Reads the events of the thread that called the model and of autograd's thread."""
         read = cls()
         by_correlation: dict[int, _Operator] = {}
         marks = [event for event in events if event.name() == f"{_MARK}/" or event.name() == _MARK]
@@ -255,7 +255,7 @@ def _matched(
     """Yields each prediction with the lag of the profiler's clock and the operators of its call.
 
     Both clocks count from 1970, but differ if the system clock was set after the recorder was created. Calls
-    and predictions have the same order; the distance between the two is the difference.
+    and predictions are in the same order; the distance between a pair is the difference of the clocks.
     """
     # without hooks there is no reference for the clocks
     calls: Sequence[tuple[int, int] | None] = read.calls or [None] * len(windows)

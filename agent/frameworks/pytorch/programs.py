@@ -62,13 +62,13 @@ _ON_SIZES: Mapping[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """An argument that is computed while the program runs; its name is a text from the file or a number."""
+    """An argument that is computed while the program runs; its name is text from the file or a number."""
 
     name: str | int
 
 
 OutputNames: TypeAlias = "str | int | tuple[OutputNames, ...] | None"
-"""The names of an operator's results: of one value, of each of several, or None for an unused value."""
+"""The names of an operator's results: one name, a tuple of names, or None for an unused value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class Step:
 class ProgramModule(torch.nn.Module):
     """A program as a module: its tensors are buffers, and it returns a tuple.
 
-    The values of a run are in one dictionary, with the constants of all steps; a value is freed after the
-    last step that uses it.
+    One dictionary holds the values of a run and the constants of all steps; a value is freed after the last
+    step that uses it.
 
     Attributes:
         input_names: The names of the inputs in the order of the arguments.
@@ -130,7 +130,7 @@ class ProgramModule(torch.nn.Module):
         return tuple(map(value, self._outputs))
 
     def _calls_of(self, steps: Sequence[Step]) -> Sequence[tuple[Any, ...]]:
-        """Returns each step with the keys of its arguments and of the values that nothing uses later."""
+        """Returns each step with the keys of its arguments and of the values that no later step uses."""
         needed = set(self._outputs)
         calls = []
         for step in reversed(steps):
@@ -142,7 +142,7 @@ class ProgramModule(torch.nn.Module):
         return calls[::-1]
 
     def _key(self, argument: object) -> object:
-        """Returns an argument's key among the values: its name, or for a constant one unlike any name."""
+        """Returns an argument's key among the values: its name or, for a constant, a key unlike any name."""
         if isinstance(argument, Computed):
             return argument.name
         key = (len(self._constants),)
@@ -151,15 +151,15 @@ class ProgramModule(torch.nn.Module):
 
 
 def step_of(target: object, given: Sequence[tuple[object, object]], outputs: Sequence[OutputNames]) -> Step:
-    """Returns the call of an operator by its name in a program.
+    """Returns the step that calls an operator, given by its name in a program.
 
     Args:
         target: The name.
-        given: The arguments with their names.
+        given: The names and the values of the arguments.
         outputs: The names of each value that the operator returns.
 
     Raises:
-        ValueError: It is not an operator that a program may call, or has another signature.
+        ValueError: The operator is not one that a program may call, or its signature differs.
     """
     if isinstance(target, str) and target in _ON_SIZES:
         places = tuple(value for _, value in given)
@@ -189,7 +189,7 @@ def list_of(items: Sequence[object], name: int) -> Step:
 def _aten() -> Mapping[str, tuple[str, str]]:
     """Returns the names of ATen operators and their overloads, by their names in programs.
 
-    They come from the dispatcher, which has no kernel for TorchScript's own, which read and write files.
+    The names come from the dispatcher, which has no kernels for TorchScript's own operators on files.
     """
     found = {}
     for name in torch._C._dispatch_get_all_op_names():
@@ -213,7 +213,7 @@ def _operator(target: object) -> torch._ops.OpOverload:
 
 
 def _returned(outputs: Sequence[OutputNames], number: int) -> OutputNames:
-    """Returns the names of a call's results in the form in which it returns them: one, several, or none."""
+    """Returns the names of a call's results in the form that the call returns: one, several, or none."""
     if len(outputs) != number:
         raise ValueError(f"it has {len(outputs)} names for the {number} values that an operator returns")
     return outputs[0] if number == 1 else tuple(outputs) or None
@@ -316,7 +316,7 @@ class _Program:
         return found
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Returns the tensors by the names of their graph inputs."""
+        """Returns the tensors, keyed by the names of their graph inputs."""
         weights = self._payload(f"data/weights/{_MODEL}_weights_config.json")
         constants = self._payload(f"data/constants/{_MODEL}_constants_config.json")
         found = {}
@@ -354,7 +354,7 @@ class _Program:
 
 
 class _Builder:
-    """Builds a module of steps from a program; each value has its name before a step uses it."""
+    """Builds a module of steps from a program; each value is named before a step uses it."""
 
     def __init__(self, program: _Program, device: torch.device) -> None:
         self._program = program
@@ -448,7 +448,7 @@ class _Builder:
         raise ValueError(f"it has an argument of kind {printable(kind)}, which is not supported")
 
     def _listed(self, items: list[object]) -> object:
-        """Returns a list as an argument; if it has computed values, a step builds it."""
+        """Returns a list as an argument; if it contains computed values, a step builds it."""
         if not any(isinstance(each, Computed) for each in items):
             return items
         made = Computed(len(self._steps))
@@ -461,7 +461,7 @@ class _Builder:
 
 
 def _only(union: object) -> tuple[str, Any]:
-    """Returns the only field of a union in the format."""
+    """Returns the name and the value of the only field of a union in the format."""
     [(kind, value)] = _mapping(union).items()
     return kind, value
 
@@ -480,14 +480,14 @@ def _whole(size: object) -> int:
 
 
 def _plain(value: object) -> Any:
-    """Returns a number, a boolean or a text."""
+    """Returns a plain value: a number, a boolean or text."""
     if not isinstance(value, bool | int | float | str):
         raise TypeError("one of its arguments is not a plain value")
     return value
 
 
 def _float(value: object) -> float:
-    """Returns a number; non-finite ones are texts, because JSON has no other form for them."""
+    """Returns a number; non-finite numbers are stored as text, because JSON has no other form for them."""
     return float(_plain(value))
 
 

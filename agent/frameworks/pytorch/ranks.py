@@ -1,4 +1,4 @@
-"""Several processes that train one PyTorch module: they meet, start alike, and add up their gradients."""
+"""Several processes that train one PyTorch module: they connect, start alike, and add up their gradients."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from inferometer.manifests.errors import ConfigurationError, RankLostError, Trai
 COMMUNICATIONS = ("gloo", "nccl")
 """The libraries that add up gradients."""
 _BUCKET_BYTES = 25 * 2**20
-"""The bytes added up at a time when the parts of a step are timed, as in DistributedDataParallel."""
+"""The number of bytes added up at once when the parts of a step are timed, as in DistributedDataParallel."""
 _LOST = re.compile(
     r"gloo|NCCL|TCPStore|connection (?:was )?(?:closed|reset|refused)|broken pipe|timed out|timeout",
     re.IGNORECASE,
 )
 _AROUND = re.compile(r"^\[\S+:\d+\] | This is typically caused by .*")
-"""The place in Gloo's source that raises an error, and the advice that follows."""
+"""Matches the place in Gloo's source where an error is raised, and the advice after the message."""
 
 
 def communication_of(name: str, device: torch.device) -> str:
-    """Returns the library of a name; an empty name means NCCL for GPUs and Gloo for CPUs.
+    """Returns the library with the given name; an empty name means NCCL for GPUs and Gloo for CPUs.
 
     Raises:
         ConfigurationError: The name is unknown, or the library does not fit the device or the build.
@@ -52,11 +52,11 @@ class Ranks:
     A step adds up the gradients with DistributedDataParallel, whose communication overlaps with the backward
     pass. In the first step and in every step whose parts are timed, ``add_up`` does so after the backward
     pass, without overlap. Each rank computes the batch normalization statistics of its own samples. Gloo
-    notices a lost rank immediately; with NCCL, PyTorch ends the process after ``Rank.timeout_s``.
+    notices a disconnected rank immediately; with NCCL, PyTorch ends the process after ``Rank.timeout_s``.
 
     Raises:
         ConfigurationError: This process is already in a process group.
-        TrainingError: The others cannot be reached.
+        TrainingError: The other ranks cannot be reached.
     """
 
     def __init__(self, model: str, rank: Rank, communication: str, device: torch.device) -> None:
@@ -117,7 +117,7 @@ class Ranks:
         return Weight(samples, self._rank.count, self._device)
 
     def add_up(self, parameters: Sequence[torch.nn.Parameter], samples: int) -> None:
-        """Replaces the gradients by those of the mean loss over the samples of all ranks."""
+        """Replaces the gradients with those of the mean loss over the samples of all ranks."""
         found = [samples, *(parameter.grad is not None for parameter in parameters)]
         # float32 counts exactly up to 16,777,216
         counts = torch.tensor(found, dtype=torch.float32, device=self._device)
@@ -132,14 +132,14 @@ class Ranks:
                 gradient.copy_(part.view_as(gradient))
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the values of every rank, (ranks, *shape)."""
+        """Returns the values of every rank, of shape (ranks, *shape)."""
         own = torch.tensor(values, device=self._device)
         found = [torch.empty_like(own) for _ in range(self._rank.count)]
         dist.all_gather(found, own)
         return torch.stack(found).cpu().numpy()
 
     def failure(self, error: BaseException) -> TrainingError | None:
-        """Returns the error for a lost rank, with its number if known; None for other errors."""
+        """Returns the error for a disconnected rank, with its number if known; None for other errors."""
         reason = reason_of(error)
         if not isinstance(error, RuntimeError) or not _LOST.search(reason):
             return None
@@ -147,7 +147,7 @@ class Ranks:
         return RankLostError(f"{self._where}: lost {other}: {_AROUND.sub('', reason)}")
 
     def leave(self) -> None:
-        """Leaves the others; calling it again does nothing."""
+        """Leaves the other ranks; calling it again does nothing."""
         self._parallel = None
         if dist.is_initialized():
             with suppress(RuntimeError):  # of a group that has lost a rank

@@ -70,11 +70,11 @@ class PyTorchTrainer(Trainer):
     """A model in code that PyTorch trains on one device of this process.
 
     If a module returns several tensors in training, such as those of auxiliary classifiers, the first one is
-    the output, and the loss covers only that. In bfloat16 and float16, the forward pass runs under autocast,
-    and parameters, gradients and the loss are in float32. Random numbers of the training, such as those of
-    dropout, depend only on the seed and the rank, and do not affect those of the process.
+    the output, and the loss covers only that output. In bfloat16 and float16, the forward pass runs under
+    autocast, and parameters, gradients and the loss are in float32. Random numbers of the training, such as
+    those of dropout, depend only on the seed and the rank, and do not affect those of the process.
 
-    With several ranks, see ``ranks.Ranks`` for the overlap of communication.
+    For several ranks, see ``ranks.Ranks`` on the overlap of communication.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class PyTorchTrainer(Trainer):
                 known[name].copy_(torch.tensor(values))
 
     def save(self, path: Path) -> None:
-        """Writes the state dict, beside the path first; see ``Trainer``."""
+        """Writes the state dict, first to a file next to the path; see ``Trainer``."""
         state = {name: tensor.cpu() for name, tensor in self._loaded().module.state_dict().items()}
         try:
             with replacing(path, alone=True) as file:
@@ -180,7 +180,7 @@ class PyTorchTrainer(Trainer):
             raise OutputError(f"{path}: cannot be written: {reason_of(error)}") from error
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Gathers through the library that adds up gradients; see ``Trainer``."""
+        """Gathers the values of all ranks through the library that adds up gradients; see ``Trainer``."""
         self._loaded()
         if self._ranks is None:
             return np.array(values, np.int64)[np.newaxis]
@@ -258,7 +258,7 @@ class PyTorchTrainer(Trainer):
         return StepResult(value)
 
     def _apart(self, training: _Training, batch: _Placed, parts: bool) -> StepResult:
-        """Runs a step whose parts follow one another, each synchronised."""
+        """Runs a step whose parts run one after the other, each synchronised."""
         times_ns = [self._now_ns()]
         training.optimizer.zero_grad(set_to_none=True)
         with nullcontext() if self._ranks is None else self._ranks.apart():
@@ -315,7 +315,7 @@ class PyTorchTrainer(Trainer):
 
     @contextmanager
     def _translated(self, done: str, otherwise: type[InferometerError]) -> Iterator[None]:
-        """Translates the exceptions of PyTorch and of a model's code, which may raise anything."""
+        """Converts exceptions from PyTorch and from a model's code, which may raise anything."""
         try:
             yield
         except InferometerError:
@@ -347,7 +347,7 @@ class _Training:
 
     @property
     def _generators(self) -> tuple[torch.device, ...]:
-        """The devices that modules draw random numbers on."""
+        """The devices on which modules draw random numbers."""
         host = torch.device("cpu")
         return (host,) if self._device.type == "cpu" else (host, self._device)
 
@@ -358,7 +358,7 @@ class _Training:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Draws the random numbers of this training within the context; takes some microseconds."""
+        """Uses the random number state of this training within the context; takes some microseconds."""
         others = [_state(each) for each in self._generators]
         _restore(self._generators, self._states)
         try:

@@ -1,10 +1,10 @@
 """Element-wise arithmetic, functions of one tensor, comparisons and logic.
 
-Arithmetic takes two tensors, two that broadcast, two in place, or three, and includes the negative; functions
+Arithmetic operators take two tensors (also broadcast or in place) or three, and include negation; functions
 are signs, exponents, roots, trigonometry, special functions and rounding. By convention, each element of an
 output counts as one floating-point operation, regardless of its cost. The values avoid ties, poles, kinks and
-jumps, so finite differences can check the gradients of each element. Those of comparisons and logic are 0 and
-1, so each comparison has ties, and each logical operator gets all four pairs.
+jumps, so finite differences can check the gradients of each element. The inputs of comparisons and logic are
+0 and 1, so each comparison has ties, and each logical operator gets all four pairs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _APART = (
     TensorSpec("lhs", (), Values.NONZERO),
     TensorSpec("rhs", (), Values.UNIT, scale=0.4),
 )
-"""Each element of ``lhs`` differs from that of ``rhs`` by more than 0.1, and half of them are greater."""
+"""Each element of ``lhs`` differs from its counterpart in ``rhs`` by more than 0.1; half are greater."""
 _ONE_FOLD = (
     TensorSpec("lhs", (), Values.SIGNS, scale=2.0),
     TensorSpec("rhs", (), Values.ABOVE_ONE, scale=0.99),
@@ -81,7 +81,7 @@ def element_wise(*specs: TensorSpec) -> Callable[[Case], tuple[TensorSpec, ...]]
 
 
 def broadcast(*specs: TensorSpec) -> Callable[[Case], tuple[TensorSpec, ...]]:
-    """Returns the ``tensors`` of an operator whose inputs broadcast by NumPy's rules."""
+    """Returns the ``tensors`` of an operator whose inputs broadcast according to NumPy's rules."""
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         np.broadcast_shapes(*(case.shapes[spec.name] for spec in specs))

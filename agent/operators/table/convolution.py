@@ -1,12 +1,11 @@
-"""Convolutions over one to three spatial axes and transposed ones, channels first, by cross-correlation.
+"""Convolutions, also transposed ones, over one to three spatial axes: cross-correlations, channels first.
 
-Owns the windows that convolutions and poolings slide over an image, and the data below each of their
-elements.
+It defines the windows that convolutions and poolings slide over an image, and selects the data below each
+window element.
 
-A convolution's floating-point operations are a product and a sum for each output, element of the kernel
-and input channel of the group; a transposed one's are for each input, element of the kernel and output
-channel of the group. The bias is not counted. The gradients with respect to data and weights each take the
-same number.
+A convolution requires a product and a sum for each output, kernel element and input channel of the group; a
+transposed convolution requires them for each input, kernel element and output channel of the group. The bias
+is not counted. The gradients with respect to the data and to the weights each require the same number.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from inferometer.agent.operators.operator import (
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window over the spatial axes, one number for each of them.
+    """A window over the spatial axes; each attribute has one number per axis.
 
     Attributes:
         kernel: Its size.
@@ -55,7 +54,7 @@ class Window:
     def of(cls, parameters: Parameters, rank: int) -> Window:
         """Returns the window from an operator's parameters; a single number applies to all axes.
 
-        By default, it has no padding, and steps and distances of 1.
+        By default, it has no padding, and a stride and a dilation of 1.
 
         Raises:
             ValueError: A parameter has the wrong number of axes.
@@ -64,16 +63,16 @@ class Window:
 
     @property
     def size(self) -> int:
-        """The number of its elements."""
+        """The number of elements in the window."""
         return prod(self.kernel)
 
     @property
     def pads(self) -> Shape:
-        """The padding before all axes, then that after them, as in ONNX."""
+        """The padding before each axis, then the padding after each axis, as in ONNX."""
         return self.pad + self.pad
 
     def positions(self, sizes: Shape) -> Shape:
-        """Returns the number of its positions along each axis of an image.
+        """Returns the number of the window's positions along each axis of an image.
 
         Raises:
             ValueError: The image has a different number of axes, or is smaller than the window.
@@ -93,7 +92,7 @@ class Window:
         return found
 
     def padded(self, data: NDArray[Any], value: float = 0.0) -> NDArray[Any]:
-        """Returns data (…, spatial axes) with the padding."""
+        """Returns data of shape (…, spatial axes) with the padding added."""
         around = [(0, 0)] * (data.ndim - len(self.pad)) + [(pad, pad) for pad in self.pad]
         return np.pad(data, around, constant_values=value) if any(self.pad) else data
 
@@ -147,7 +146,7 @@ def groups_of(case: Case) -> int:
 
 
 def channels_of(case: Case) -> int:
-    """Returns the number of output channels; a depth-wise convolution has as many as its input."""
+    """Returns the number of output channels; a depth-wise convolution has as many as input channels."""
     return int(case["channels"]) if "channels" in case.parameters else case.shapes["data"][1]
 
 
@@ -183,7 +182,7 @@ def _convolved(rank: int, arrays: Arrays, parameters: Parameters) -> Arrays:
 
 
 def _transposed(rank: int, arrays: Arrays, parameters: Parameters) -> Arrays:
-    """Returns a convolution of the data, spaced by the stride with zeros between, with the mirrored kernel.
+    """Returns a convolution with the mirrored kernel of the data, spread by the stride with zeros in between.
 
     See Dumoulin and Visin, "A guide to convolution arithmetic for deep learning" (2016), chapter 4.
     """

@@ -1,6 +1,6 @@
 """Operators that create tensors: constants, ranges, random numbers; and a custom operator in Python.
 
-By convention, they count no floating-point operations; the custom one counts one for each element. The
+By convention, no floating-point operations are counted, except one per element for the custom operator. The
 parameter ``shape`` is the shape of an output that no input determines.
 
 Random numbers are checked by their range, their mean and their variance.
@@ -35,7 +35,7 @@ from inferometer.agent.operators.operator import (
 from inferometer.agent.operators.table.arithmetic import element_wise, presets_of
 
 _DEVIATIONS = 6.0
-"""The standard errors by which a moment may be off; about 2 in 10⁹ normal samples exceed them."""
+"""The number of standard errors by which a moment may be off; about 2 in 10⁹ normal samples exceed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,11 @@ def discrete_uniform(low: int, high: int) -> Moments:
 def is_drawn_from(
     moments: Moments, arrays: Sequence[NDArray[Any]], shape: Shape, independent: int | None = None
 ) -> None:
-    """Raises ValueError with the reason if the only array cannot be drawn from a distribution.
+    """Raises ValueError with the reason if the output cannot have been drawn from a distribution.
 
     Args:
         moments: The moments of the distribution.
-        arrays: The output.
+        arrays: The outputs; only one is allowed.
         shape: The expected shape of the output.
         independent: How many of the values are independent; None for all.
     """

@@ -1,4 +1,4 @@
-"""Fused operators; each also runs as its parts, one operator after the other.
+"""Fused operators; each can also run as its parts, one operator after the other.
 
 A multiplication and an addition in a convolution, a product or the two products of attention count as two
 floating-point operations; the other parts count as one per element.
@@ -33,7 +33,7 @@ EPSILON = 1e-5
 """The constant that batch and layer normalisation add to the variance."""
 
 _FAR = 12.0
-"""The size of the dominant summand before a relu; the others have standard deviations of 1 to 2.
+"""The size of the dominant summand before a relu; other summands have standard deviations of 1 to 2.
 
 Central differences are meaningless for a gradient if a relu's data crosses 0.
 """

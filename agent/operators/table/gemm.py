@@ -1,8 +1,8 @@
 """Matrix products and linear algebra.
 
-A product of m × k and k × n counts 2·m·n·k floating-point operations, and its gradients twice as many.
-The others use the leading terms of LAPACK Working Note 41 ("Installation Guide for LAPACK", appendix C), and
-the symmetric eigenproblem the 9·n³ of Golub and Van Loan, "Matrix Computations", section 8.3.
+A product of m × k and k × n requires 2·m·n·k floating-point operations, and its gradients twice as many. The
+others use the leading terms of LAPACK Working Note 41 ("Installation Guide for LAPACK", appendix C), and the
+symmetric eigenproblem uses the 9·n³ of Golub and Van Loan, "Matrix Computations", section 8.3.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _square(values: Values, scale: float = 1.0) -> Callable[[Case], tuple[Tensor
 
 
 def _cubed(factor: float) -> Callable[[Case, Sequence[Shape]], int]:
-    """Returns the function for ``factor`` · n³ operations for each matrix of n rows."""
+    """Returns a function that counts ``factor`` · n³ operations for each matrix with n rows."""
     return lambda case, _: round(factor * case.shapes["data"][-1] * prod(case.shapes["data"]))
 
 

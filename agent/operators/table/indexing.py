@@ -1,6 +1,6 @@
 """Operators that read or write elements of a tensor, by index, by mask or by range.
 
-They count no floating-point operations. All outputs are copies, even if a framework could return a view.
+No floating-point operations are counted. All outputs are copies, even if a framework could return a view.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Activations, and layers other than convolution, pooling and normalization: dense, image sampling.
 
 Each element of an element-wise activation counts as one floating-point operation, and each of a softmax as
-five: the maximum, a subtraction, an exponential, the sum and a division. A dense layer counts those of its
-product, 2 · rows · inputs · units; each of the two products of its backward pass has as many.
+five: the maximum, a subtraction, an exponential, the sum and a division. A dense layer requires the 2 · rows
+· inputs · units operations of its product; each of the two products of its backward pass requires as many.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 
 ``batch_norm`` is for inference: it uses the running statistics, which are inputs. ``batch_norm_training``
 uses the mean and the biased variance of the batch, and updates the running statistics, which do not affect
-its output. Floating-point operations are counted by fvcore's convention: 2 for each element with given
-statistics, and 5 with computed ones, a scale and a shift. Likewise, it is 4 with a scale but no mean, 3 with
+its output. Floating-point operations are counted as in fvcore: 2 for each element with given statistics, and
+5 with computed statistics, a scale and a shift. Likewise, 4 are counted with a scale but no mean, 3 with
 neither, and for a local response 2 for each channel of the window plus 3.
 
-Recurrent layers have one direction; the output is the hidden state of each step. Data is (steps, samples,
-features). The weights of all gates are stacked: ``weight_ih`` for the data and ``weight_hh`` for the state,
-with a bias for each. The order is input, forget, cell and output in an LSTM, and reset, update and new in a
-GRU, which resets the state's share of the new one after its matrix product (like cuDNN's). Only the matrix
-products count as floating-point operations; their gradients with respect to both factors each take the same
-number.
+Recurrent layers have one direction; the output is the hidden state of each step. Data has the shape (steps,
+samples, features). The weights of all gates are stacked: ``weight_ih`` for the data and ``weight_hh`` for the
+state, with a bias for each. The order is input, forget, cell and output in an LSTM, and reset, update and new
+in a GRU, which resets the state's share of the new state after its matrix product (like cuDNN's). Only the
+matrix products count as floating-point operations; their gradients with respect to both factors each require
+the same number.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ _Step = Callable[[NDArray[Any], NDArray[Any], list[NDArray[Any]]], list[NDArray[
 
 
 def _unrolled(gates: int, step: _Step, arrays: Arrays, parameters: Parameters) -> Arrays:
-    """Calls the step with the shares of data and state, both (gates, samples, hidden), and the states."""
+    """Calls ``step`` with the shares of data and state, each (gates, samples, hidden), and the states."""
     data, weight_ih, weight_hh, bias_ih, bias_hh, *initial = arrays
     states = [state[0] for state in initial]
     samples, hidden = states[0].shape

@@ -1,6 +1,6 @@
 """Pooling of windows, whole images and regions of interest, and image resizing; channels first.
 
-An average includes the padding. Windows are whole: the remainder at an edge is dropped. Pooling counts one
+An average includes the padding. Windows are whole: the remainder at an edge is dropped. Pooling counts as one
 floating-point operation for each element below a window, four for a bilinear value (fvcore's convention), and
 none for a nearest value or for regions whose values are only compared.
 """
@@ -100,7 +100,7 @@ def _nearest(arrays: Arrays, parameters: Parameters) -> Arrays:
 
 
 def _bilinear(arrays: Arrays, parameters: Parameters) -> Arrays:
-    """Returns bilinear samples between pixel centres; beyond the outermost centres, their values hold."""
+    """Returns bilinear samples between pixel centres; the outermost values continue beyond their centres."""
     data = arrays[0]
     for axis, count in zip((2, 3), pair(parameters, "output"), strict=True):
         size = data.shape[axis]
@@ -125,7 +125,7 @@ def _regions(values: Values, case: Case) -> tuple[TensorSpec, ...]:
 def _roi_pooled(arrays: Arrays, parameters: Parameters) -> Arrays:
     """Returns the maximum of each part of a region with rounded corners (Girshick, "Fast R-CNN", 2015).
 
-    The parts are computed in float32, as in the original: their bounds are floors and ceilings.
+    The parts are computed in float32, as in the original, because their bounds are rounded down and up.
     """
     data, rois = arrays
     rows, columns = pair(parameters, "output")
@@ -179,7 +179,7 @@ def _roi_aligned(arrays: Arrays, parameters: Parameters) -> Arrays:
 def _neighbours(
     first: float, last: float, count: int, size: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Yields the elements before and after each of ``count`` points on an axis, with their weights."""
+    """Yields the indices before and after each of ``count`` points on an axis, with their weights."""
     at = first + (np.arange(count) + 0.5) * max(last - first, 1.0) / count
     inside = (at >= -1) & (at <= size)
     at = np.clip(at, 0, size - 1)

@@ -1,7 +1,7 @@
 """Operators that move, repeat, join or split elements and compute nothing.
 
-They count no floating-point operations. All outputs are copies in the order of their axes: a framework that
-could return a view of the input does the same work as the others.
+No floating-point operations are counted for them. All outputs are copies in the order of their axes: a
+framework that could return a view of the input does the same work as one that copies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reductions, cumulative sums, sorting and searching.
 
-A reduction counts one floating-point operation for each element that it reads, including comparisons, plus
-those that it first computes for an element (a square, an absolute value, an exponential). Sorting and
-searching count none. Index outputs are int64 if a framework offers a choice.
+A reduction counts as one floating-point operation for each element that it reads, including comparisons, plus
+any that it first applies to an element (a square, an absolute value, an exponential). Sorting and searching
+count as none. Index outputs are int64 if a framework offers a choice.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SEARCHES: Presets = {
 
 
 def _data(values: Values, scale: float = 1.0) -> Callable[[Case], tuple[TensorSpec, ...]]:
-    """Returns the ``tensors`` of an operator along ``axis``, one or several, which the data must have."""
+    """Returns the ``tensors`` of an operator along ``axis``, one or more axes that the data must have."""
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         shape, axis = case.shapes["data"], case["axis"]

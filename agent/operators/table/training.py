@@ -92,7 +92,7 @@ def _ctc_tensors(case: Case) -> tuple[TensorSpec, ...]:
 
 
 def _ctc(arrays: Arrays, _: Parameters) -> Arrays:
-    """Returns the loss by the forward variables of Graves et al. (2006), equations 6 and 7, as logarithms."""
+    """Returns the loss from the log forward variables of Graves et al. (2006), equations 6 and 7."""
     logs, label = log_softmax(arrays[0], 2), arrays[1]
     batch, blank = len(label), logs.shape[2] - 1
     extended = np.full((batch, 2 * label.shape[1] + 1), blank)
@@ -180,7 +180,7 @@ _LOSSES = (
 
 EPSILON = 1e-8
 TENSORS = 4
-"""The number of weights in an update of several; each has its own gradient."""
+"""The number of weights in an update of several weights; each has its own gradient."""
 
 _WEIGHTS = by_preset(
     ({"weight": (32, 32)}, {}),

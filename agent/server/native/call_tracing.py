@@ -90,7 +90,7 @@ class CallTrace(Closeable):
                 self._export.send(recorder.context.trace_id, recorder.take())
 
     def part(self, *, last: bool = False) -> TracePart:
-        """Returns the spans to send to the client now: whole chunks, and all remaining ones with ``last``.
+        """Returns the spans to send to the client now: whole chunks, plus all remaining spans if ``last``.
 
         Spans that the client does not receive go to the agent's own collector, in parts of the same size.
         """
@@ -121,9 +121,9 @@ class CallTrace(Closeable):
 class ServerTracing:
     """Traces the calls of clients that request it. Thread-safe.
 
-    For clients that do not receive the spans themselves, the spans go to ``export``, up to ``level``; if that
-    is None, such calls are not traced. ``resource`` describes the agent to the clients that receive its
-    spans.
+    For clients that do not receive the spans themselves, the spans go to ``export``, up to ``level``; if
+    ``export`` is None, such calls are not traced. ``resource`` describes the agent to the clients that
+    receive its spans.
     """
 
     def __init__(

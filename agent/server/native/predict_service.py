@@ -69,7 +69,7 @@ class DatasetRunner(Protocol):
         on_progress: Callable[[int, int], None],
         stop_requested: Callable[[], bool],
     ) -> str:
-        """Runs to the end or until a stop is requested; returns the evaluation as the store's JSON.
+        """Evaluates to the end or until a stop is requested; returns the evaluation as the store's JSON.
 
         After every batch it calls ``on_progress`` with the number of finished inputs and the total, and then
         ``stop_requested``, which returns True once nobody waits for the result. The caller closes the
@@ -83,7 +83,7 @@ class DatasetRunner(Protocol):
 _ALL_PARTS = -1
 _DEFAULT_WARMUP_PARTS = 1
 _PROGRESS_INTERVAL_S = 0.25
-"""Sending progress takes processor time from the model that is being timed."""
+"""The interval between reports of progress, which take processor time from the model being timed."""
 
 
 def read_order(request: predict_pb2.DatasetRequest) -> DatasetOrder:
@@ -178,7 +178,7 @@ _Response = TypeVar("_Response")
 
 @dataclass(frozen=True, slots=True)
 class StreamedBatch:
-    """A batch of a stream; ``more`` means that the client announced another one of the same round."""
+    """A batch of a stream; ``more`` means that the client announced another batch of the same round."""
 
     inputs: Sequence[Input]
     more: bool = False
@@ -242,7 +242,7 @@ class BatchStream:
     def results(
         self, session: Session, trace: TraceScope | None = None
     ) -> Generator[BatchResult, None, None]:
-        """Yields one result per batch, in the thread. Closing the iterator stops the work.
+        """Yields one result per batch, in the pipeline's thread. Closing the iterator stops the work.
 
         Batch numbers in a trace continue through the whole stream.
         """
@@ -253,7 +253,7 @@ class BatchStream:
             raise self._error
 
     def _answered(self, results: Iterator[BatchResult]) -> Generator[BatchResult, None, None]:
-        """Yields the results of a round once all are there: sending one would disturb the next prediction."""
+        """Yields the results of a round once all are available: sending one disturbs the next prediction."""
         held: list[BatchResult] = []
         for result in results:
             held.append(result)
@@ -271,7 +271,7 @@ class BatchStream:
             batch = self._next(wait=batch.more)
 
     def _next(self, wait: bool) -> StreamedBatch | None:
-        """Returns the next batch; None at the end and, without ``wait``, if none has arrived yet."""
+        """Returns the next batch; None at the end or, unless ``wait`` is set, if none has arrived yet."""
         if self._ended or self._abandoned:
             return None
         try:
@@ -341,7 +341,7 @@ class PredictService:
         )
 
     async def hold(self, request: predict_pb2.HoldRequest, _: CallContext) -> predict_pb2.HoldResponse:
-        """Returns when a session has ended; on cancellation, because the client is gone, ends the session."""
+        """Returns when a session has ended; if the call is cancelled first, the session's client is gone."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         with self.sessions.hold(request.session_id, partial(loop.call_soon_threadsafe, ended.set)):
             await ended.wait()
@@ -412,7 +412,7 @@ class PredictService:
     async def dataset(
         self, request: predict_pb2.DatasetRequest, call: CallContext
     ) -> AsyncIterator[predict_pb2.DatasetResponse]:
-        """Evaluates a dataset that the agent has."""
+        """Evaluates a model on a dataset that the agent has."""
         if self.dataset_runner is None:
             raise NotOfferedError("this agent does not evaluate datasets")
         order = read_order(request)

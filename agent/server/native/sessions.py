@@ -1,6 +1,6 @@
 """The open sessions of an agent: found by id, limited in number, and closed when idle or abandoned.
 
-A session is opened from the names in a request; several clients may share its model.
+A session is opened for the model that a request names; several clients may share its model.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from inferometer.protos.inferometer.v1 import predict_pb2
 
 
 class QueuedSession(Session):
-    """A client's session of a model that other clients may have open too. Thread-safe.
+    """A client's session with a model that other clients may have open too. Thread-safe.
 
     Predictions through ``infer_for`` wait in the model's queue and may be batched with the requests of other
     clients. Other predictions, such as the batches of a stream, run unchanged between the batches of the
@@ -53,7 +53,7 @@ class QueuedSession(Session):
     def infer_for(
         self, call: CallContext, clock: Callable[[], int], trace: TraceScope | None = None
     ) -> Infer:
-        """Returns a function for threads that runs the model on a batch, which waits no longer than its call.
+        """Returns a function, for use in threads, that runs the model on a batch while the call lasts.
 
         ``clock`` is the clock of the model's deadlines, in nanoseconds. ``trace``, the call's own span,
         receives the spans of the wait and the batch.
@@ -67,7 +67,7 @@ class QueuedSession(Session):
         clock: Callable[[], int],
         trace: TraceScope | None = None,
     ) -> BatchResult:
-        """Predicts a batch of preprocessed tensors, without a thread; see ``infer_for``."""
+        """Predicts a batch of preprocessed tensors, without occupying a thread; see ``infer_for``."""
         infer = partial(self.model.infer_async, **_limits(call, clock, trace))
         return await self._pipeline.predict_tensor_async(batch, infer)
 
@@ -82,10 +82,10 @@ def _limits(call: CallContext, clock: Callable[[], int], trace: TraceScope | Non
 
 @dataclass(frozen=True, slots=True)
 class ModelFinder:
-    """Finds the models of an agent that requests name. Thread-safe.
+    """Finds those models of an agent that requests name. Thread-safe.
 
-    ``threads`` is the number of threads of an operator for requests that specify none; None means the
-    default, which is the same for all frameworks.
+    ``threads`` is the number of threads per operator for requests that specify none; None means the default,
+    which is the same for all frameworks.
     """
 
     catalog: Catalog
@@ -96,7 +96,7 @@ class ModelFinder:
         """Returns the model that a request names, and the options to open it with.
 
         Raises:
-            UnknownModelError, UnknownFrameworkError, FrameworkUnavailableError: It cannot be run here.
+            UnknownModelError, UnknownFrameworkError, FrameworkUnavailableError: The model cannot be run here.
             ConfigurationError: The request's options are invalid.
             ArtifactError: The request requires pretrained weights, and the model has none.
         """
@@ -138,7 +138,7 @@ class Sessions:
 
     A session that is idle for ``idle_s`` seconds may be closed. It may be closed earlier if its client is
     gone or if another session needs its place; the least recently used one is closed first. A session in use
-    is removed from the list, and closed only when its last user leaves.
+    is removed from the list, but closed only when its last user leaves.
     """
 
     def __init__(self, limit: int, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -233,7 +233,7 @@ class Sessions:
                 _end_holds(entry)
 
     def least_recently_used(self, models: Mapping[ServedModel, int]) -> ServedModel | None:
-        """Returns the model to release first; its users are all sessions that may be closed.
+        """Returns the model to release first, all of whose users are sessions that may be closed.
 
         ``models`` are the candidates, with the number of users of each.
         """
@@ -246,7 +246,7 @@ class Sessions:
             return min(free, key=lambda model: max(last_used_s[model]), default=None)
 
     def give_up(self, model: ServedModel) -> None:
-        """Closes the sessions of a model that may be closed to make room."""
+        """Closes those sessions of a model that may be closed to make room."""
         with self._lock:
             unused = self._close_for_others(
                 [
@@ -294,7 +294,7 @@ class Sessions:
     def _begin_opening(self) -> list[_Entry]:
         """Reserves a place.
 
-        Returns the sessions to close before the next attempt, or none if successful.
+        Returns the sessions to close before the next attempt, or none if a place was reserved.
         """
         with self._lock:
             # Those that are being closed still hold their memory, and count.
@@ -319,7 +319,7 @@ class Sessions:
         return self._remove(ids)
 
     def _open_entry(self, id_: str) -> _Entry:
-        """Returns the open session with this id, under the lock.
+        """Returns the open session with this id. The caller holds the lock.
 
         Raises SessionError if none is open.
         """
@@ -337,7 +337,7 @@ class Sessions:
         )
 
     def _remove(self, ids: list[str]) -> list[_Entry]:
-        """Removes sessions from the list, under the lock; returns the unused ones, for closing."""
+        """Removes sessions from the list; returns the unused ones, for closing. The caller holds the lock."""
         entries = [self._entries.pop(id_) for id_ in ids if id_ in self._entries]
         for entry in entries:
             entry.open = False
@@ -356,6 +356,6 @@ class Sessions:
 
 
 def _end_holds(entry: _Entry) -> None:
-    """Ends the calls that hold a session, under the lock."""
+    """Ends the calls that hold a session. The caller holds the lock."""
     while entry.holds:
         entry.holds.pop()()

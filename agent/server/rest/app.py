@@ -61,7 +61,7 @@ async def receive_body(
     """Returns the read-only body of a request; the part after ``head_bytes`` is aligned in memory.
 
     Raises:
-        HttpRequestError: The body has more than ``most_bytes``.
+        HttpRequestError: The body is larger than ``most_bytes``.
         RequestCancelledError: The client has disconnected.
     """
     length = int(headers.get("content-length", 0))  # which the HTTP parser has checked
@@ -112,10 +112,10 @@ def too_large(most_bytes: int) -> HttpRequestError:
 
 
 def inflated(body: memoryview, encoding: str, most_bytes: int) -> memoryview:
-    """Returns a compressed body, inflated.
+    """Returns the inflated content of a compressed body.
 
     Raises:
-        HttpRequestError: The body has more than ``most_bytes``, or the encoding is unknown.
+        HttpRequestError: The inflated body is larger than ``most_bytes``, or the encoding is unknown.
         InputError: The body is corrupt or truncated.
     """
     window_bits = _WINDOW_BITS.get(encoding)
@@ -155,7 +155,7 @@ def accepted_encoding(header: str) -> str | None:
 
 
 def deflated(parts: Sequence[bytes | memoryview], encoding: str) -> bytes | None:
-    """Returns a body compressed; None if compression hardly reduces it, as with most tensor elements.
+    """Returns the compressed body; None if compression hardly reduces it, as with most tensor elements.
 
     Compresses the start of a large body first, to spend little time on incompressible data.
     """
@@ -172,7 +172,7 @@ Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 """ASGI's send callable."""
 JOINED_BYTES = 64 * 1024  # parts up to this size are joined into one write
 _SMALL_BYTES = 1024
-"""A smaller compressed body inflates to at most a thousand times its size, and is inflated at once."""
+"""Compressed bodies below this size are inflated at once, as they grow at most a thousandfold."""
 _CHALLENGE = ("www-authenticate", "Bearer")
 
 

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_LINE_BYTES = 8 * 1024
-"""The longest line: the URL, a header, a trailer, or the size of a chunk with its extension."""
+"""The maximum size of a line: the URL, a header, a trailer, or the size of a chunk with its extension."""
 MAX_HEADERS = 100
 """The maximum number of headers of a request, including its trailers."""
 MAX_HEAD_BYTES = 64 * 1024
@@ -46,7 +46,7 @@ class _RefusedError(Exception):
 
 
 class _Flow(FlowControl):
-    """Pauses reading while bytes are held, although uvicorn resumes it after each response."""
+    """Keeps reading paused while bytes are held; uvicorn alone would resume it after each response."""
 
     is_held = False
 
@@ -190,7 +190,7 @@ class HttpConnection(HttpToolsProtocol):
         raise _RefusedError(message)
 
     def send_400_response(self, msg: str) -> None:
-        """Rejects bytes that are not HTTP or exceed a limit, and closes; earlier requests are answered."""
+        """Rejects bytes that are not HTTP or exceed a limit, and closes after answering earlier requests."""
         if self.is_answering and (self._is_received or not self._has_head):
             self._is_over = True
             self.cycle.keep_alive = False
@@ -209,7 +209,7 @@ class HttpConnection(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete
 
     def announce_end(self) -> None:
-        """Makes the next response, or that of the request in progress, announce that it is the last."""
+        """Makes the next response, or the one to the request in progress, announce that it is the last."""
         self.closes = True
         if self.is_answering and not self.cycle.response_started:
             self.cycle.keep_alive = False
@@ -272,7 +272,7 @@ def _too_large(what: str, most: int, unit: str) -> tuple[HTTPStatus, str]:
 def _head_fault(version: str, url: bytes, headers: Headers) -> str | None:
     """Returns why two parsers could interpret a head differently; None if they cannot.
 
-    RFC 9112, 3.2 requires exactly one ``Host`` header, which matches the host of an absolute URL.
+    RFC 9112, 3.2 requires exactly one ``Host`` header, which must match the host of an absolute URL.
     """
     names = [name for name, _ in headers if name in _ONCE]
     if len(names) > len(set(names)):

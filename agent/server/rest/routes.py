@@ -62,10 +62,10 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A verb and a path with names in braces, which map to a method of the service.
+    """A verb and a path, with names in braces, that map to a method of the service.
 
     ``read`` builds the method's request. ``write`` builds the HTTP response from the method's response and
-    request. Routes with ``is_open`` require no secret and do not count against limits, like gRPC's health
+    request. Routes that are ``is_open`` require no secret and do not count against limits, like gRPC's health
     service.
     """
 
@@ -85,7 +85,7 @@ class Route:
 def head_length(headers: Mapping[str, str]) -> int | None:
     """Returns the number of JSON bytes in a body; None if all are JSON.
 
-    Raises HttpRequestError if the header with that number is not a number.
+    Raises HttpRequestError if the header that should give it is not a number.
     """
     given = headers.get(HEADER_LENGTH)
     if given is None:
@@ -106,7 +106,7 @@ def _read_infer(received: Received) -> InferRequest:
 
 
 def _from_path(kind: Callable[..., Any], **fields: str) -> Callable[[Received], Any]:
-    """Reads a request without a body; its ``fields`` get the values of names in the path."""
+    """Returns a reader of requests without a body; ``fields`` get the values of names in the path."""
     return lambda received: kind(**{field: received.name(key) for field, key in fields.items()})
 
 
@@ -173,7 +173,7 @@ def _index(message: pb.RepositoryIndexResponse, _: object) -> Reply:
 
 
 def _said(field: str) -> Callable[[Any, Any], Reply]:
-    """Returns a response with a status only: 200 if the field is true, else 400, as in Triton."""
+    """Returns a writer of empty responses: status 200 if the field is true, else 400, as in Triton."""
     return lambda message, _: Reply(status=200 if getattr(message, field) else 400)
 
 
@@ -192,7 +192,7 @@ def _open(path: str, field: str, method: str, kind: Callable[..., Any]) -> Route
 def _shared_memory(
     root: str, name: str, register: Callable[[Received], Any], *kinds: Callable[..., Any]
 ) -> tuple[Route, ...]:
-    """Returns the routes of one kind of shared memory; ``kinds`` read the status and the release."""
+    """Returns the routes of one kind of shared memory; ``kinds`` are the requests for status and release."""
     status, unregister = (_from_path(kind, name="region") for kind in kinds)
     return (
         Route("GET", f"{root}/status", f"{name}Status", status, _regions),
@@ -238,14 +238,14 @@ ROUTES: Sequence[Route] = (
         pb.CudaSharedMemoryUnregisterRequest,
     ),
 )
-"""Every route, the most frequent one first."""
+"""All routes, the most frequently used one first."""
 
 
 def _pattern(path: str) -> re.Pattern[str]:
     """Returns the regular expression for a path.
 
-    A model may be followed by a version, and a repository by its name; for shared memory, the path names one
-    region or all.
+    A model may be followed by a version, and a repository by its name; for shared memory, the path may name a
+    region, or else means all of them.
     """
     path = path.replace(_MODEL, f"{_MODEL}(?:/versions/{{version}})?")
     path = path.replace(f"{_REPOSITORY}/", f"{_REPOSITORY}(?:/{{repository}})?/")

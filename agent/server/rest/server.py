@@ -27,14 +27,14 @@ from inferometer.manifests.errors import ConfigurationError, RequestCancelledErr
 SILENCE_S = 20.0
 """The longest pause that a client may make within the body of a request."""
 LEAST_BYTES_PER_S = 64 * 1024
-"""The lowest average rate at which a client may send a request, over ``SILENCE_S`` or longer."""
+"""The minimum average rate at which a client may send a request, over ``SILENCE_S`` or longer."""
 _CONTINUE = b"HTTP/1.1 100 "
 
 
 class Connection(HttpConnection):
     """A connection; ``call`` is the call in progress. For use on the event loop.
 
-    ``longest_s`` limits the time in which the body of a request must arrive; a subclass sets it.
+    ``longest_s`` is the time within which the body of a request must arrive; a subclass sets it.
     """
 
     longest_s: float = SILENCE_S
@@ -92,7 +92,7 @@ class Connection(HttpConnection):
 class _JoinedHead:
     """A transport that writes the head of a response together with the start of its body.
 
-    uvicorn writes them separately, and a client would wake up twice for one small response.
+    uvicorn writes them separately, so that a client would wake up twice for one small response.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -154,7 +154,7 @@ _STARTING_S = 30.0
 class HttpServer:
     """A server on an event loop, from ``start`` to ``stop``. Call its methods from other threads.
 
-    ``max_bytes`` is the size of the largest request. Port 0 selects a free port.
+    ``max_bytes`` is the size of the largest accepted request. Port 0 selects a free port.
 
     Raises:
         ConfigurationError: The address cannot be bound, or a TLS file is unusable.
@@ -208,7 +208,7 @@ class HttpServer:
             self._begin(self._server.announce_end())
 
     def stop(self, grace_s: float) -> None:
-        """Accepts no more connections, and closes each once its request is answered or the grace is over.
+        """Accepts no more connections, and closes each once its request is answered or the grace period ends.
 
         Returns at once; see ``wait``.
         """
@@ -236,7 +236,7 @@ class HttpServer:
 
 
 class _Server(CheckingServer):
-    """Signals when it has started, and stops listening before it closes its connections."""
+    """A server that signals when it has started, and stops listening before closing connections."""
 
     def __init__(self, config: uvicorn.Config, kind: type[Connection]) -> None:
         super().__init__(config)

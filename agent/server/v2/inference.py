@@ -35,19 +35,19 @@ _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
 
 _AHEAD = 16
-"""The number of requests of a stream in progress, or answered and not yet sent: enough for a batch."""
+"""How many requests of a stream may be in progress or answered but not yet sent: enough for a batch."""
 _CLASSIFICATION = "classification"
 _TIMEOUT = "timeout"
 _PRIORITY = "priority"
 _MAX_TIMEOUT_US = 10 * 365 * 24 * 3600 * 1_000_000
-"""Ten years: longer times would not fit into a clock."""
+"""Ten years, the maximum: longer times would not fit into a clock."""
 
 
 @dataclass(slots=True)  # to make a frozen one takes three times as long
 class RequestedOutput:
     """A requested output: its tensor, or its top ``classes`` classes.
 
-    It is written to a ``place`` in shared memory, or without one into the response.
+    It is written to its ``place`` in shared memory or, if it has none, into the response.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Inference:
     async def _wanted(
         self, message: pb.ModelInferRequest, model: ServedModel, found: FoundModel, call: CallContext
     ) -> tuple[RequestedOutput, ...] | None:
-        """Returns the outputs that a request names; None for all, or if the model's outputs are unknown."""
+        """Returns the outputs that a request names; None means all, also if they are unknown."""
         if not message.outputs:
             return None
         outputs = self._repository.known_outputs(model)
@@ -142,7 +142,7 @@ class Inference:
         """Returns the deadline of a request, and its options for a queue with policies.
 
         The deadline is that of the call or of the parameter ``timeout``, whichever comes first. A policy that
-        delays requests uses ``timeout`` for that instead, and a policy may ignore it.
+        delays requests uses ``timeout`` for the delay instead, and a policy may ignore it.
         """
         deadline_ns = call.deadline_ns(self._clock)
         queueing = _Queueing()
@@ -195,7 +195,7 @@ async def in_order(
 
     Each request gets a task as soon as it is received. Requests of one stream therefore wait in their model's
     queue together and can be predicted together. Closing the generator cancels unanswered requests. An error
-    that ``requests`` raises comes after the last answer; one that ``answer`` raises ends the stream.
+    in ``requests`` is raised after the last answer; an error in ``answer`` ends the stream.
     """
     begun: asyncio.Queue[asyncio.Task[_Answer] | None] = asyncio.Queue()
     task: asyncio.Task[_Answer] | None
@@ -240,8 +240,8 @@ def requested_outputs(
 ) -> tuple[RequestedOutput, ...]:
     """Returns the ``known`` outputs that a request names; errors refer to the model as ``what``.
 
-    ``peer`` is the sender. Raises InputError if an output is unknown or named twice, and the errors of
-    ``SharedMemory.place``.
+    ``peer`` is the sender of the request. Raises InputError if an output is unknown or named twice, and the
+    errors of ``SharedMemory.place``.
     """
     found: dict[str, RequestedOutput] = {}
     for item in message.outputs:
@@ -275,7 +275,7 @@ def add_outputs(
 
     Raises:
         PredictionError: The model did not return an output, or returned one that cannot be sent.
-        InputError: Classes are requested of an output that does not hold class scores, or an output does not
+        InputError: Classes are requested for an output that does not hold class scores, or an output does not
             fit into its place in shared memory.
     """
     raw: list[bytes | memoryview] = []
@@ -311,7 +311,7 @@ def _classes(item: pb.ModelInferRequest.InferRequestedOutputTensor, where: str) 
 def _best_classes(
     array: NDArray[Any], output: RequestedOutput, labels: Sequence[str]
 ) -> tuple[tuple[int, ...], bytes]:
-    """Returns the shape and elements of ``score:class:label``, best first; ties go to the first class."""
+    """Returns the shape and the elements, ``score:class:label``, the best first and ties in class order."""
     if array.ndim < 2 or any(side != 1 for side in array.shape[2:]) or array.dtype.kind not in "iuf":
         raise InputError(
             f'output "{output.name}": {_CLASSIFICATION} is of scores, inputs × classes; '

@@ -1,6 +1,6 @@
 """Messages about a model: its metadata, its configuration, its statistics, and how a client loads it.
 
-A client loads it with the parameters of ``RepositoryModelLoad``.
+A client loads a model with the parameters of ``RepositoryModelLoad``.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ def _dynamic_batching(batching: BatchingOptions) -> config_pb.ModelDynamicBatchi
 
 
 def statistics_message(name: str, version: str, totals: Totals | None) -> pb.ModelStatistics:
-    """Returns the statistics of a model; ``compute_input`` is the assembly of batches, and so on.
+    """Returns the statistics of a model; ``totals`` is None if it is not loaded.
 
-    A model that is not loaded has no ``totals``.
+    ``compute_input`` is the time of assembling batches, ``compute_output`` that of splitting them.
     """
     totals = totals or Totals()
     return pb.ModelStatistics(
@@ -176,7 +176,7 @@ def _tensor_metadata(tensor: TensorSignature) -> pb.ModelMetadataResponse.Tensor
 
 
 def _parameters(description: SystemDescription) -> dict[str, str]:
-    """The properties that Triton has no field for."""
+    """Returns the properties for which Triton has no field."""
     found = {
         "framework": description.manifest.framework.name,
         "framework_version": description.framework_version,
@@ -196,7 +196,7 @@ def _duration(total: Total) -> pb.StatisticDuration:
 _CONFIG = "config"
 _KNOWN = ("device", "seed", "threads", "version", "weights")
 _DESCRIBING = {"name", "platform", "backend", "parameters"}
-"""The configuration fields that have no effect, and ``parameters``."""
+"""The configuration fields that clients may send: ``parameters``, and those without effect."""
 _MAX_SEED = 2**63 - 1
 
 

@@ -47,7 +47,7 @@ from inferometer.manifests.versions import exactly
 FRAMEWORK_MARK = "@"
 """Separates the name of a model from the name of the framework that runs it."""
 NOT_HERE = (NotFoundError, FrameworkUnavailableError, ArtifactError)
-"""Why an existing model cannot be run."""
+"""The errors that mean that an existing model cannot be run here."""
 _MAX_REMEMBERED = 4096
 """The maximum number of cached lookups by name and version."""
 
@@ -75,7 +75,7 @@ class FoundModel:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """One model of the index."""
+    """The entry of one model in the index."""
 
     name: str
     version: str
@@ -86,10 +86,10 @@ class IndexEntry:
 class Repository:
     """The agent's models by their names in the protocol. Thread-safe.
 
-    ``ResNet50`` is the model in the first installed framework that has it, ``ResNet50@PyTorch`` the one of
-    that framework; an empty version is the highest that the version policy serves. Versions are spelled as in
-    ``v2_version``; clients may also use a manifest's spelling or a constraint. A model is loaded on its first
-    request. The parameters with which a client loads a name apply to that name until a client unloads it.
+    ``ResNet50`` is the model in the first installed framework that has it, ``ResNet50@PyTorch`` the model in
+    PyTorch; an empty version means the loaded one, or else the highest that the version policy serves.
+    Versions are spelled as in ``v2_version``; clients may also use a manifest's spelling or a constraint. A
+    model is loaded on its first request. Parameters of a load apply to the name until a client unloads it.
     """
 
     def __init__(self, models: ServedModels, catalog: Catalog, registry: Registry) -> None:
@@ -106,12 +106,12 @@ class Repository:
         self._outputs: WeakKeyDictionary[ServedModel, tuple[TensorSignature, ...]] = WeakKeyDictionary()
 
     def find(self, name: str, version: str) -> FoundModel:
-        """Returns the model with a name; the empty version is the loaded one, or else the highest.
+        """Returns the model with a name; an empty version means the loaded one, or else the highest.
 
         Raises:
             UnknownModelError, UnknownFrameworkError: There is no model with that name, version or framework,
                 or the version policy does not serve it.
-            FrameworkUnavailableError, ArtifactError: It cannot be run here, or not with its weights.
+            FrameworkUnavailableError, ArtifactError: The model cannot be run here, or not with its weights.
             ConfigurationError: The version is invalid.
         """
         found = self._found.get((name, version))
@@ -129,7 +129,7 @@ class Repository:
         return self._models.lease(found.manifest, found.options)
 
     def lease_loaded(self, found: FoundModel) -> Lease | None:
-        """Lends a model if it is loaded."""
+        """Lends a model if it is loaded; otherwise returns None."""
         return self._models.lease_loaded(found.key)
 
     def known_outputs(self, model: ServedModel) -> tuple[TensorSignature, ...] | None:
@@ -139,7 +139,7 @@ class Repository:
     def outputs(self, model: ServedModel) -> tuple[TensorSignature, ...]:
         """Returns the outputs of a model as far as they can be determined; empty if none can.
 
-        Manifests do not describe outputs. If the model does not declare them itself, it runs on zeros, and on
+        Manifests do not describe outputs. If the model does not declare them itself, it is run on zeros, in
         two sizes if it has dynamic axes. Output axes that differ are then dynamic too, or all axes if the
         model accepts only one of the sizes. It is not an error if it accepts neither.
         """
@@ -149,13 +149,13 @@ class Repository:
         return known
 
     def loaded(self, found: FoundModel) -> ServedModel | None:
-        """Returns a model if it is loaded."""
+        """Returns a model if it is loaded, and otherwise None."""
         return self._models.model_of(found.manifest, found.options)
 
     def load(self, name: str, parameters: LoadParameters) -> None:
-        """Loads a model, and unloads the previous model of the name if it is a different one.
+        """Loads a model, and unloads the previous model with that name if it is another one.
 
-        Raises InferometerError if it cannot be found or loaded; then nothing changes.
+        Raises InferometerError if it cannot be found or loaded; in that case, nothing changes.
         """
         found = self._look_for(name, "", parameters)
         self._models.lease(found.manifest, found.options, keep=True).release()
@@ -195,7 +195,7 @@ class Repository:
         return self._policies.of(_split(name)[0])
 
     def _versions(self, name: str) -> tuple[str, ...]:
-        """Returns a model's versions as in the manifests, highest first; of equal ones, only the first."""
+        """Returns a model's versions as its manifests spell them, highest first and without equal ones."""
         model, framework = _split(name)
         found: dict[str, str] = {}
         for manifest in self._catalog.find_models(model):
@@ -249,7 +249,7 @@ class Repository:
         )
 
     def _constraint(self, name: str, wanted: str | None) -> str | None:
-        """Returns a constraint that limits a requested version to the served ones; None for any."""
+        """Returns a constraint that limits a requested version to the served ones; None allows any."""
         versions, policy = self._versions(name), self.version_policy(name)
         asked = None if wanted is None else canonical_version(wanted)
         fitting = {canonical_version(version) for version in versions if v2_version(version) == wanted}
@@ -294,7 +294,7 @@ def _sides(sizes: Sequence[int | None]) -> tuple[int, ...]:
 
 
 def _predicted_outputs(model: ServedModel, *, dynamic: bool) -> tuple[TensorSignature, ...]:
-    """Returns the outputs of predictions on zeros; empty if they fail or the protocol cannot carry them."""
+    """Returns the outputs predicted for zeros; empty if this fails or the protocol cannot represent them."""
     tensors, found = model.manifest.tensors, []
     shapes = [{each.name: each.sized() for each in tensors}]
     if dynamic:
@@ -341,7 +341,7 @@ def named(models: Sequence[ServedModel]) -> Iterator[tuple[str, ServedModel]]:
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """Returns the names of the model and of the framework."""
+    """Splits a name into those of the model and, if it has one, the framework."""
     model, mark, framework = name.rpartition(FRAMEWORK_MARK)
     return (model, framework) if mark and model else (name, None)
 

@@ -273,7 +273,7 @@ class InferenceService:
     async def cuda_shared_memory_unregister(
         self, _: pb.CudaSharedMemoryUnregisterRequest, __: CallContext
     ) -> pb.CudaSharedMemoryUnregisterResponse:
-        """Does nothing, but succeeds: Triton's load generator releases regions of both kinds."""
+        """Succeeds without doing anything: Triton's load generator releases regions of both kinds."""
         return pb.CudaSharedMemoryUnregisterResponse()
 
     def _offered_memory(self) -> SharedMemory:
@@ -290,7 +290,7 @@ class InferenceService:
 
 
 def _failed(request: InferCall, message: str) -> pb.ModelStreamInferResponse:
-    """The response to a request that failed, with the id of the request."""
+    """Returns the response to a failed request, with the id of the request."""
     return pb.ModelStreamInferResponse(
         error_message=message,
         infer_response=pb.ModelInferResponse(

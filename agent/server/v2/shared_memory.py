@@ -76,7 +76,7 @@ class _Connection:
         return struct.pack(">HH", self.local[1], self.remote[1])
 
     def packed(self) -> bytes:
-        """Returns the ``inet_diag_sockid``."""
+        """Returns the connection as an ``inet_diag_sockid``."""
         addresses = b"".join(ip.packed.ljust(16, b"\0") for ip, _ in (self.local, self.remote))
         return self.ports + addresses + bytes(4) + _NO_DIAG_COOKIE
 
@@ -84,9 +84,9 @@ class _Connection:
 class LocalPeers(Closeable):
     """Checks peers in gRPC's notation: ``ipv4:127.0.0.1:1234``, ``ipv6:[::1]:1234``.
 
-    A loopback address alone says little, because every user of the host can connect from it: the kernel
-    reports the owner of the socket at the other end, see sock_diag(7). Nothing is cached, because a port may
-    belong to another user a moment later. A proxy or a tunnel on this host counts as its user. Thread-safe.
+    A loopback address alone says little, because every user of the host can connect from it: the kernel is
+    asked who owns the other end, see sock_diag(7). Nothing is cached, because a port may belong to another
+    user a moment later. A proxy or a tunnel on this host is treated as its user. Thread-safe.
 
     Raises:
         ConfigurationError: The system cannot report the owner.
@@ -183,7 +183,7 @@ class Region:
         self.offset = offset
         self.byte_size = byte_size
         self.used_s = 0.0
-        """The time of the last use, on the clock of the owner."""
+        """The time of the last use, on the clock of the ``SharedMemory``."""
         if offset < 0 or byte_size < 1:
             raise InputError(f"{self}: offset {offset} and byte_size {byte_size} are not a valid range")
         path = SEGMENTS / _file_name(key, str(self))
@@ -197,13 +197,13 @@ class Region:
         self._mapping = self._map()
 
     def view(self, offset: int, byte_size: int) -> memoryview:
-        """Returns a read-only view of a part; raises InputError if the segment was truncated."""
+        """Returns a read-only view of a range; raises InputError if the segment was truncated."""
         self._check_length()
         start = self._lead + offset
         return memoryview(self._mapping)[start : start + byte_size]
 
     def write(self, offset: int, content: bytes | memoryview) -> None:
-        """Writes content, which the caller has checked to fit; raises the errors of ``view``."""
+        """Writes content, whose size the caller has checked; raises the errors of ``view``."""
         self._check_length()
         place, left = self.offset + offset, memoryview(content).cast("B")
         while left:
@@ -215,7 +215,7 @@ class Region:
 
     @property
     def is_held(self) -> bool:
-        """Whether a process has locked the segment by flock(2); the kernel frees the lock when it exits."""
+        """Whether a process has locked the segment with flock(2); the kernel frees the lock when it exits."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -315,7 +315,7 @@ class SharedMemory:
     or no request has used it for ``idle_s`` seconds. A client that holds the lock may unlink its segment as
     soon as it is registered, and then leaves nothing behind, however it ends.
 
-    Each method raises InputError if its peer, in gRPC's notation, is not a process of this host and user.
+    Each method raises InputError if its peer, in gRPC's notation, is not a process of this user on this host.
 
     Raises:
         ConfigurationError: The system has no shared memory to offer.
@@ -333,7 +333,7 @@ class SharedMemory:
         if not SEGMENTS.is_dir():
             raise ConfigurationError(f"shared memory needs Linux and {SEGMENTS}, which does not exist")
         self.peers = peers or LocalPeers()
-        """Checks the callers; must be given the address that the agent listens on."""
+        """Checks the callers; it has to know the address that the agent listens on."""
         self._idle_s = idle_s
         self._max_regions = max_regions
         self._max_bytes = max_bytes
@@ -372,7 +372,7 @@ class SharedMemory:
             self._regions[name] = region
 
     def unregister(self, name: str, peer: str) -> None:
-        """Releases a region, or all of them without a name; as in Triton, an unknown name does nothing."""
+        """Releases a region, or all for an empty name; as in Triton, an unknown name has no effect."""
         self.peers.check(peer)
         with self._lock:
             if name:
@@ -381,7 +381,7 @@ class SharedMemory:
                 self._regions.clear()
 
     def regions(self, name: str, peer: str) -> tuple[Region, ...]:
-        """Returns the region with a name, or all if it is empty; raises NotFoundError for an unknown name."""
+        """Returns the named region, or all if the name is empty; raises NotFoundError for an unknown name."""
         self.peers.check(peer)
         with self._lock:
             self._release_dead()
@@ -427,7 +427,7 @@ class SharedMemory:
         return Place(region, offset, byte_size)
 
     def with_inputs(self, call: InferCall, peer: str) -> InferCall:
-        """Returns a call with views of its inputs in regions, as if it had carried them.
+        """Returns a call in which views replace its inputs in regions, as if the request had contained them.
 
         Raises the errors of ``place``, and InputError for contents that are given twice.
         """
@@ -476,7 +476,7 @@ class SharedMemory:
 
 
 def _number(parameters: Parameters, name: str, where: str) -> int:
-    """Returns a non-negative integer; 0 if it is omitted."""
+    """Returns a non-negative integer parameter; 0 if it is omitted."""
     number = whole_number(parameters, name)
     if number < 0:
         raise InputError(f"{where}: {name} is a whole number of bytes, from 0 on")

@@ -1,6 +1,6 @@
-"""The benchmark of one operator in this process, and the names of ``inferometer.operators`` that run it.
+"""Benchmarks one operator in this process, and creates the names that ``inferometer.operators`` exports.
 
-A benchmark makes the requested number of runs, and returns their mean. The classes and functions of
+A benchmark makes the requested number of runs, and returns their mean time. The classes and functions of
 ``inferometer.operators`` are created from the table on first use.
 """
 
@@ -45,8 +45,8 @@ _NS_PER_S = 1_000_000_000
 def normal(shape: Shape, dtype: str = "float32") -> NDArray[Any]:
     """Returns normally distributed values from a fixed seed.
 
-    As an initializer, it stands for the values of the operator table: normal values, moved into the
-    operator's domain, such as positive values for a logarithm.
+    As an initializer, it selects the values of the operator table: normally distributed values that are
+    moved into the operator's domain, such as positive values for a logarithm.
     """
     return np.random.default_rng(0).standard_normal(shape).astype(element_type(dtype))
 
@@ -149,12 +149,12 @@ class OperatorBenchmark:
 
     @property
     def _form(self) -> str:
-        """The framework's form to run."""
+        """The framework's form of the operator that is run; empty means the default form."""
         return ""
 
     @property
     def _runs_backward(self) -> bool:
-        """Whether a run has a backward pass unless the user says otherwise."""
+        """Whether a run includes the backward pass by default."""
         return self.definition.backward
 
     def _merged(self, given: Inputs) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class OperatorBenchmark:
         return case
 
     def _name(self, name: str) -> str:
-        """Returns the table's name of a tensor or a parameter."""
+        """Returns the name of a tensor or a parameter in the operator table."""
         return self.definition.names.get(name, name)
 
     def _value(self, name: str) -> Any:
@@ -236,7 +236,7 @@ class OperatorBenchmark:
         return runner.prepare(operator, self._case, arrays, gradient=backward, form=self._form)
 
     def _given_values(self, drawn: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Returns the tensors that the user gave or an initializer fills, by the table's name."""
+        """Returns the tensors that the user gave or an initializer fills, by their names in the table."""
         found: dict[str, NDArray[Any]] = {}
         original = {self._name(name): name for name in self.definition.tensors}
         for own, values in drawn.items():
@@ -311,7 +311,7 @@ def _all_differentiable(operator: Operator) -> Callable[[Case], tuple[TensorSpec
 
 
 def _device(ctx: object) -> Device:
-    """Returns the device for a string, or for a framework's object whose string form is one."""
+    """Returns the device named by a string, or by the string form of a framework's object."""
     if ctx is None:
         return CPU
     found = _CONTEXT.fullmatch(str(ctx).strip().lower())
@@ -322,7 +322,7 @@ def _device(ctx: object) -> Device:
 
 
 def _array(values: Any) -> NDArray[Any]:
-    """Returns the NumPy array of an array of MXNet, PyTorch or NumPy, also on a GPU."""
+    """Converts an array of MXNet, PyTorch or NumPy to a NumPy array; the array may be on a GPU."""
     if hasattr(values, "asnumpy"):
         values = values.asnumpy()
     elif hasattr(values, "detach"):
@@ -351,15 +351,15 @@ class RunAll(Protocol):
 
         Args:
             ctx: The device; None for the CPU.
-            inputs: Inputs that differ from the defaults, for all of them, such as ``{"dtype": "float64"}``.
+            inputs: Inputs that differ from the defaults in all benchmarks, such as ``{"dtype": "float64"}``.
             warmup: Warm-up runs; None means the default of each class.
             runs: Measured runs; None means the default of each class.
 
         Returns:
-            The results of each benchmark in order; empty for one that failed.
+            The results of each benchmark in order; the results of a failed benchmark are empty.
 
         Raises:
-            ValueError: An input is unknown to one of them, or invalid; no benchmark has run then.
+            ValueError: An input is invalid or unknown to one of the benchmarks; none of them has been run.
         """
         ...
 
@@ -370,8 +370,8 @@ def contents(
     """Returns ``__all__``, ``__getattr__`` and ``__dir__`` of a module of ``inferometer.operators``.
 
     Args:
-        module: Its full name, such as ``inferometer.operators.mxnet.nd``.
-        parts: Modules whose names it also has.
+        module: The module's full name, such as ``inferometer.operators.mxnet.nd``.
+        parts: Modules whose names the module also exports.
     """
     framework = module.removeprefix(_ROOT).partition(".")[0]
     base = MXNetBenchmark if framework == "mxnet" else PyTorchBenchmark
@@ -401,7 +401,7 @@ def contents(
 
 @cache
 def _made(base: type[OperatorBenchmark], definition: Definition, module: str) -> type[OperatorBenchmark]:
-    """Returns the class of a row in a framework; always the same object."""
+    """Returns the benchmark class of a row in a framework; repeated calls return the same class."""
     own = {"__doc__": definition.summary, "__module__": module, "definition": definition}
     return type(definition.name, (base,), own)
 

@@ -39,7 +39,7 @@ class OperatorArguments(DeclaredOperatorArguments, total=False):
 
 
 class OperatorRun(Result[OperatorMeasurement]):
-    """The operators of one framework; in a notebook it displays as a table with the roofline.
+    """The measured operators of one framework; displayed in a notebook as a table with the roofline.
 
     Attributes:
         evaluation: The complete evaluation, with the raw times and the system.
@@ -62,14 +62,14 @@ class OperatorRun(Result[OperatorMeasurement]):
 
 
 class OperatorRuns(Tabular, Sequence[OperatorRun]):
-    """The operators of several frameworks, and a table of all rows, in a notebook with its picture."""
+    """The measured operators of several frameworks; displayed as one table, in a notebook with a picture."""
 
     def __init__(self, evaluations: Iterable[Evaluation[OperatorMeasurement]]) -> None:
         self._runs = tuple(map(OperatorRun, evaluations))
 
     @property
     def complete(self) -> bool:
-        """Whether it ran to its end; Ctrl-C ends it with the measurements up to then."""
+        """Whether the benchmark ran to the end; after Ctrl-C, it contains the measurements up to then."""
         return all(run.complete for run in self._runs)
 
     @property
@@ -123,14 +123,14 @@ def benchmark_operators(
     Ctrl-C ends the run after the current operator, and the measurements up to then are returned.
 
     Args:
-        operators: Names in the table, such as ``add`` and ``conv2d``.
-        categories: Groups of the table, such as ``gemm``.
-        everything: Whether to measure all operators of the table.
+        operators: Names of operators in the table, such as ``add`` and ``conv2d``.
+        categories: Groups of operators in the table, such as ``gemm``.
+        everything: Whether to measure all operators in the table.
         frameworks: The frameworks; empty means all that are installed.
         shapes: ``small``, ``normal``, ``large``, ``skewed``, ``huge``, ``all``, or sizes such as
             ``1024x1024``; None means ``normal``.
-        inputs: Custom shapes of inputs, for exactly one operator.
-        parameters: Custom parameters, for exactly one operator.
+        inputs: Custom input shapes; only with exactly one operator.
+        parameters: Custom parameters; only with exactly one operator.
         modes: The passes to time: ``forward``, ``backward``, ``forward_backward``.
         forms: The forms to run, such as ``sym`` or ``compile``; empty means the first of each framework.
         dtype: The element type.
@@ -183,7 +183,7 @@ def _own(
     *,
     several: bool,
 ) -> tuple[OwnCase, ...]:
-    """Returns the case that the caller's own shapes and parameters define."""
+    """Returns the case defined by the caller's own shapes and parameters; empty if there are none."""
     if not inputs and not parameters:
         return ()
     if several or len(operators) != 1:

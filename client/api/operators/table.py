@@ -1,6 +1,6 @@
-"""The benchmarks of dl-operator-benchmark as rows: an operator of the table, and the inputs of the original.
+"""The benchmarks of dl-operator-benchmark as rows, each an operator of the table with the original's inputs.
 
-``benchmark`` makes a class of each row for each framework. To add a benchmark, add its row to
+``benchmark`` creates a class from each row for each framework. To add a benchmark, add its row to
 ``BENCHMARKS``; ``make stubs`` then makes it known to type checkers and editors.
 """
 
@@ -12,25 +12,25 @@ from functools import partial
 from typing import Any, TypeAlias
 
 Inputs: TypeAlias = Mapping[str, Any]
-"""The inputs of a benchmark by name: sizes of tensors, parameters, initializers, and how it runs."""
+"""The inputs of a benchmark by name: tensor sizes, parameters, initializers, dtype and backward pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Definition:
-    """A benchmark of the table.
+    """A row of the table: one benchmark.
 
     Attributes:
         name: The name of the class.
-        operator: The operator in the table.
+        operator: The operator's name in the operator table.
         summary: The docstring of the class.
         tensors: The default shapes of its tensors.
-        result: The name of its result, between ``MX_`` and ``_Forward`` and without ``Gluon_Imperative_``;
-            empty means the name of the class.
+        result: The part of the result's name between ``MX_`` and ``_Forward``, not including
+            ``Gluon_Imperative_``; empty means the name of the class.
         parameters: The other inputs with their defaults.
         fixed: The inputs that cannot be changed, because the operator has no such parameter.
-        names: The table's names of tensors and parameters, if they differ.
-        instead_of_none: The inputs whose values replace inputs that are None.
-        initializers: The inputs that fill tensors: ``initializer`` fills all, ``data_initializer`` one.
+        names: The names of tensors and parameters in the operator table, where they differ.
+        instead_of_none: For inputs that may be None, the inputs whose values then replace them.
+        initializers: The inputs that fill tensors: ``initializer`` fills all, ``data_initializer`` only one.
         form: MXNet's form: ``nd`` or ``gluon``.
         backward: Whether it also runs the backward pass by default.
         warmup: The default number of warm-up runs.
@@ -112,7 +112,7 @@ _convolution_2d = partial(
 _global_1d = partial(_windowed, tensors=_SERIES, fixed={"layout": "NCW"})
 _global_2d = partial(_windowed, tensors=_IMAGES, fixed={"layout": "NCHW"})
 _BESIDE = {"strides": "pool_size"}
-"""Adjacent windows, unless the strides are given."""
+"""Makes pooling windows adjacent: unless strides are given, the stride is the size of the window."""
 _pooling_1d = partial(
     _global_1d, parameters={"pool_size": 2, "strides": None, "padding": 0}, instead_of_none=_BESIDE
 )
@@ -333,4 +333,4 @@ BENCHMARKS: Mapping[str, tuple[Definition, ...]] = {
         ),
     ),
 }
-"""The original's benchmarks in its order, by the MXNet function that runs each group."""
+"""The original's benchmarks in their original order, keyed by the MXNet function that runs each group."""

@@ -1,6 +1,6 @@
 """``ModelInferRequest`` and its response over gRPC, and a server's names for the parts of a model.
 
-See ``agent.protocol.tensors`` for why the library does not encode the messages alone.
+See ``agent.protocol.tensors`` for why encoding is not left to the protobuf library alone.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class InferReply:
     """The answer to one request.
 
     Attributes:
-        outputs: The outputs by the server's names, in its order.
-        times: The times that the server reports, by the names of ``evaluators.load.target.Answers.answered``.
+        outputs: The outputs by the server's names, in the server's order.
+        times: The times that the server reports, by the names in ``evaluators.load.target.Answers.answered``.
     """
 
     outputs: Tensors
@@ -96,11 +96,11 @@ class InferForm(ABC):
 
     @abstractmethod
     def encode(self, batch: Tensors) -> bytes:
-        """Returns the request for a batch, by the names of the manifest and of the inputs' dtypes."""
+        """Returns the request for a batch, with the manifest's names and the dtypes of the inputs."""
 
     @abstractmethod
     def encode_placed(self, places: Mapping[str, TensorPlace], region: str) -> bytes:
-        """Returns the request for a batch whose tensors have those places in a region of shared memory."""
+        """Returns the request for a batch whose tensors are at these places in a region of shared memory."""
 
     @abstractmethod
     def decode(self, answer: bytes) -> InferReply:
@@ -116,14 +116,14 @@ class RequestForm(InferForm):
     """The requests over gRPC."""
 
     def encode(self, batch: Tensors) -> bytes:
-        """Returns the request for a batch, by the names of the manifest and of the inputs' dtypes."""
+        """Returns the request for a batch, with the manifest's names and the dtypes of the inputs."""
         parts: Parts = [self._head([batch[each.layer].shape for each in self.inputs]).SerializeToString()]
         for each in self.inputs:
             parts += length_delimited(RAW_INPUTS, [array_bytes(batch[each.layer])])
         return b"".join(parts)
 
     def encode_placed(self, places: Mapping[str, TensorPlace], region: str) -> bytes:
-        """Returns the request for a batch whose tensors have those places in a region of shared memory."""
+        """Returns the request for a batch whose tensors are at these places in a region of shared memory."""
         message = self._head([places[each.layer].shape for each in self.inputs])
         for each, item in zip(self.inputs, message.inputs, strict=True):
             place, parameters = places[each.layer], item.parameters
@@ -200,10 +200,10 @@ def datatype_of_output(name: str, what: str) -> Datatype:
 
 
 def outputs_in_order(found: Tensors, wanted: Sequence[str]) -> Tensors:
-    """Returns the requested outputs, in that order; all of them if none is requested.
+    """Returns the requested outputs in the order of the request; all of them if none is requested.
 
     Raises:
-        PredictionError: One is missing.
+        PredictionError: A requested output is missing.
     """
     if not wanted:
         return found
@@ -238,7 +238,7 @@ class Fit:
         """Rejects a batch of a size that the server does not accept.
 
         Raises:
-            ConfigurationError: It has too many inputs, or too few.
+            ConfigurationError: The batch has too many inputs, or too few.
         """
         if self.most is not None and size > self.most:
             raise ConfigurationError(

@@ -60,8 +60,8 @@ class ModelChoice:
     def find(self, catalog: Catalog, weights: Weights, platform: str = "") -> ModelManifest:
         """Returns the manifest.
 
-        Prefers a manifest that can have the weights, then the highest version, then the framework in which
-        the server runs the model: ``platform`` names it, such as ``onnxruntime_onnx``, if known.
+        Prefers a manifest that offers the weights, then the highest version, then the framework in which the
+        server runs the model: ``platform`` names it, such as ``onnxruntime_onnx``, if known.
 
         Raises:
             UnknownModelError: No manifest has this name, version or framework.
@@ -296,8 +296,8 @@ def _fit(
 
     A single input is sent under the server's own name, whatever its name in the manifest; the same applies to
     the output. Several inputs must have the same names in both. Anything that the server does not report is
-    assumed to be as in the manifest, which also has the labels. ``where`` names the server and the model in
-    errors.
+    assumed to be as in the manifest, which also provides the labels. ``where`` names the server and the model
+    in errors.
 
     Raises:
         ConfigurationError: They do not match; the message names the first difference.
@@ -342,7 +342,7 @@ def _fit_inputs(
 
 
 def _batch_side(wanted: TensorSignature, found: _TensorMetadata, described: str, where: str) -> int:
-    """Returns the size of an input's first axis at the server, if the rest is as in the manifest."""
+    """Checks an input at the server against the manifest; returns the size of its first axis there."""
     what = f'{where}: input "{found.name}"'
     if found.datatype != wanted.datatype.name:
         raise ConfigurationError(
@@ -399,7 +399,7 @@ def _find_output(layer: str | int, outputs: Sequence[_TensorMetadata], where: st
 
 
 def _same_sides(found: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Returns whether two shapes may be the same; -1 is any size."""
+    """Returns whether two shapes may be the same; -1 stands for any size."""
     return len(found) == len(wanted) and all(
         BATCH_SIDE in {one, other} or one == other for one, other in zip(found, wanted, strict=True)
     )

@@ -60,7 +60,7 @@ _LOST = {
 
 @contextmanager
 def translate_errors(server: KServeAddress, what: str = "", *, late: str = "") -> Iterator[None]:
-    """Translates errors of a call about the server, or about ``what``, to the program's errors.
+    """Translates errors of a call that concerns the server, or ``what``, into the program's errors.
 
     ``late`` says what to do if the server does not answer in time.
 
@@ -111,7 +111,7 @@ class KServeServer(ABC):
         """Connects to the server, and checks that it is ready.
 
         Raises:
-            AgentError: It cannot be reached, does not speak the protocol, or is not ready.
+            AgentError: The server cannot be reached, does not speak the protocol, or is not ready.
         """
         with translate_errors(self.address):
             ready = self._server_ready()
@@ -121,7 +121,7 @@ class KServeServer(ABC):
             )
 
     def model_metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
-        """Returns a model's inputs and outputs; a server that loads models on request loads it.
+        """Returns a model's inputs and outputs; a server that loads models on request loads this one.
 
         An empty version leaves the choice to the server.
 
@@ -158,7 +158,7 @@ class KServeServer(ABC):
         """Returns a model's configuration, which is optional; None if the server has none.
 
         Raises:
-            AgentError: The server was lost.
+            AgentError: The connection to the server was lost.
         """
         with translate_errors(self.address):
             return self._config(name, version)
@@ -182,7 +182,7 @@ class KServeServer(ABC):
             self._unregister(name)
 
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
-        """Sends one encoded request, and waits for the encoded response, which has a success status.
+        """Sends one encoded request, and returns the encoded response if it reports success.
 
         Raises:
             PredictionError: The server refused this request, or failed on it; others may succeed.
@@ -215,7 +215,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
-        """Requests a model's metadata, and waits as long as loading it may take."""
+        """Requests a model's metadata, and waits as long as loading the model may take."""
 
     @abstractmethod
     def _model_ready(self, name: str, version: str) -> bool:
@@ -274,7 +274,7 @@ _OPTIONS = (("grpc.keepalive_time_ms", 300_000),)
 
 
 class KServeConnection(ServerConnection, KServeServer):
-    """A connection to a server over gRPC. Thread-safe. Nothing is connected before the first call.
+    """A connection to a server over gRPC. Thread-safe. It does not connect before the first call.
 
     Raises:
         ConfigurationError: The secret cannot be sent, or a TLS file cannot be used.

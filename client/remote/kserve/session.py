@@ -1,4 +1,4 @@
-"""A model on a server of the Open Inference Protocol: its session, which prepares inputs, and its load."""
+"""A model on an Open Inference Protocol server: its session, which prepares inputs, and its load target."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class KServePredictor(Predictor):
 
         Raises:
             ConfigurationError: The server does not accept a batch of this size.
-            PredictionError: The server refused the request, failed, or answered something else.
-            AgentError: The server was lost, or did not answer in time.
+            PredictionError: The server refused the request, failed, or sent an unsuitable answer.
+            AgentError: The connection was lost, or the server did not answer in time.
         """
         batch = self.checked_inputs(inputs)
         self.fit.check_batch(batch_size(batch), str(self))
@@ -116,7 +116,7 @@ class KServePredictor(Predictor):
 
 
 class CallRecorder:
-    """Records the requests of a run below its ``scope``; the spans are made after the run.
+    """Records the requests of a run below its ``scope``; the spans are created after the run.
 
     One thread makes the requests.
     """
@@ -128,7 +128,7 @@ class CallRecorder:
 
     @contextmanager
     def call(self) -> Iterator[tuple[tuple[str, str], ...]]:
-        """Records one request around the body of the context; yields the request's metadata."""
+        """Records one request around the body of the ``with`` block; yields the request's metadata."""
         recorder = self._scope.recorder
         span_id = recorder.new_id()
         context = replace(recorder.context, span_id=span_id)
@@ -145,7 +145,7 @@ class CallRecorder:
             self._calls.append((code, status, span_id, began_ns, recorder.clock()))
 
     def record(self) -> None:
-        """Adds the spans of the requests until now to the trace."""
+        """Adds the spans of the requests so far to the trace."""
         recorder, parent_id = self._scope.recorder, self._scope.parent_id
         for code, status, span_id, began_ns, ended_ns in self._calls:
             recorder.add(ended(self._kind, code, status), began_ns, ended_ns, parent_id, span_id=span_id)
@@ -155,8 +155,8 @@ class CallRecorder:
 class KServeSession(Session):
     """A model of a server; see ``agent.inference.session.Session``. Inputs are read and preprocessed here.
 
-    Made by ``open_kserve``. For queries under load, the preprocessor prepares inputs that are only read, and
-    the postprocessor reads the outputs.
+    Made by ``open_kserve``. For queries under load, the preprocessor prepares inputs that have only been
+    read, and the postprocessor reads the outputs.
     """
 
     in_process = False
@@ -221,9 +221,9 @@ class KServeSession(Session):
 class KServeTarget(CallTarget):
     """A model on a server under load; satisfies ``evaluators.load.target.LoadTarget``.
 
-    Query n is a separate ``ModelInfer`` of input n modulo their number. Requests of prepared inputs are
-    encoded when the target is made. Inputs that are only read are preprocessed by threads here, which counts
-    towards the latency. If the session has shared memory, inputs are in it: prepared ones from the start,
+    Query n is a separate ``ModelInfer`` of input n modulo the number of inputs. Requests of prepared inputs
+    are encoded when the target is made. Inputs that have only been read are preprocessed by threads here, as
+    part of the latency. If the session has shared memory, inputs are in it: prepared ones from the start,
     others while they are in flight, as far as there are slots. A response is right if it is one prediction
     that matches the manifest; the latency does not include parsing it. The target does not close the session.
 

@@ -72,7 +72,7 @@ class SharedBytes:
         self._memory: NDArray[np.uint8] | None = np.frombuffer(mapping, np.uint8)
 
     def tensors(self, places: Mapping[str, TensorPlace], like: Tensors) -> dict[str, NDArray[Any]] | None:
-        """Returns the tensors at some places, with the dtypes of ``like``; None once it is closed."""
+        """Returns the tensors at some places, with the dtypes of ``like``; None after ``close``."""
         memory = self._memory
         if memory is None:
             return None
@@ -102,7 +102,7 @@ class SharedBytes:
 class SharedMemory:
     """The memory that a server and this process share, and the batch that it holds. Thread-safe.
 
-    With ``required``, a lack of room is an error; otherwise a batch without room is sent in the request.
+    If ``required``, a lack of room is an error; otherwise, a batch without room is sent in the request.
     """
 
     def __init__(self, connection: KServeServer, *, required: bool) -> None:
@@ -178,7 +178,7 @@ def share_memory(
     ``say`` receives, in one line, whether tensors travel through it, if the server offers it.
 
     Raises:
-        ConfigurationError: Shared memory is required, and cannot be used.
+        ConfigurationError: Shared memory is required, but cannot be used.
     """
     address, required = connection.address, use is SharedMemoryUse.ON
     if use is SharedMemoryUse.OFF:

@@ -36,7 +36,7 @@ _ID = "0"
 
 
 BATCHES_IN_FLIGHT = 4
-"""Batches sent before the first answer if the agent overlaps; bounds the memory of a run."""
+"""How many batches are sent before the first answer if the agent overlaps stages; limits memory use."""
 _READ_THREADS = 4
 
 
@@ -55,10 +55,10 @@ def open_remote_agent(
         address: The agent.
         model_name: The model's name in one of the agent's manifests.
         model_version: A version or a constraint; None means the highest.
-        framework_name: None means the agent's first installed one that has the model.
+        framework_name: The framework; None means the agent's first installed one that has the model.
         options: The options to open the model with.
         remote: The options of calls to the agent.
-        trace: The parent of the agent's spans of the loading; None records none.
+        trace: The parent of the agent's spans for loading the model; None records none.
 
     Raises:
         ConfigurationError: The address is invalid.
@@ -136,11 +136,11 @@ class RemoteAgent(Closeable):
         self._closed = False
 
     def predict(self, inputs: Sequence[Input]) -> BatchResult:
-        """Predicts one batch and waits for it. An input that fails is in the result's failures.
+        """Predicts one batch and waits for it. The result's failures list inputs that failed.
 
         Raises:
             InputError: The batch is empty.
-            AgentError: The agent was lost, or did not answer in time.
+            AgentError: The connection to the agent was lost, or the agent did not answer in time.
         """
         self._check_open()
         batch = LocalBatch(inputs, self._pool, self._tensors)
@@ -157,7 +157,7 @@ class RemoteAgent(Closeable):
 
         Raises:
             InputError: The batch is empty, or its names, shapes or element types do not match the model.
-            AgentError: The agent was lost, or did not answer in time.
+            AgentError: The connection to the agent was lost, or the agent did not answer in time.
         """
         self._check_open()
         request = encode_batch_request(self.session_id, sendable(batch, self._tensors))
@@ -171,11 +171,11 @@ class RemoteAgent(Closeable):
         If the agent predicts in rounds, a round is read and sent, and the next one waits for its results:
         nothing is read or sent while the agent times its predictions. If the agent overlaps, a bounded number
         of batches is always in flight. Closing the iterator stops the work, here and at the agent. The
-        agent's spans come with the answers, and are in the trace at the end.
+        agent's spans come with the answers, and are part of the trace at the end.
 
         Raises:
             InputError: A batch is empty.
-            AgentError: The agent was lost.
+            AgentError: The connection to the agent was lost.
         """
         flight = self.begin_flight(trace)
         source, numbers = iter(batches), itertools.count()
@@ -212,7 +212,7 @@ class RemoteAgent(Closeable):
         """Starts reading a batch for a flight of this agent.
 
         Raises:
-            InputError: It is empty.
+            InputError: The batch is empty.
             SessionError: The model is closed.
         """
         self._check_open()
@@ -229,7 +229,7 @@ class RemoteAgent(Closeable):
 
     @property
     def batches_in_flight(self) -> int:
-        """The number of batches in flight before more are sent; in rounds, each batch is waited for."""
+        """The number of batches to keep in flight: 1 in rounds, where each batch is waited for."""
         return BATCHES_IN_FLIGHT if self.description.overlap else 1
 
     def round_size(self, batch_size: int) -> int:
@@ -255,13 +255,13 @@ class RemoteAgent(Closeable):
 class RemoteTarget(CallTarget):
     """A remote agent under load; satisfies ``evaluators.load.target.LoadTarget``.
 
-    Query n is a separate call with input n modulo their number. The requests are encoded when the target is
-    made; the agent preprocesses inputs that are only read. An answer reports how long the query waited at the
-    agent for its batch, and the size of the batch: 1 unless the agent batches requests. The target does not
-    close the agent.
+    Query n is a separate call with input n modulo the number of inputs. The requests are encoded when the
+    target is made; the agent preprocesses inputs that have only been read. An answer reports how long the
+    query waited at the agent for its batch, and the size of the batch: 1 unless the agent batches requests.
+    The target does not close the agent.
 
     Raises:
-        InputError: An input's element type cannot travel.
+        InputError: An input's element type cannot be sent.
     """
 
     def __init__(self, agent: RemoteAgent, inputs: LoadInputs) -> None:

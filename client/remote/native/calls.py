@@ -53,15 +53,15 @@ _TOO_LARGE = re.compile(r"message larger than max \((?P<size>\d+) vs\. (?P<limit
 
 @contextmanager
 def translate_errors(agent: object, *, opened: bool = False) -> Iterator[None]:
-    """Translates gRPC errors in a ``with`` block to the program's errors.
+    """Translates gRPC errors in a ``with`` block into the program's errors.
 
     Args:
         agent: The agent's address.
         opened: Whether the agent has opened a model for this client, which means that it was reached before.
 
     Raises:
-        AgentError: The agent cannot be reached, was lost, or broke the protocol.
-        InferometerError: Of the class that the agent named.
+        AgentError: The agent cannot be reached, the connection was lost, or the agent broke the protocol.
+        InferometerError: The agent reported an error, whose class it named.
     """
     try:
         yield
@@ -109,7 +109,7 @@ def retried(
     """Makes a call, and retries it after a growing pause if the connection was lost.
 
     Only calls that change nothing are retried: those that list and describe, and ``Predict``. ``Open`` is not
-    retried because each call opens a model; nor are streams, whose progress is unknown, nor queries of a
+    retried because each call opens a model; nor are streams, whose progress is unknown, nor queries under
     load, which count as failed. A refused connection is not retried either, because nobody listens there.
 
     Args:
@@ -180,7 +180,7 @@ class ClockOffset:
 
 
 def measure_offset(ask: Callable[[], int], now_ns: Callable[[], int]) -> ClockOffset:
-    """Measures an agent's clock by Cristian's algorithm: it was read in the middle of the shortest call.
+    """Measures an agent's clock by Cristian's algorithm, as if read in the middle of the shortest call.
 
     ``ask`` returns the agent's time, and ``now_ns`` the time here, both in nanoseconds since 1970.
     """
@@ -235,8 +235,8 @@ class RemoteTrace:
 
         Args:
             ask: Returns its time, in nanoseconds since 1970.
-            known: The offset found before. It is kept as long as it agrees with the new one, so that calls of
-                one trace are corrected alike, and if the agent does not answer.
+            known: The offset found before. It is kept if the agent does not answer, or if it agrees with the
+                new one, so that calls of one trace are corrected alike.
 
         Returns:
             The offset from now on; None if it is unknown.
@@ -256,7 +256,7 @@ class RemoteTrace:
         return found
 
     def set_clock(self, found: ClockOffset) -> None:
-        """Sets the agent's offset; a correction is noted in the trace."""
+        """Sets the offset of the agent's clock; a correction is noted in the trace."""
         recorder = self.scope.recorder
         self._shift_ns = found.shift_ns
         if self._shift_ns:
@@ -267,7 +267,7 @@ class RemoteTrace:
             )
 
     def add_message(self, message: predict_pb2.TracePart) -> None:
-        """Adds a part from its message.
+        """Adds a part of the agent's spans from its message.
 
         Raises:
             AgentError: The message is malformed.
@@ -281,7 +281,7 @@ class RemoteTrace:
         """Adds the spans to the recorder.
 
         Args:
-            batches: The numbers here of the batches that the agent has answered.
+            batches: The numbers on this side of the batches that the agent has answered.
             complete: Whether the call was completed; if not, missing spans are noted.
         """
         recorder = self.scope.recorder
@@ -301,7 +301,7 @@ class RemoteTrace:
 
 
 def _here(chunk: SpanChunk, shift_ns: int, numbers: NDArray[np.int64], resource: Attributes) -> SpanChunk:
-    """Returns a chunk with the clock and batch numbers of this side, and the resource of the agent."""
+    """Returns a chunk converted to this side's clock and batch numbers, with the agent's resource."""
     known = (chunk.batch >= 0) & (chunk.batch < len(numbers))
     batch = np.where(
         known, np.append(numbers, NO_BATCH)[np.where(known, chunk.batch, len(numbers))], NO_BATCH

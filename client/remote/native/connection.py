@@ -175,8 +175,8 @@ class Connection(ServerConnection):
     def measure_clock(self, trace: RemoteTrace, *, anew: bool = True) -> None:
         """Measures the offset of the agent's clock in a few round trips, and applies it to the trace.
 
-        Must be called outside of timed regions. An offset that is known is measured again only if ``anew``,
-        which is useless for an agent that was lost.
+        Must be called outside of timed regions. A known offset is measured again only if ``anew``; that is
+        useless if the connection was lost.
         """
         if self._offset is not None and not anew:
             trace.set_clock(self._offset)
@@ -206,7 +206,7 @@ class Connection(ServerConnection):
         """Reads an encoded ``PredictResponse`` that holds a result.
 
         Raises:
-            AgentError: The message is malformed.
+            AgentError: The message is malformed, or holds spans instead of a result.
         """
         read = self.read_any(answer)
         if isinstance(read, TracePart):
@@ -254,16 +254,16 @@ class Connection(ServerConnection):
 
 
 _MOST_OWED = 4
-"""An agent sends the answers of a round together, which multiplies the timeout by up to this."""
+"""The maximum factor by which the timeout grows: an agent sends the answers of a round together."""
 
 
 class Flight:
     """A stream that sends rounds of batches and returns their results in the same order.
 
-    gRPC takes the requests in its own thread, which waits until their inputs are read. One thread uses a
+    gRPC fetches the requests in its own thread, which waits until their inputs are read. One thread uses a
     flight; any thread may call ``cancel``.
 
-    Made by ``RemoteAgent.begin_flight``. The timeout is that of the answer to one batch; None is no limit.
+    Made by ``RemoteAgent.begin_flight``. The timeout is that of the answer to one batch; None sets no limit.
     """
 
     def __init__(
@@ -293,14 +293,14 @@ class Flight:
         self._outbox.put(batches)
 
     def end(self) -> None:
-        """Ends the requests."""
+        """Ends the stream of requests."""
         self._outbox.put(None)
 
     def next(self) -> BatchResult:
         """Waits for the result of the oldest batch.
 
         Raises:
-            AgentError: The agent was lost, or did not answer in time.
+            AgentError: The connection to the agent was lost, or the agent did not answer in time.
         """
         number, batch = self._waiting.popleft()
         if self._trace is not None:
@@ -323,7 +323,7 @@ class Flight:
         """Waits for the end of the stream, after the last result.
 
         Raises:
-            AgentError: The agent was lost, or answered more than was requested.
+            AgentError: The connection to the agent was lost, or it sent more answers than requested.
         """
         if self._next_result() is not None:
             raise AgentError(f"agent {self._connection.address}: answered more than was requested")
@@ -368,7 +368,7 @@ class Flight:
                 return
 
     def _next_result(self, owed: int = 1) -> BatchResult | None:
-        """Returns the next result, or None at the end; spans before it go to the trace."""
+        """Returns the next result, or None at the end; spans before it are added to the trace."""
         while (answer := self._next_answer(owed)) is not None:
             read = self._connection.read_any(answer)
             if isinstance(read, BatchResult):

@@ -43,7 +43,7 @@ class _Read:
 
 
 class LocalBatch:
-    """A batch whose inputs the threads of a pool read.
+    """A batch whose inputs are read by the threads of a pool.
 
     Args:
         inputs: The batch, not empty.
@@ -73,7 +73,7 @@ class LocalBatch:
         """Returns the batch's result: the agent's answer with the read failures and read time of this side.
 
         Args:
-            answer: None if nothing could be read, so that nothing was sent.
+            answer: The agent's answer; None if nothing could be read, so that nothing was sent.
         """
         reads = self._all()
         failures = tuple(read.failure for read in reads if read.failure is not None)
@@ -135,9 +135,9 @@ def sendable_payload(payload: Payload, tensors: Sequence[TensorSpec]) -> Payload
 
 
 def sendable(batch: Tensors | NDArray[Any], tensors: Sequence[TensorSpec]) -> Tensors | NDArray[Any]:
-    """Returns a batch whose arrays can be sent: numbers in the types that the protocol has, and strings.
+    """Returns a batch whose arrays can be sent: numbers in the types that the protocol supports, and strings.
 
-    Others are converted to the types of ``tensors``, which the model takes, as on its own machine.
+    Other arrays are converted to the types of the model's ``tensors``, as on the model's own machine.
 
     Raises:
         InputError: A conversion would lose values; the message is the same as for a model in this process.

@@ -26,7 +26,7 @@ _HEALTH_OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_po
 
 
 def ask_health(address: str, timeout_s: float, tls: ClientTls | None = None) -> str:
-    """Makes a health check of an agent, which requires no secret, and returns its status in the protocol.
+    """Checks an agent's health, which requires no secret; returns its status as the protocol names it.
 
     Without ``tls``, TLS is used only if the address requires it.
 
@@ -51,7 +51,7 @@ def _ask(
 
 
 def _read_unix_ms(unix_ms: int) -> datetime | None:
-    """Returns a time of milliseconds since 1970, in UTC; None for 0 and for an invalid time."""
+    """Returns milliseconds since 1970 as a time in UTC; None for 0 and for an invalid time."""
     try:
         return datetime.fromtimestamp(unix_ms / 1000, timezone.utc) if unix_ms else None
     except (OverflowError, ValueError, OSError):
@@ -95,8 +95,8 @@ def probe_agent(
 
     Raises:
         ConfigurationError: The address is invalid, or the secret cannot be sent.
-        AgentError: It cannot be reached in time, or does not serve.
-        InferometerError: It refuses the calls.
+        AgentError: The agent cannot be reached in time, or does not serve.
+        InferometerError: The agent refuses the calls.
     """
     due_s = time.monotonic() + timeout_s
 
@@ -170,7 +170,7 @@ class AgentStatus:
         health: ``SERVING``, ``NOT_SERVING``, or another status of the protocol.
         details: Its status; None if it is unknown.
         problem: Why it is unknown.
-        refused: Whether the agent refused the secret, or a missing one.
+        refused: Whether the agent refused the call for a wrong or missing secret.
     """
 
     health: str
@@ -182,14 +182,14 @@ class AgentStatus:
 def ask_status(
     address: str, timeout_s: float, secret: str | None = None, tls: ClientTls | None = None
 ) -> AgentStatus:
-    """Returns an agent's health and status. One that answers the health check and nothing else is alive.
+    """Returns an agent's health and status. An agent that answers only the health check is alive.
 
     ``timeout_s`` is the timeout of all calls together. Without ``tls``, TLS is used only if the address
     requires it.
 
     Raises:
         ConfigurationError: The address is invalid, or the secret cannot be sent.
-        AgentError: The agent cannot be reached, or answers outside the protocol.
+        AgentError: The agent cannot be reached, or violates the protocol.
     """
     due_s = time.monotonic() + timeout_s
     health = ask_health(address, timeout_s, tls)

@@ -72,7 +72,7 @@ def model_path(name: str, version: str) -> str:
 
 
 def encode_request(verb: str, path: str, fixed: bytes, *body: bytes | memoryview, more: str = "") -> bytes:
-    """Returns a request; ``fixed`` holds the header lines of all requests to a server, ``more`` others."""
+    """Returns a request; ``fixed`` holds the header lines of every request, ``more`` additional ones."""
     size = sum(map(len, body))
     head = f"{verb} {path} HTTP/1.1\r\ncontent-length: {size}\r\n{more}"
     return b"".join((head.encode("latin-1"), fixed, b"\r\n", *body))
@@ -91,7 +91,7 @@ class HttpRequestForm(InferForm):
     """The requests over HTTP; see ``InferForm``.
 
     Attributes:
-        fixed: The lines that all requests to the server have.
+        fixed: The header lines common to all requests to the server.
         is_binary: Whether tensors are sent in binary form instead of JSON.
     """
 
@@ -99,7 +99,7 @@ class HttpRequestForm(InferForm):
     is_binary: bool = True
 
     def encode(self, batch: Tensors) -> bytes:
-        """Returns the request for a batch, by the names of the manifest and of the inputs' dtypes."""
+        """Returns the request for a batch, with the manifest's names and the dtypes of the inputs."""
         arrays = [batch[each.layer] for each in self.inputs]
         shapes = [array.shape for array in arrays]
         if not self.is_binary:
@@ -109,7 +109,7 @@ class HttpRequestForm(InferForm):
         return self._request(shapes, sizes, contents)
 
     def encode_placed(self, places: Mapping[str, TensorPlace], region: str) -> bytes:
-        """Returns the request for a batch whose tensors have those places in a region of shared memory."""
+        """Returns the request for a batch whose tensors are at these places in a region of shared memory."""
         elements: list[_Json] = []
         for each in self.inputs:
             place = places[each.layer]
@@ -208,7 +208,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 class KServeHttpConnection(KServeServer):
-    """A connection to a server over HTTP. Thread-safe. Nothing is connected before the first request.
+    """A connection to a server over HTTP. Thread-safe. It does not connect before the first request.
 
     Raises:
         ConfigurationError: The secret cannot be sent, or a TLS file cannot be used.
@@ -301,7 +301,7 @@ class KServeHttpConnection(KServeServer):
             raise AgentError(f"{self._name}: the call was cancelled") from error
 
     def hold(self) -> Callable[[], object]:
-        """Starts the thread of the calls of ``begin_infer``; returns a function that ends it.
+        """Starts the thread for the calls of ``begin_infer``; returns a function that ends it.
 
         Raises:
             SessionError: The connection is closed.
@@ -357,7 +357,7 @@ def _successful(answer: bytes) -> bytes:
 
 
 def _says_ready(response: Response) -> bool:
-    """Returns False if a body, which is optional, says that the model is not ready; otherwise True."""
+    """Returns False if the optional body says that the model is not ready, and otherwise True."""
     try:
         return json_object(response.body).get("ready", True) is not False
     except InputError:

@@ -1,6 +1,6 @@
-"""HTTP/1.1 responses: detects their end as bytes arrive, parses their content, and names their failures.
+"""Detects the end of HTTP/1.1 responses as bytes arrive, parses their content, and classifies failures.
 
-Failed requests become gRPC status codes, which the rest of the client handles.
+Failed requests are mapped to gRPC status codes, which the rest of the client handles.
 """
 
 from __future__ import annotations

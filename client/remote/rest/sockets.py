@@ -34,7 +34,7 @@ from inferometer.client.remote.rest.responses import (
 from inferometer.manifests.errors import SessionError
 
 MAX_IDLE_S = 3.0
-"""Servers close idle connections, uvicorn after 5 s: a request in transit at that moment is lost."""
+"""How long to keep idle connections: servers close them, uvicorn after 5 s, losing requests in transit."""
 _PIECE_BYTES = 256 * 1024
 
 
@@ -306,7 +306,7 @@ class Flights:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self.idle: deque[_Connection] = deque()
-        """The connections for the next requests."""
+        """The idle connections, which the next requests use."""
         self.connections: set[_Connection] = set()
         """The open connections."""
         self._connecting: set[asyncio.Task[None]] = set()

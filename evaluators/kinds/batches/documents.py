@@ -1,4 +1,4 @@
-"""The documents of a batch measurement: times, accuracy, failures, and a task's predictions and result.
+"""The documents of a batch measurement: times, accuracy, failures, and a task's predictions and results.
 
 Predictions of a classification are stored with their labels, and those of any other task in columns.
 
@@ -54,7 +54,7 @@ def prediction_part(predictions: Sequence[InputPrediction], labels: Sequence[str
 
 
 def predictions_from_documents(documents: Iterable[Stored]) -> Iterator[InputPrediction]:
-    """Yields the predictions that documents of ``input_prediction`` hold; the documents must be in order.
+    """Yields the predictions stored in ``input_prediction`` documents, which must be in order.
 
     Raises:
         KeyError, TypeError, ValueError: The documents are damaged.
@@ -112,7 +112,7 @@ def _is_large(column: NDArray[Any]) -> bool:
 
 
 def _pieces(prediction: Predictions) -> int:
-    """Returns the number of documents that follow the input's own."""
+    """Returns the number of documents that follow the input's own document."""
     if isinstance(prediction, Classifications):
         return 0
     columns = prediction.columns().values()
@@ -175,7 +175,7 @@ def _unpacked(piece: str) -> bytes:
 
 
 def task_result_documents(result: TaskResult | None) -> list[Document]:
-    """Returns the documents of ``task_result``: the first has the scores; all have a piece of the details."""
+    """Returns the ``task_result`` documents: the first has the scores; each has a piece of the details."""
     if result is None:
         return []
     text = json.dumps(result.details)
@@ -191,7 +191,7 @@ def task_result_documents(result: TaskResult | None) -> list[Document]:
 
 
 def task_result_from_documents(documents: Sequence[Stored]) -> TaskResult | None:
-    """Returns the result that ``task_result`` holds; None if it has no document.
+    """Returns the result stored in ``task_result`` documents; None if there are none.
 
     Raises:
         KeyError, TypeError, ValueError: The documents are damaged.
@@ -286,13 +286,13 @@ class BatchDocuments:
 
 
 def accuracy_document(accuracy: Accuracy) -> Document:
-    """Returns the document of ``model_accuracy``."""
+    """Returns the ``model_accuracy`` document for an accuracy."""
     counts = zip(_COUNTS, (accuracy.top1, accuracy.top5, accuracy.evaluated), strict=True)
     return {"top_1": accuracy.top1_share, "top_5": accuracy.top5_share, **dict(counts)}
 
 
 def accuracy_from_documents(documents: Sequence[Stored]) -> Accuracy | None:
-    """Returns the accuracy that ``model_accuracy`` holds, in one document or none.
+    """Returns the accuracy stored in ``model_accuracy``, which has at most one document.
 
     Raises:
         ValueError: The counts contradict each other.
@@ -304,7 +304,7 @@ def accuracy_from_documents(documents: Sequence[Stored]) -> Accuracy | None:
 
 
 def failures_from_documents(documents: Sequence[Stored]) -> tuple[InputFailure, ...]:
-    """Returns the failures of ``input_failure``."""
+    """Returns the failures stored in ``input_failure`` documents."""
     return tuple(
         checked(InputFailure(failure["input_id"], Stage(failure["stage"]), failure["message"]))
         for each in documents
@@ -313,7 +313,7 @@ def failures_from_documents(documents: Sequence[Stored]) -> tuple[InputFailure, 
 
 
 def failure_documents(failures: Sequence[InputFailure]) -> list[Document]:
-    """Returns the documents of ``input_failure``."""
+    """Returns the ``input_failure`` documents."""
     return [{"failures": chunk} for chunk in _failure_chunks(failures)]
 
 

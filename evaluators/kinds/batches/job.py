@@ -1,7 +1,7 @@
-"""The jobs behind ``predict dataset`` and ``predict urls``: a model over a dataset, once or several times.
+"""The jobs behind ``predict dataset`` and ``predict urls``: evaluations of a model over a dataset.
 
 A sweep is several evaluations that run one after the other as a group. Its table has one row for each of
-them, and for each that failed.
+them, including those that failed.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ if TYPE_CHECKING:
 
 
 class EvaluationTrace:
-    """The trace of one evaluation, down to a level; at NO_TRACE it records nothing.
+    """The trace of one evaluation, down to a trace level; at NO_TRACE nothing is recorded.
 
-    If there is an address, the spans are also sent there, and ``close`` calls ``notify`` with what was
-    delivered. ``url`` is the URL under which users find traces; None derives it from the address.
+    If an address is given, the spans are also sent there, and ``close`` reports to ``notify`` what was
+    delivered. ``url`` is the URL at which users find traces; None derives it from the address.
 
     Raises:
         ConfigurationError: The address or the URL is invalid, or the exporter is not installed.
@@ -96,14 +96,14 @@ class EvaluationTrace:
             self._export = TraceExport.open(self._address)
 
     def root(self, model_name: str) -> AbstractContextManager[TraceScope | None]:
-        """Records the root span of the evaluation; gives None if nothing is recorded."""
+        """Records the root span of the evaluation; the context value is None if nothing is recorded."""
         kind = SpanKind.of(
             "evaluation", TraceLevel.APPLICATION_TRACE, model_name=model_name, group_id=self._group_id
         )
         return traced(None if self._recorder is None else TraceScope.top(self._recorder), kind)
 
     def kept(self, evaluation: Evaluation[M]) -> Evaluation[M]:
-        """Returns the evaluation with its trace, and starts to send the spans. Call it after ``root``."""
+        """Returns the evaluation with its trace, and starts to send the spans. Call this after ``root``."""
         recorder = self._recorder
         if recorder is None:
             return evaluation
@@ -124,7 +124,7 @@ class EvaluationTrace:
         return replace(evaluation, trace=summary, spans=chunks)
 
     def close(self) -> None:
-        """Waits for pending spans while the collector accepts them, and reports what was not delivered."""
+        """Waits for pending spans while the collector accepts them, and reports what it did not accept."""
         export, self._export = self._export, None
         if export is not None:
             report = export.close()
@@ -144,14 +144,14 @@ def evaluate(
 ) -> Generator[Evaluation[BatchMeasurement], None, None]:
     """Evaluates the model, and yields each evaluation as soon as it is complete.
 
-    Everything that can fail without the model is checked before the model is loaded. Several evaluations
-    share a group id; a single one has ``group_id``. With ``repeat``, each evaluation runs in a fresh process.
-    No evaluation follows an interrupted one. Close the iterator to end the job early.
+    Everything that can be checked without the model is checked before the model is loaded. Several
+    evaluations share a group id; a single one has ``group_id``. With ``repeat``, each evaluation runs in a
+    fresh process. No evaluation follows an interrupted one. Close the iterator to end the job early.
 
     Raises:
         EvaluationFailed: An input failed, and the options stop on failures; or a fresh process was killed.
         EvaluationInterrupted: The job was stopped before a batch was measured, or between two evaluations.
-        InferometerError: The dataset or the model cannot be opened, or a remote agent was lost.
+        InferometerError: The dataset or the model cannot be opened, or a remote agent's connection was lost.
     """
     callbacks = callbacks or JobCallbacks()
     levels, fresh = request.trace_levels, request.repeat > 1
@@ -181,7 +181,7 @@ def _evaluate_part(
     resources: JobResources,
     callbacks: JobCallbacks[Progress],
 ) -> Generator[Evaluation[BatchMeasurement], None, None]:
-    """Yields the evaluation at one trace level, and then waits until the collector has its trace."""
+    """Yields the evaluation at one trace level, then waits until its trace has been sent to the collector."""
     trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url)
     with closing(trace):
         with trace.root(request.system.model_name) as scope:
@@ -197,7 +197,7 @@ def evaluate_open_system(
     cache: ArtifactCache | None,
     callbacks: JobCallbacks[Progress],
 ) -> Evaluation[BatchMeasurement]:
-    """Evaluates a model that its owner has opened, without a trace; see ``evaluate``."""
+    """Evaluates, without a trace, a model that the caller has opened; see ``evaluate``."""
     with closing(choice.open_for(system.description.manifest, catalog, cache)) as dataset:
         return _run(system, dataset, options, callbacks)
 
@@ -209,7 +209,7 @@ def _evaluate_once(
     callbacks: JobCallbacks[Progress],
     scope: TraceScope | None,
 ) -> Evaluation[BatchMeasurement]:
-    """Opens the dataset and the model, and evaluates."""
+    """Opens the dataset and the model, and runs the evaluation."""
     choice, catalog, cache = request.dataset, resources.catalog, resources.cache
     session = replace(request.system.session, feature_limit=request.options.feature_limit)
     wanted = replace(request.system, session=session)
@@ -271,7 +271,7 @@ class SweepCell:
     Attributes:
         request: The request of the evaluation.
         evaluation: The evaluation; None if it failed.
-        error: Why it failed; None if it did not.
+        error: The reason why it failed; None if it did not.
     """
 
     request: EvaluationRequest
@@ -285,7 +285,7 @@ class SweepCell:
 
 
 def name_of(request: EvaluationRequest) -> str:
-    """Returns a short name that distinguishes an evaluation from the others of a sweep."""
+    """Returns a short name that distinguishes an evaluation from the others in a sweep."""
     system, session = request.system, request.system.session
     framework = f" on {system.framework_name}" if system.framework_name else ""
     threads = "" if session.threads is None else f", threads {session.threads}"
@@ -306,7 +306,7 @@ def sweep(
     group id. No evaluation follows an interrupted one.
 
     Raises:
-        ConfigurationError: There is no request, or one asks for several evaluations itself.
+        ConfigurationError: There is no request, or a request itself asks for several evaluations.
         EvaluationInterrupted: The job was stopped before a batch was measured, or between two evaluations.
     """
     callbacks = callbacks or JobCallbacks()
@@ -344,7 +344,7 @@ def sweep_job(requests: Sequence[EvaluationRequest]) -> Job[SweepCell]:
 
 
 def _ignored(_: JobPart) -> None:
-    """Ignores the parts of an evaluation, because it is itself a part of the sweep."""
+    """Ignores the parts of an evaluation, because each evaluation is itself a part of the sweep."""
 
 
 _SHOWN = ("model_name", "framework_name", "framework_version", "weights", "threads", "precision")
@@ -364,12 +364,12 @@ COLUMNS = (
     Column("failure", "failure"),
     *SCORE_COLUMNS,
 )
-"""p50 is for a full batch, with its 95 % interval; ``failure`` says why an evaluation failed."""
+"""The columns of a sweep: p50 is that of full batches, with its 95 % interval; ``failure`` is the reason."""
 _KEYS = {column.key for column in COLUMNS}
 
 
 def rows_of(cells: Sequence[SweepCell]) -> Iterator[Row]:
-    """Yields a row of ``COLUMNS`` for each cell."""
+    """Yields one row with the columns in ``COLUMNS`` for each cell."""
     nothing: Row = dict.fromkeys(column.key for column in COLUMNS)
     for cell in cells:
         yield {**nothing, **(_asked(cell) if cell.evaluation is None else _measured(cell.evaluation))}

@@ -1,4 +1,4 @@
-"""The kind of measurement of a model over a dataset, batch by batch."""
+"""The kind of measurement that evaluates a model over a dataset, batch by batch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class BatchesKind(Kind[BatchMeasurement]):
-    """A model over a dataset."""
+    """The evaluation of a model over a dataset."""
 
     name = "batches"
     title = "batches"
@@ -106,7 +106,7 @@ class BatchesKind(Kind[BatchMeasurement]):
     def details(
         self, evaluation: Evaluation[BatchMeasurement], group: Sequence[Evaluation[BatchMeasurement]]
     ) -> Rows:
-        """Returns the figures; the times come from an evaluation that no profiler slowed down."""
+        """Returns the figures, with times from an evaluation that no profiler slowed down if possible."""
         timed = timed_by(evaluation, group)
         trimmed_mean_ns = LatencySummary.of(timed.measurement).trimmed_mean_ns
         for name, text in summary_rows(timed):
@@ -237,7 +237,7 @@ class BatchesKind(Kind[BatchMeasurement]):
 
 
 def inference_of(evaluation: Evaluation) -> Evaluation[BatchMeasurement]:
-    """Returns the evaluation if it is a measurement of batches.
+    """Returns the evaluation if it measured batches.
 
     Raises:
         ConfigurationError: It is of another kind.
@@ -251,7 +251,7 @@ def inference_of(evaluation: Evaluation) -> Evaluation[BatchMeasurement]:
 
 
 def _stage_shares(evaluation: Evaluation[BatchMeasurement]) -> Mapping[str, float]:
-    """Returns the share of each stage in the time of the inputs, in percent; empty if no time passed."""
+    """Returns each stage's share of the total time, in percent; empty if no time passed."""
     sums = {name: int(getattr(evaluation.measurement.times, f"{name}_ns").sum()) for name in _STAGES}
     whole = sum(sums.values())
     return {name: 100 * spent / whole for name, spent in sums.items()} if whole else {}

@@ -1,7 +1,7 @@
 """The measurement of batches that run one after the other: raw times, accuracy, failures.
 
-``LengthPlan`` gives the number of batches to measure: the requested one, or enough for the target, fixed
-from a pilot.
+``LengthPlan`` gives the number of batches to measure: the requested number, or one that is enough for the
+target, estimated from a pilot.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTimes:
-    """The raw times of the measured batches in nanoseconds, one entry per batch, as in ``StageTimes``.
+    """The raw times of the measured batches in nanoseconds, with one entry per batch, as in ``StageTimes``.
 
     Attributes:
-        sizes: int64; the inputs that were predicted, without the failed ones.
+        sizes: int64; the number of inputs that were predicted, without failed ones.
         read_ns: int64; summed over the inputs.
         preprocess_ns: int64; summed over the inputs.
-        predict_ns: int64; from host memory to host memory, synchronised with the device.
+        predict_ns: int64; measured from host memory to host memory, synchronised with the device.
         postprocess_ns: int64.
     """
 
@@ -49,9 +49,9 @@ class BatchTimes:
     postprocess_ns: NDArray[np.int64]
 
     def full(self, batch_size: int) -> NDArray[np.int64]:
-        """Returns the predict times, in nanoseconds, of the batches that held ``batch_size`` inputs.
+        """Returns the predict times, in nanoseconds, of the batches that contained ``batch_size`` inputs.
 
-        Smaller batches, such as the last one or those with failed inputs, do not count towards the latency.
+        Smaller batches, such as the last one or those with failed inputs, are not included in the latency.
         """
         full: NDArray[np.int64] = self.predict_ns[self.sizes == batch_size]
         return full
@@ -59,12 +59,12 @@ class BatchTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InputPrediction:
-    """The prediction of one input, as ``--publish_predictions`` keeps it.
+    """The prediction for one input, as ``--publish_predictions`` stores it.
 
     Attributes:
         input_id: The id of the input.
-        expected_label: Its class, if the dataset has one.
-        prediction: Its prediction, as predictions of one row.
+        expected_label: The class of the input, if the dataset has labels.
+        prediction: The prediction for the input, as a ``Predictions`` object of one row.
     """
 
     input_id: str
@@ -73,7 +73,7 @@ class InputPrediction:
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        """The best classes, most probable first: int64, (k,); empty unless the model classifies."""
+        """The best classes, most probable first: int64, (k,); empty unless the model is a classifier."""
         found = self.prediction
         return found.indices[0] if isinstance(found, Classifications) else np.empty(0, np.int64)
 
@@ -86,18 +86,18 @@ class InputPrediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchMeasurement:
-    """The measurement of a run over a dataset, batch after batch.
+    """The measurement of a run over a dataset, batch by batch.
 
     Attributes:
         options: The options.
         times: The raw times.
         elapsed_ns: From the first measured batch's reading to the last one's postprocessing.
-        accuracy: None if the dataset has no labels or the model does not classify.
+        accuracy: Top-1 and top-5 counts; None if the dataset has no labels or the model does not classify.
         task_result: The scores of the model at its task, classification included; None if no sample has a
             ground truth, the weights are random, the task has no metric, or the evaluation is from an earlier
             version.
         failures: The failed inputs.
-        predictions: Empty unless requested, and empty in an evaluation that the store returns.
+        predictions: The inputs' predictions; empty unless requested, and in an evaluation from the store.
     """
 
     kind: ClassVar[str] = "batches"
@@ -112,7 +112,7 @@ class BatchMeasurement:
 
     @property
     def batch_size(self) -> int:
-        """The inputs of a full batch."""
+        """The number of inputs in a full batch."""
         return self.options.batch_size
 
     @property
@@ -122,18 +122,18 @@ class BatchMeasurement:
 
     @property
     def full(self) -> NDArray[np.bool_]:
-        """bool, (batches,): those that held the full batch size."""
+        """bool, (batches,): whether each batch was full."""
         full: NDArray[np.bool_] = self.times.sizes == self.options.batch_size
         return full
 
     @property
     def traced_sizes(self) -> NDArray[np.int64]:
-        """int64, (batches,): the inputs of each batch."""
+        """int64, (batches,): the number of inputs in each batch."""
         return self.times.sizes
 
     @property
     def predicted_inputs(self) -> int:
-        """The inputs that were predicted, without the failed ones."""
+        """The number of inputs that were predicted, without failed ones."""
         return int(self.times.sizes.sum())
 
 
@@ -142,27 +142,27 @@ class LatencySummary:
     """The latency of one evaluation, in nanoseconds per batch, and its throughput.
 
     The latency of a batch is its predict time: from host memory to host memory, synchronised with the device,
-    without reading, pre- and postprocessing. Only full batches count. All latency figures are None if there
-    was no full batch, and a percentile is None if there were too few (``statistics.values_for_percentile``).
-    Intervals are 95 % confidence intervals within the process that ran the model, and None if there were too
-    few batches; see ``intervals.batches_for_interval``.
+    without reading, preprocessing and postprocessing. Only full batches count. All latency figures are None
+    if there was no full batch, and a percentile is None if there were too few
+    (``statistics.values_for_percentile``). Intervals are 95 % confidence intervals within the process that
+    ran the model, and None if there were too few batches; see ``intervals.batches_for_interval``.
 
     Attributes:
         measured_batches: The number of full batches, over which latency and throughput are computed.
         mean_ns: The mean.
-        trimmed_mean_ns: The mean without the lowest and the highest fifth; see ``trimmed_mean``.
+        trimmed_mean_ns: The mean without the lowest and highest fifth of values; see ``trimmed_mean``.
         p50_ns: The median; see ``percentile``.
         p90_ns: The 90th percentile.
         p99_ns: The 99th percentile.
-        throughput_inputs_per_s: The inputs of the full batches over the sum of their predict times; None
-            without a full batch.
-        end_to_end_inputs_per_s: All predicted inputs over the time that passed from the first batch's reading
-            to the last one's postprocessing; None when no input was predicted.
+        throughput_inputs_per_s: The number of inputs in full batches, divided by the sum of their predict
+            times; None if there was no full batch.
+        end_to_end_inputs_per_s: The number of predicted inputs, divided by the time from the first batch's
+            reading to the last one's postprocessing; None if no input was predicted.
         mean_interval_ns: The interval of the mean.
         p50_interval_ns: The interval of the median.
         p90_interval_ns: The interval of the 90th percentile.
-        throughput_interval: The interval of the throughput, which follows from the mean's.
-        batches_for_interval: The number of full batches that an interval needs, given their autocorrelation.
+        throughput_interval: The interval of the throughput, derived from that of the mean.
+        batches_for_interval: The number of full batches needed for an interval, given their autocorrelation.
     """
 
     measured_batches: int
@@ -181,7 +181,7 @@ class LatencySummary:
 
     @classmethod
     def of(cls, measurement: BatchMeasurement, *, intervals: bool = True) -> LatencySummary:
-        """Computes the figures from the raw times; ``intervals`` take half of the time."""
+        """Computes the figures from the raw times; the intervals take half of the computing time."""
         batch_size, full_ns = measurement.batch_size, measurement.full_ns
         end_to_end = _per_second(measurement.predicted_inputs, measurement.elapsed_ns)
         if not len(full_ns):
@@ -215,21 +215,21 @@ def _per_second(inputs: int, duration_ns: int) -> float | None:
 
 
 TIME_BUDGET_S = 30.0
-"""The default time budget of a target, in seconds."""
+"""The default time budget for reaching a target, in seconds."""
 _PILOT_S = 1.0
 _PILOT_MARGIN = 3
 _LENGTH_MARGIN = 1.3
 
 
 class LengthPlan:
-    """The plan of how many more batches to measure, until the target or the minimum is reached.
+    """The plan for how many more batches to measure until the target or the minimum is reached.
 
-    For a target, the length is fixed from a pilot (Stein, "A Two-Sample Test for a Linear Hypothesis Whose
-    Power is Independent of the Variance", Annals of Mathematical Statistics 16, 1945): an interval that is
-    checked repeatedly until it is narrow covers less than its nominal level. The pilot is the first second,
-    and three times as many batches as an interval needs. Its interval of p50, which shrinks with the square
-    root of the number of batches, gives the number. That number has a margin of 1.3² for the error of the
-    pilot.
+    For a target, the number of batches is fixed after a pilot (Stein, "A Two-Sample Test for a Linear
+    Hypothesis Whose Power is Independent of the Variance", Annals of Mathematical Statistics 16, 1945): an
+    interval that is checked repeatedly until it is narrow covers less than its nominal level. The pilot lasts
+    at least one second, and three times as many batches as an interval needs. Its interval of p50, which
+    shrinks with the square root of the number of batches, gives the number, to which a factor of 1.3² is
+    applied for the pilot's own error.
 
     Args:
         options: The requested minimums, target and time budget.
@@ -241,14 +241,14 @@ class LengthPlan:
         self._until_s = math.inf
 
     def spent(self, elapsed_s: float) -> bool:
-        """Returns whether the time budget of what is measured now is spent."""
+        """Returns whether the time budget for the current target or minimum is spent."""
         return elapsed_s >= self._until_s
 
     def more(self, full_ns: NDArray[np.int64], elapsed_s: float) -> int:
-        """Returns how many more batches to measure now; 0 if there are enough, or the time budget is spent.
+        """Returns how many more batches to measure now; 0 if there are enough or the time budget is spent.
 
         Args:
-            full_ns: The predict times of the full batches until now, in order.
+            full_ns: The predict times of the full batches so far, in order.
             elapsed_s: The time since the first batch was read.
         """
         options, count = self._options, len(full_ns)
@@ -268,7 +268,7 @@ class LengthPlan:
         return max(0, wanted - count if left > wanted - count else math.ceil(left))
 
     def _for_target(self, full_ns: NDArray[np.int64], elapsed_s: float, per_s: float) -> int:
-        """Returns the number of batches for the target, or for its pilot; 0 without a target."""
+        """Returns the total number of batches for the target, or for its pilot; 0 if there is no target."""
         target_percent, count = self._options.target_ci_percent, len(full_ns)
         if target_percent is None:
             return 0
@@ -284,7 +284,7 @@ class LengthPlan:
 
 
 def reached(full_ns: NDArray[np.int64], target_percent: float) -> bool:
-    """Returns whether the interval of p50 is within a target, in percent of p50."""
+    """Returns whether the half-width of p50's interval is within a target, in percent of p50."""
     share = half_width(full_ns)
     return share is not None and 100 * share <= target_percent
 
@@ -295,7 +295,7 @@ def _length(full_ns: NDArray[np.int64], target: float) -> int:
 
 
 def half_width(full_ns: NDArray[np.int64]) -> float | None:
-    """Returns the longer side of the interval of p50, as a share of p50; None if there is no interval."""
+    """Returns the longer side of p50's interval, as a fraction of p50; None if there is no interval."""
     if len(full_ns) < batches_for_interval(full_ns):
         return None
     found, p50_ns = serial_percentile_interval(full_ns, 50), percentile(full_ns, 50)

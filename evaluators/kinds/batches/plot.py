@@ -1,6 +1,6 @@
 """The plots of the latency, duration and accuracy reports.
 
-The plot of accuracy shows scores with their intervals, curves and confusion matrices.
+The accuracy plot shows scores with their intervals, curves and confusion matrices.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _NS_PER_US = 1000
 
 
 class LatencyPlot(Plot[BatchMeasurement]):
-    """A box plot with a box for each evaluation that has a latency: its full batches, in milliseconds."""
+    """A box plot of full batches, in milliseconds, with a box for each evaluation that has a latency."""
 
     def shows(self, row: Row) -> bool:
-        """Returns whether the row has a full batch."""
+        """Returns whether the row is of an evaluation with a full batch."""
         return row["latency_ms_mean"] is not None
 
     def drawing(self, chosen: Chosen[BatchMeasurement], notes: Sequence[str]) -> Drawing:
@@ -102,10 +102,10 @@ _OTHER = "smaller batch"
 
 
 class DurationPlot(Plot):
-    """A chart for each evaluation, with a point per batch; for many batches, only the extremes of stretches.
+    """A chart for each evaluation, with a point per batch; long runs show only the extremes of each stretch.
 
     Args:
-        most_points: The number of points of one evaluation above which batches are left out.
+        most_points: The number of points per evaluation above which batches are left out.
     """
 
     def __init__(self, most_points: int = MOST_POINTS) -> None:
@@ -149,7 +149,7 @@ def _chart(evaluation: Evaluation, rows: Sequence[Row], most_points: int) -> Poi
 
 
 def thinned(points: list[tuple[float, float]], most_points: int) -> list[tuple[float, float]]:
-    """Returns the points, or for many the lowest and the highest of each stretch, which keeps outliers."""
+    """Returns all points or, if there are many, the lowest and highest of each stretch, to keep outliers."""
     if len(points) <= most_points:
         return points
     kept = []
@@ -171,9 +171,9 @@ _MATRIX = "A row of a matrix is a class of the truth, a cell the percent of it t
 
 
 class AccuracyPlot(Plot[BatchMeasurement]):
-    """Bars of each evaluation's scores; below them the curves and confusion matrices of tasks that have them.
+    """Bars of each evaluation's scores; below them, curves and confusion matrices for tasks that have them.
 
-    A classification has two bars, in percent of the evaluated inputs.
+    A classification has two bars, top-1 and top-5, in percent of the evaluated inputs.
     """
 
     def shows(self, row: Row) -> bool:
@@ -195,11 +195,11 @@ class AccuracyPlot(Plot[BatchMeasurement]):
 
 
 def drawing_of(result: TaskResult, name: str) -> Drawing | None:
-    """Returns the drawing of one result; None if it has nothing to draw.
+    """Returns the drawing of one result; None if there is nothing to draw.
 
     Args:
         result: The scores.
-        name: The subject of the scores.
+        name: The heading for the scores, such as the name of a results file.
     """
     charts = list(_charts([(Label(name, result.definition), result)], tops=True))
     return _drawing("Scores", charts, (), classes=False) if charts else None
@@ -238,7 +238,7 @@ _Labelled = tuple[Label, TaskResult]
 
 
 def _charts(labelled: Sequence[_Labelled], *, tops: bool = False) -> Iterator[Chart]:
-    """Yields bars, then curves and matrices; shares of classifications have no bars unless ``tops``."""
+    """Yields bars, then curves and matrices; fractions of classifications have bars only with ``tops``."""
     for label, result in labelled:
         shares = [score for score in result.scores if _is_share(result, score)]
         if shares and (tops or result.task != _CLASSIFICATION):
@@ -258,7 +258,7 @@ def _is_share(result: TaskResult, score: Score) -> bool:
 
 
 def _by_unit(labelled: Sequence[_Labelled]) -> Iterator[BarChart]:
-    """Yields a chart for each score that is not a fraction, with the evaluations as its rows."""
+    """Yields a chart for each score that is not a fraction, with one row per evaluation."""
     found: dict[tuple[str, str], list[BarRow]] = {}
     for label, result in labelled:
         for score in result.scores:
@@ -300,7 +300,7 @@ def _curve(label: Label, details: Mapping[str, Any]) -> Iterator[PointChart]:
 
 
 def _matrix(label: Label, details: Mapping[str, Any]) -> Iterator[MatrixChart]:
-    """Yields the confusion matrix, if the task has one; for many classes, those with the most samples."""
+    """Yields the confusion matrix, if the task has one; if there are many classes, the most frequent ones."""
     found = details.get("confusion_matrix")
     rows = found["rows"] if isinstance(found, Mapping) else found
     names = found["labels"] if isinstance(found, Mapping) else details.get("classes")
@@ -337,12 +337,12 @@ def _matrix_chart(
 def compared_times(
     a: Evaluation[BatchMeasurement], b: Evaluation[BatchMeasurement], most_points: int
 ) -> PointChart | None:
-    """Returns the predict times of the full batches of two evaluations; None if one has no full batch.
+    """Returns the predict times of the full batches of two evaluations; None if either has no full batch.
 
     Args:
         a: The baseline.
-        b: The other.
-        most_points: The number of batches of a side beyond which the shortest and the longest of each
+        b: The evaluation compared with it.
+        most_points: The number of batches per side above which only the shortest and the longest of each
             stretch are shown.
     """
     sides = {"A": a.measurement.full_ns, "B": b.measurement.full_ns}

@@ -1,4 +1,4 @@
-"""Predictions for people: a table for each kind, and drawings over the predicted images.
+"""Predictions in readable form: a table for each kind, and drawings over the predicted images.
 
 A drawing shows boxes, masks or enhanced images.
 """
@@ -29,9 +29,9 @@ from inferometer.evaluators.reports.base import Column, Row, Table
 from inferometer.manifests.errors import one_line
 
 SHOWN_SCORE = 0.3
-"""The minimum score of objects that are shown."""
+"""The minimum score for an object to be shown."""
 SHOWN_OBJECTS = 20
-"""The maximum number of objects of an image that are shown, the most certain ones."""
+"""The maximum number of objects shown per image; those with the highest scores are chosen."""
 # M. Okabe and K. Ito, "Color Universal Design" (2008), without black; then the same, darker
 _COLOURS = (
     (230, 159, 0),
@@ -44,7 +44,7 @@ _COLOURS = (
 )
 _DARKER = 0.55
 _SIDE = 640
-"""Smaller images are enlarged by a whole factor until their longer side is nearly this, so that names fit."""
+"""Smaller images are enlarged by an integer factor to about this longer side, so that names fit."""
 _MOST_SIDE = 2048
 _OVERLAY = 0.55
 _BACKGROUND = "background"
@@ -57,20 +57,20 @@ _Font = ImageFont.ImageFont | ImageFont.FreeTypeFont
 
 
 def can_be_drawn(prediction: Predictions) -> bool:
-    """Returns whether such a prediction can be drawn."""
+    """Returns whether a prediction of this kind can be drawn."""
     return isinstance(prediction, Detections | Instances | ClassMaps | Images)
 
 
 def picture_of(prediction: Predictions, image: Image.Image, labels: Sequence[str]) -> Image.Image:
-    """Returns the picture of a prediction of one row.
+    """Returns a picture of a single prediction.
 
     Args:
-        prediction: One of those that ``can_be_drawn``.
-        image: The input, as it was given.
-        labels: The names of the model's classes; without any, a class is its number.
+        prediction: A prediction of one row for which ``can_be_drawn`` is True.
+        image: The input image, before preprocessing.
+        labels: The names of the model's classes; if empty, class numbers are shown.
 
     Raises:
-        ValueError: Such a prediction cannot be drawn, or it belongs to an image of another size.
+        ValueError: The prediction cannot be drawn, or it belongs to an image of another size.
     """
     image = image.convert("RGB")
     match prediction:
@@ -84,7 +84,7 @@ def picture_of(prediction: Predictions, image: Image.Image, labels: Sequence[str
 
 
 def _colour_of(place: int) -> Colour:
-    """Returns the colour of a class: seven that colour-blind people can tell apart, then darker ones."""
+    """Returns the colour of a class: one of seven colours safe for the colour-blind, then darker shades."""
     colour = _COLOURS[place % len(_COLOURS)]
     if place // len(_COLOURS) % 2:
         return tuple(round(part * _DARKER) for part in colour)  # type: ignore[return-value]
@@ -92,13 +92,13 @@ def _colour_of(place: int) -> Colour:
 
 
 def _shown_objects(prediction: Detections | Instances) -> NDArray[np.int64]:
-    """Returns the places of the objects that are shown, the most certain first."""
+    """Returns the indices of the objects that are shown, those with the highest scores first."""
     found: NDArray[np.int64] = np.flatnonzero(prediction.scores >= SHOWN_SCORE)
     return found[np.argsort(-prediction.scores[found], kind="stable")][:SHOWN_OBJECTS]
 
 
 def class_name(labels: Sequence[str], place: int) -> str:
-    """Returns the name of a class, cut to a maximum length."""
+    """Returns the name of a class, truncated to a maximum length."""
     return one_line(labels[place], _NAME_CHARACTERS) if 0 <= place < len(labels) else str(place)
 
 
@@ -154,7 +154,7 @@ def _spot(
     size: tuple[int, int],
     taken: Iterable[_Box],
 ) -> _Box:
-    """Returns the position of an object's name: above, below or inside its box, within the image."""
+    """Returns the position of an object's name: above, below or inside its box, but within the image."""
     width, height = _size_of(draw, font, text)
     left, top, bottom = at
     left = max(0.0, min(left, size[0] - width))
@@ -208,7 +208,7 @@ def _with_classes(prediction: ClassMaps, image: Image.Image, labels: Sequence[st
 
 
 def _with_legend(image: Image.Image, legend: Sequence[tuple[str, Colour]]) -> Image.Image:
-    """Returns the image with names and their colours to its right."""
+    """Returns the image with a legend of names and colours to its right."""
     if not legend:
         return image
     font = _font(image)
@@ -227,7 +227,7 @@ def _with_legend(image: Image.Image, legend: Sequence[tuple[str, Colour]]) -> Im
 
 
 def _side_by_side(given: Image.Image, made: Image.Image) -> Image.Image:
-    """Returns the input and the output, in the same height, with their sizes in pixels below them."""
+    """Returns the input and the output side by side, scaled to the same height, with their original sizes."""
     height = max(min(_SIDE, _MOST_SIDE), given.height, made.height)
     titled = []
     for name, image in (("input", given), ("output", made)):
@@ -248,7 +248,7 @@ def _side_by_side(given: Image.Image, made: Image.Image) -> Image.Image:
 
 
 def image_alone(prediction: Images) -> Image.Image:
-    """Returns a predicted image as it is, without its input."""
+    """Returns a predicted image unchanged, without its input."""
     pixels = np.rint(np.clip(prediction.pixels[0], 0, 1) * 255).astype(np.uint8)
     return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
 
@@ -261,7 +261,7 @@ def _check_size(image: Image.Image, width: int, height: int) -> None:
 
 
 def _scale_of(image: Image.Image) -> float:
-    """Returns the factor that enlarges or shrinks an image."""
+    """Returns the factor by which an image is enlarged or shrunk."""
     longer = max(image.size)
     return float(max(1, round(_SIDE / longer))) if longer <= _MOST_SIDE else _MOST_SIDE / longer
 
@@ -298,13 +298,13 @@ _Rows = Iterator[dict[str, Any]]
 
 
 def prediction_table(predictions: Sequence[InputPrediction], labels: Sequence[str]) -> Table:
-    """Returns the table of predictions of one kind, with one or more rows for each.
+    """Returns a table of predictions of one kind, with one or more rows for each prediction.
 
-    It has the objects with a score of ``SHOWN_SCORE`` or more, and the ten classes with the most pixels.
+    It lists the objects that score at least ``SHOWN_SCORE``, and the ten classes with the most pixels.
 
     Args:
-        predictions: At least one, each of one row.
-        labels: The names of the model's classes; without any, a class is its number.
+        predictions: At least one prediction, each of one row.
+        labels: The names of the model's classes; if empty, class numbers are shown.
     """
     kind = type(predictions[0].prediction)
     columns, rows_of = _TABLES.get(kind, (_OTHERS, _shapes))
@@ -381,4 +381,4 @@ _TABLES: Mapping[type[Predictions], tuple[tuple[Column, ...], Callable[[Any, Seq
     Values: (_VALUES, _values),
     Texts: (_TEXTS, _texts),
 }
-"""The columns and rows of each kind; a plug-in's predictions are shown by the sizes of their columns."""
+"""The columns and rows of each kind; a plug-in's predictions are shown as the sizes of their columns."""

@@ -1,4 +1,4 @@
-"""The reports on batches: latency and throughput, raw times, accuracy by the task's metric, the summary.
+"""The reports on batches (latency and throughput, raw times, accuracy by the task's metric) and the summary.
 
 The summary gives the figures of one evaluation over a dataset as rows of text.
 """
@@ -39,7 +39,7 @@ class LatencyReport(Report[BatchMeasurement]):
     """One row for each evaluation, with the figures of ``LatencySummary`` in milliseconds per batch.
 
     A figure that requires a full batch is empty if there is none. A percentile or an end of an interval is
-    empty if there are too few.
+    empty if there are too few full batches.
     """
 
     name = "latency"
@@ -79,7 +79,7 @@ class LatencyReport(Report[BatchMeasurement]):
 
 
 class DurationReport(Report[BatchMeasurement]):
-    """One row for each measured batch of each evaluation; read and preprocess are summed over the inputs."""
+    """One row per measured batch of each evaluation; read and preprocess times are summed over inputs."""
 
     name = "duration"
     summary = "the raw times of every measured batch in µs"
@@ -146,8 +146,8 @@ class AccuracyReport(Report[BatchMeasurement]):
 
     An evaluated input has a ground truth, such as a label, and a prediction that could be scored. Scores are
     empty if no input was evaluated. Files have the same columns for every task: ``score`` is the most
-    important score, and ``other_scores`` has the rest as ``name=value``, separated by blanks; a blank in a
-    name becomes ``_``. Console output has one table for each task, with a column for each of its scores.
+    important score, and ``other_scores`` contains the rest as ``name=value``, separated by blanks; a blank in
+    a name becomes ``_``. Console output has one table for each task, with a column for each of its scores.
     """
 
     name = "accuracy"
@@ -166,7 +166,7 @@ class AccuracyReport(Report[BatchMeasurement]):
             }
 
     def tables(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Sequence[Table]:
-        """Returns a table for each task, classification first."""
+        """Returns a table for each task, with classification first."""
         of_task: dict[str, list[Evaluation[BatchMeasurement]]] = {}
         for evaluation in evaluations:
             of_task.setdefault(_table_of(evaluation), []).append(evaluation)
@@ -178,13 +178,13 @@ class AccuracyReport(Report[BatchMeasurement]):
 
 
 def score_values(result: TaskResult | None) -> dict[str, Value]:
-    """Returns the values of ``SCORE_COLUMNS``; they are empty for a classification."""
+    """Returns the values of ``SCORE_COLUMNS``, which are empty for a classification."""
     first = None if result is None or result.task == CLASSIFICATION else result.first
     return {"score_name": first.name if first else None, "score": first.value if first else None}
 
 
 def _table_of(evaluation: Evaluation[BatchMeasurement]) -> str:
-    """Returns the task whose table lists the evaluation: classification if it has no scores."""
+    """Returns the task in whose table the evaluation is listed; classification if it has no scores."""
     result = evaluation.measurement.task_result
     return CLASSIFICATION if result is None else result.task
 
@@ -241,7 +241,7 @@ def _task_values(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
 
 
 def _pair(score: Score) -> str:
-    """Returns ``name=value``. Blanks in the name become ``_``, because blanks separate pairs."""
+    """Returns ``name=value``. Blanks in the name become ``_``, because pairs are separated by blanks."""
     return f"{score.name.replace(' ', '_')}={score.value!r}"
 
 
@@ -251,7 +251,7 @@ def _class_table(report: AccuracyReport, evaluations: Sequence[Evaluation[BatchM
 
 
 def _score_table(task: str, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Table:
-    """Returns a table with a column for each known score of a task and for the ends of its interval."""
+    """Returns a table with columns for each known score of a task and for the ends of its interval."""
     results = [each.measurement.task_result for each in evaluations]
     scores: dict[str, Score] = {}
     for score in (each for result in results if result for each in result.scores if each.value is not None):
@@ -287,7 +287,7 @@ _PROFILED = (("", "under the framework's profiler, which slows the model down; -
 
 
 def summary_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
-    """Returns rows of accuracy, failures, latency and throughput; an unnamed row continues the one above."""
+    """Returns rows for accuracy, failures, latency and throughput; an unnamed row continues the one above."""
     latency = LatencySummary.of(evaluation.measurement)
     return (
         *accuracy_rows(evaluation),
@@ -301,7 +301,7 @@ def summary_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, s
 
 
 def accuracy_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
-    """Returns the scores of the model at its task by name, or why they are not known."""
+    """Returns the model's scores on its task by name, or the reason why they are unknown."""
     task, measured = evaluation.system.manifest.output.type, evaluation.measurement
     result, accuracy = measured.task_result, measured.accuracy
     if result is None and task not in METRICS:
@@ -332,7 +332,7 @@ def _share_row(name: str, share: float, hits: int, count: int, result: TaskResul
 
 
 def _score_rows(scores: Sequence[Score]) -> Iterator[tuple[str, str]]:
-    """Yields a row for each score that is known, and one row that names all others."""
+    """Yields a row for each score that is defined, and one row that lists those that are not."""
     for score in scores:
         if score.value is not None:
             unit = f" {score.unit}" if score.unit else ""
@@ -350,9 +350,9 @@ def _score_ends(score: Score | None) -> str:
 
 
 def _whose(evaluation: Evaluation) -> str:
-    """Returns the process that the figures hold for.
+    """Returns a description of the process to which the figures apply.
 
-    Another process has other memory addresses and another placement of threads.
+    In another process, memory addresses and the placement of threads differ.
     """
     return "this process" if evaluation.system.agent == LOCAL_AGENT else "the process of the agent"
 

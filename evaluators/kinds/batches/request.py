@@ -1,4 +1,4 @@
-"""Requests of evaluations batch by batch, and their options: ``predict dataset`` and ``predict urls``.
+"""Requests for batch-by-batch evaluations, and their options: ``predict dataset`` and ``predict urls``.
 
 Because help shows their options, slow imports happen only where they are needed.
 """
@@ -31,9 +31,9 @@ from inferometer.manifests.errors import ConfigurationError
 
 _LARGEST = 2**31 - 1  # requests and some databases cannot hold larger numbers
 _DISTURBING = (TraceLevel.MODEL_TRACE, TraceLevel.FRAMEWORK_TRACE, TraceLevel.SYSTEM_LIBRARY_TRACE)
-"""Levels that each take times which deeper levels would change."""
+"""Trace levels at which times are measured that deeper levels would distort."""
 LENGTH = ("min_duration_s", "min_batches", "target_ci_percent", "time_budget_s")
-"""The options that say how long to measure."""
+"""The options that determine how long to measure."""
 _KNOWN = {
     *("batch_size", "partition_list_size", "num_file_parts", "warmup_num_file_parts", "fail_on_error"),
     *LENGTH,
@@ -43,24 +43,24 @@ _KNOWN = {
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """The options of an evaluation in batches, which the evaluation keeps.
+    """The options of a batch-by-batch evaluation, which are stored with it.
 
     Attributes:
-        batch_size: Inputs in one batch; the last batch may hold fewer.
-        partition_list_size: Inputs in one part of the dataset, the unit of ``num_file_parts``.
-        num_file_parts: Parts to evaluate; -1 means all.
-        warmup_num_file_parts: Parts to run first without measuring.
+        batch_size: The number of inputs in one batch; the last batch may contain fewer.
+        partition_list_size: The number of inputs in one part of the dataset, the unit of ``num_file_parts``.
+        num_file_parts: The number of parts to evaluate; -1 means all.
+        warmup_num_file_parts: The number of parts to run first without measuring.
         feature_limit: The number of best classes kept for each input; 0 means all.
         fail_on_error: Whether the first failed input stops the evaluation.
-        min_duration_s: The minimum duration of the measured part; the dataset is repeated until then.
-        min_batches: The minimum number of full batches; the dataset is repeated until then.
-        target_ci_percent: The half-width of the interval of p50 to reach, in percent of p50; None sets no
-            target. See ``measurement.LengthPlan``.
+        min_duration_s: The minimum measured duration; the dataset is repeated until it is reached.
+        min_batches: The minimum number of full batches; the dataset is repeated until it is reached.
+        target_ci_percent: The target half-width of p50's interval, in percent of p50; None sets no target.
+            See ``measurement.LengthPlan``.
         time_budget_s: The time after which repetition ends even if the target or a minimum is not reached;
             None means 30 s for a target, and no limit for a minimum.
 
     Raises:
-        ConfigurationError: A number is out of range, or two contradict each other; the message names them.
+        ConfigurationError: A number is out of range, or two conflict with each other; the message names them.
     """
 
     batch_size: int = declared(
@@ -138,11 +138,11 @@ class BatchOptions:
 
     @property
     def further(self) -> dict[str, Any]:
-        """The options that documents and comparisons have by their names, if they are not defaults."""
+        """The options that documents and comparisons list by name, if they differ from their defaults."""
         return further(self, _KNOWN)
 
     def inputs_of(self, size: int) -> int:
-        """Returns the number of distinct inputs of a dataset of ``size`` inputs that are evaluated."""
+        """Returns how many distinct inputs of a dataset of ``size`` inputs are evaluated."""
         parts = self.num_file_parts
         return size if parts < 0 else min(size, parts * self.partition_list_size)
 
@@ -165,7 +165,7 @@ class BatchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlsOptions:
-    """The options of ``predict urls`` that ``predict dataset`` lacks, or has under other names."""
+    """The options of ``predict urls`` that ``predict dataset`` lacks or has under different names."""
 
     urls_file_path: Path = declared(
         MISSING,
@@ -200,23 +200,23 @@ class UrlsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRequest(ModelRequest):
-    """A model over a dataset, batch by batch.
+    """A request to evaluate a model over a dataset, batch by batch.
 
     Attributes:
-        options: The amount of data, the batches, and the number of classes to keep of each prediction.
+        options: The amount of data, the batches, and the number of classes to keep for each prediction.
         trace_level: The depth of the trace.
-        leveled: Whether to evaluate also at each shallower level that a deeper one would disturb.
-        repeat: The number of repetitions, each in a fresh process; 1 runs in this process.
+        leveled: Whether to evaluate also at each shallower level that a deeper one would distort.
+        repeat: The number of repetitions, each in a fresh process; a single one runs in this process.
         measure_enough: Whether to repeat the whole dataset until the interval of p50 reaches
-            ``TARGET_CI_PERCENT``, if the options set neither an amount nor a duration. URLs, which load the
-            servers of others, and traces deeper than APPLICATION_TRACE, which would grow, are measured once.
-        keep_predictions: Whether the evaluation holds each input's prediction.
-        keep_most: The maximum number of predictions to keep, from the first input on; None means all.
+            ``TARGET_CI_PERCENT``, if the options set neither an amount nor a duration. URLs are measured
+            once, to spare other people's servers, and so are traces deeper than APPLICATION_TRACE.
+        keep_predictions: Whether the evaluation contains each input's prediction.
+        keep_most: The maximum number of predictions to keep, starting at the first input; None means all.
 
     Raises:
-        ConfigurationError: Only one level is left of a leveled evaluation, or nothing is repeated that a time
-            budget could end; the model does not support the batch size; or it is in memory, where fresh
-            processes cannot read it.
+        ConfigurationError: A leveled evaluation has only one level; a time budget is given but nothing is
+            repeated; the model does not support the batch size; or it is in memory, where fresh processes
+            cannot read it.
     """
 
     options: BatchOptions = BatchOptions(BATCH_SIZE, BATCH_SIZE)
@@ -263,7 +263,7 @@ class EvaluationRequest(ModelRequest):
             )
 
     def options_at(self, level: TraceLevel) -> BatchOptions:
-        """Returns the options of the evaluation at a trace level, which sets its default length."""
+        """Returns the options of the evaluation at a trace level, which determines its default length."""
         options = self.options
         chosen = not self.measure_enough or options.repeats or options.num_file_parts > 0
         if chosen or self.dataset.urls_path is not None or level > TraceLevel.APPLICATION_TRACE:
@@ -272,7 +272,7 @@ class EvaluationRequest(ModelRequest):
 
     @property
     def trace_levels(self) -> Sequence[TraceLevel]:
-        """The trace level of each evaluation in order, the shallowest first in each repetition."""
+        """The trace level of each evaluation, in order; each repetition begins with the shallowest."""
         deepest = self.trace_level
         shallower = (level for level in _DISTURBING if level < deepest) if self.leveled else ()
         return (*shallower, deepest) * self.repeat

@@ -1,4 +1,4 @@
-"""Evaluation of a model over a dataset: each input counts once, with the times of every batch."""
+"""Evaluation of a model over a dataset: each input is scored once, and the times of every batch are kept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from inferometer.evaluators.tasks.metric import METRICS, TaskMetric
 from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted
 
 MEASURE = "measure"
-"""The name of the span of the measured part, without the warm-up."""
+"""The name of the span that covers the measured part, without the warm-up."""
 _NS_PER_S = 1_000_000_000
 
 
@@ -45,21 +45,21 @@ class DatasetRun:
     """One run of a system over a dataset.
 
     The run evaluates the first ``num_file_parts`` parts of ``partition_list_size`` samples in batches of
-    ``batch_size``, which cross the boundaries of parts: only the last batch can be smaller. The warm-up
-    before runs the first ``warmup_num_file_parts`` parts, and at least one full batch unless that is 0,
+    ``batch_size``, which cross the boundaries of parts: only the last batch can be smaller. The preceding
+    warm-up runs the first ``warmup_num_file_parts`` parts, and at least one full batch unless that is 0,
     without timing or counting them, because frameworks prepare themselves for each batch size.
 
     If the options ask for more than one pass, the full batches of the dataset are repeated until enough is
-    measured (``measurement.LengthPlan``). Repetitions count for the times only: accuracy and predictions are
+    measured (``measurement.LengthPlan``). Repetitions contribute only times: accuracy and predictions are
     those of the first pass, and an input that fails is recorded once. Spans of the repetitions are recorded
-    only at a level above APPLICATION_TRACE, because then all times are measured under it.
+    only at a level above APPLICATION_TRACE, because all times are then measured under that tracing.
 
     Args:
         system: The open model.
         dataset: The samples.
         options: The number and size of the batches.
         keep_predictions: Whether the evaluation contains the predictions of the inputs.
-        keep_most: The maximum number of predictions that it contains, from the first input on; None for all.
+        keep_most: The maximum number of predictions to keep, starting at the first input; None for all.
         on_progress: Called after every batch.
         stop_requested: Called after every batch; the run ends as interrupted once it returns True.
         trace_level: The trace level that the evaluation records.
@@ -68,7 +68,7 @@ class DatasetRun:
         clock: A monotonic clock in nanoseconds.
 
     Raises:
-        DatasetError: The dataset is empty, or has a class that the model does not know.
+        DatasetError: The dataset is empty, or contains a class that the model does not know.
     """
 
     def __init__(
@@ -114,13 +114,13 @@ class DatasetRun:
         """Runs the evaluation.
 
         Returns:
-            The evaluation. A stopped one has the status interrupted and contains the finished batches; one
-            of which every input failed has the status failed.
+            The evaluation. If it was stopped, its status is interrupted and it contains the finished batches;
+            if every input failed, its status is failed.
 
         Raises:
             EvaluationFailed: An input failed, and ``fail_on_error`` is set.
             EvaluationInterrupted: The run was stopped before a batch was measured.
-            AgentError: A remote agent was lost.
+            AgentError: The connection to a remote agent was lost.
         """
         created_at = utc_now()
         if self._warmup:
@@ -160,7 +160,7 @@ class DatasetRun:
         return itertools.islice(self._dataset, count)
 
     def _full_batches_again(self) -> Iterator[Sample]:
-        """Yields the samples of the full batches, over and over."""
+        """Yields the samples of the full batches again and again."""
         size = self._options.batch_size
         while True:
             yield from self._first(self._measured // size * size)
@@ -174,7 +174,7 @@ class DatasetRun:
         return self._ended_ns - self._started_ns - self._scored_ns
 
     def _score(self, samples: Sequence[Sample], result: BatchResult) -> None:
-        """Records a batch of the first pass; its scoring time does not count if nothing runs meanwhile."""
+        """Records a batch of the first pass; its scoring time is excluded if nothing else runs meanwhile."""
         record, begun_ns = self._record, self._clock()
         known = len(record.failures)
         record.add(samples, result, self._keep_most)
@@ -184,13 +184,13 @@ class DatasetRun:
             self._scoring_ns = self._clock() - begun_ns
 
     def _end_batch(self) -> None:
-        """Records when a result arrived, and adds up the time that scoring the previous batch took."""
+        """Records when a result arrived, and adds the time taken to score the previous batch to the total."""
         self._ended_ns = self._clock()
         self._scored_ns += self._scoring_ns
         self._scoring_ns = 0
 
     def _repeat(self, scope: TraceScope | None) -> bool:
-        """Repeats the full batches until enough is measured; returns False if it was stopped before."""
+        """Repeats the full batches until enough is measured; returns False if stopped first."""
         plan, record, size = LengthPlan(self._options), self._record, self._options.batch_size
         samples, in_vain = self._full_batches_again(), 0
         while in_vain < max(1, self._measured // size):  # where all batches fail, there is never enough
@@ -243,7 +243,7 @@ class DatasetRun:
 
 
 class _Record:
-    """The results of the measured batches so far."""
+    """The results of the batches measured so far."""
 
     def __init__(self, system: SystemUnderTest) -> None:
         self.metric = metric_of(system.description)
@@ -264,7 +264,7 @@ class _Record:
         return any(self.sizes) and len(self.failures) < self.inputs
 
     def add(self, samples: Sequence[Sample], result: BatchResult, keep_most: int | None) -> None:
-        """Adds a batch of the first pass, and keeps at most ``keep_most`` predictions in all."""
+        """Adds a batch of the first pass, and keeps at most ``keep_most`` predictions in total."""
         self.inputs += len(samples)
         self.add_again(result)
         outputs = result.outputs
@@ -281,20 +281,20 @@ class _Record:
         )
 
     def add_again(self, result: BatchResult) -> None:
-        """Adds the times of a repeated batch, and the inputs that failed for the first time."""
+        """Adds the times of a batch, and the inputs in it that failed for the first time."""
         times = result.times
         self.sizes.append(len(result.input_ids))
         self._times.append((times.read_ns, times.preprocess_ns, times.predict_ns, times.postprocess_ns))
         self._fail(result.failures)
 
     def _fail(self, failures: Iterable[InputFailure]) -> None:
-        """Adds failures, and keeps only the first one of each input."""
+        """Adds failures, keeping only the first one for each input."""
         new = [failure for failure in failures if failure.input_id not in self._failed]
         self.failures += new
         self._failed.update(failure.input_id for failure in new)
 
     def full_batches(self, batch_size: int) -> int:
-        """Returns the number of batches that held ``batch_size`` inputs."""
+        """Returns the number of batches that contained ``batch_size`` inputs."""
         return self.sizes.count(batch_size)
 
     def times(self) -> BatchTimes:
@@ -307,7 +307,7 @@ def metric_of(system: SystemDescription) -> TaskMetric | None:
 
     Raises:
         ConfigurationError: The metric of a plug-in cannot be imported.
-        ManifestError: The manifest lacks what the metric requires.
+        ManifestError: The manifest lacks information that the metric requires.
     """
     task = system.manifest.output.type
     if system.weights is not Weights.PRETRAINED or task not in METRICS:

@@ -1,1 +1,1 @@
-"""A loader alone: batches are read and preprocessed, and nothing is computed."""
+"""Measurement of a loader alone: batches are read and preprocessed, and no model runs."""

@@ -1,4 +1,4 @@
-"""The job behind ``bench ingestion``: a loader alone, batch after batch, with no computation."""
+"""The job behind ``bench ingestion``: a loader runs alone, batch after batch, without a model."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from inferometer.manifests.errors import DatasetError, EvaluationFailed, Evaluat
 
 
 class IngestionRun:
-    """One run of a loader, over as many of its epochs as are needed.
+    """One run of a loader, over as many epochs as needed.
 
-    A batch lasts from the end of the one before to its own end, so the sum of the batches is the elapsed
-    time. Measured batches begin after the clock has started, and the loader begins none beyond them; a loader
-    that cannot be held begins a new epoch. A sample that fails in several epochs counts once.
+    A batch lasts from the end of the previous batch to its own end, so the batch times add up to the elapsed
+    time. Measured batches are begun after the clock has started, and the loader begins none beyond them; a
+    loader that cannot be held back begins a new epoch. A sample that fails in several epochs is counted once.
 
     Args:
         loader: The loader.
-        batch_size: The samples in a full batch.
+        batch_size: The number of samples in a full batch.
         length: How long it runs.
-        data: How it loads.
+        data: How it loads the data.
         on_progress: Called after every batch, as part of its time.
         stop_requested: Called after every batch; the run ends as interrupted once it returns True.
         on_measure: Called after the warm-up, before the measured part.
@@ -47,7 +47,7 @@ class IngestionRun:
         clock: A monotonic clock in nanoseconds.
 
     Raises:
-        ConfigurationError: The warm-up takes all batches.
+        ConfigurationError: The warm-up would use up all batches.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class IngestionRun:
         """Loads the batches.
 
         Args:
-            system: What it runs on, with the model that gives the preprocessing.
+            system: The machine, and the model that defines the preprocessing.
             dataset: The identity of the dataset.
 
         Raises:
-            DatasetError: The dataset is damaged, or a worker process was lost.
-            EvaluationFailed: A sample failed, and ``fail_on_error`` is set; or all samples of an epoch did.
+            DatasetError: The dataset is damaged, or a worker process died.
+            EvaluationFailed: A sample failed and ``fail_on_error`` is set, or a whole epoch failed.
             EvaluationInterrupted: The run was stopped before a batch was measured.
         """
         created_at, warm_up = utc_now(), self._length.num_warmup_batches
@@ -111,7 +111,7 @@ class IngestionRun:
         )
 
     def _measured_rows(self, warm_up: int) -> list[tuple[int, int, int, int, int]]:
-        """Warms up, and returns the fields of ``LoadTimes`` for each batch that is measured."""
+        """Warms up, and returns the fields of ``LoadTimes`` for each measured batch."""
         rows: list[tuple[int, int, int, int, int]] = []
         batches = self._batches()
         try:
@@ -140,7 +140,7 @@ class IngestionRun:
         return rows
 
     def _batches(self) -> Generator[LoadedBatch, None, None]:
-        """Yields the batches of epoch after epoch."""
+        """Yields the batches of one epoch after another."""
         while True:
             loaded = 0
             self._epochs += 1
@@ -175,9 +175,9 @@ def ingest(
 
     Raises:
         EvaluationFailed: A sample failed, and the request stops on failures; or all samples failed.
-        EvaluationInterrupted: It was stopped before a batch was measured.
+        EvaluationInterrupted: The run was stopped before a batch was measured.
         InferometerError: The model is unknown, the dataset cannot be opened or is damaged, or a worker
-            process was lost.
+            process died.
     """
     callbacks = callbacks or JobCallbacks()
     data = request.data
@@ -209,7 +209,7 @@ def _run(
     cache: CachedShare,
     callbacks: JobCallbacks[Progress],
 ) -> Evaluation[IngestionMeasurement]:
-    """Announces the loading, and loads under the watch of the machine's conditions."""
+    """Announces the run, and loads the batches while the machine's conditions are monitored."""
     identity = dataset.identity
     backend = request.data.backend or dataset.backend or identity.category
     others = ranges.further(request, KEPT)

@@ -1,4 +1,4 @@
-"""The kind of measurement of a loader alone, with its documents, summary, report and plot."""
+"""The kind of measurement for a loader alone, with its documents, summary, report and plot."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ _BYTES_PER_MB = 1_000_000
 
 
 def ingestion_rows(evaluation: Evaluation[IngestionMeasurement]) -> tuple[tuple[str, str], ...]:
-    """Returns throughput, wait, work of a sample, page cache and failures, by name.
+    """Returns the rows for throughput, wait, work per sample, page cache and failures, by name.
 
     A row without a name belongs to the row above.
     """
@@ -184,8 +184,8 @@ _OF_A_MODEL = {"framework_name", "framework_version", "using_gpu", "weights", "t
 class IngestionReport(Report[IngestionMeasurement]):
     """One row for each run of a loader alone, with the figures of ``IngestionSummary``.
 
-    The model gives the preprocessing only. The wait is that of a caller who does nothing else, in
-    milliseconds per full batch; the times to read and to preprocess are those of a sample in one worker.
+    The model only defines the preprocessing. The wait is that of a caller that does nothing else, in
+    milliseconds per full batch; the times to read and to preprocess are for one sample in one worker.
     """
 
     name = "ingestion"
@@ -257,17 +257,17 @@ _WAIT = "wait for a batch"
 
 
 class IngestionPlot(Plot[IngestionMeasurement]):
-    """A chart for each evaluation: how long each batch was waited for.
+    """A chart for each evaluation, with the waiting time for each batch.
 
     Args:
-        most_points: The points of one evaluation beyond which batches are left out.
+        most_points: The number of points per evaluation above which batches are left out.
     """
 
     def __init__(self, most_points: int = MOST_POINTS) -> None:
         self._most_points = most_points
 
     def shows(self, row: Row) -> bool:
-        """Returns whether there is a batch."""
+        """Returns whether the evaluation has a batch."""
         return bool(row["measured_batches"])
 
     def drawing(self, chosen: Chosen[IngestionMeasurement], notes: Sequence[str]) -> Drawing:
@@ -293,11 +293,11 @@ class IngestionPlot(Plot[IngestionMeasurement]):
 
 
 _HARDLY = 0.01
-"""The share of a dataset that makes no difference."""
+"""The fraction of a dataset in the page cache that is negligible."""
 
 
 class IngestionKind(Kind[IngestionMeasurement]):
-    """A loader alone."""
+    """The measurement of a loader alone."""
 
     name = "ingestion"
     title = "ingestion"
@@ -371,7 +371,7 @@ class IngestionKind(Kind[IngestionMeasurement]):
 
 
 def _cached(share: float | None) -> str:
-    """Returns how much of a dataset was in the page cache, as far as it makes a difference."""
+    """Returns how much of a dataset was in the page cache, ignoring negligible amounts."""
     if share is None:
         return "not known"
     return "nothing" if share < _HARDLY else "all" if share > 1 - _HARDLY else f"{100 * share:.0f} %"

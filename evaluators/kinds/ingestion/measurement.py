@@ -1,4 +1,4 @@
-"""The measurement of a loader alone: batches are read and preprocessed, and nothing is computed."""
+"""The measurement of a loader alone: batches are read and preprocessed, and no model runs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from inferometer.evaluators.loading.options import DataOptions
 
 _NS_PER_S = 1_000_000_000
 _MOST_BUSY = 1.01
-"""The maximum busy share of a worker: 1, with a margin for the rounding of clocks."""
+"""The maximum share of time that a worker can be busy: 1, plus a margin for clock rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadTimes:
-    """The raw times of the measured batches; int64, one entry per batch.
+    """The raw times of the measured batches; int64, with one entry per batch.
 
     Attributes:
-        samples: The samples that were loaded, without the failed ones.
-        whole_ns: From the end of the batch before to the end of this one: the wait of a caller that does
-            nothing else.
+        samples: The number of samples that were loaded, without failed ones.
+        whole_ns: The time from the end of the previous batch to the end of this one: the wait of a caller
+            that does nothing else.
         read_ns: The time to read, summed over the samples and the workers; 0 if the framework's own iterator
             does not report it.
-        preprocess_ns: The time to decode and preprocess, likewise.
-        read_bytes: The bytes of the encoded samples, likewise.
+        preprocess_ns: The time to decode and preprocess, summed in the same way.
+        read_bytes: The number of bytes in the encoded samples, summed in the same way.
     """
 
     samples: NDArray[np.int64]
@@ -43,13 +43,13 @@ class IngestionMeasurement:
     """One run of a loader.
 
     Attributes:
-        batch_size: The samples in a full batch.
-        num_warmup_batches: The batches before, which are not measured.
+        batch_size: The number of samples in a full batch.
+        num_warmup_batches: The number of preceding batches, which are not measured.
         data: How batches were loaded.
         times: The raw times of the measured batches.
         elapsed_ns: The duration of the measured batches.
         failures: The samples that failed.
-        epochs: How many passes over the data were begun.
+        epochs: The number of passes over the data that were begun.
     """
 
     kind: ClassVar[str] = "ingestion"
@@ -64,7 +64,7 @@ class IngestionMeasurement:
 
     @property
     def full(self) -> NDArray[np.bool_]:
-        """bool, (batches,): those of ``batch_size`` samples."""
+        """bool, (batches,): whether each batch contained ``batch_size`` samples."""
         full: NDArray[np.bool_] = self.times.samples == self.batch_size
         return full
 
@@ -79,27 +79,27 @@ class IngestionMeasurement:
 class IngestionSummary:
     """The figures of a loader; None if they are not known.
 
-    The wait is that of a caller who does nothing but wait for the next batch. Its mean, percentiles and
-    intervals are of full batches; rates are of all batches over the sum of their times.
+    The wait is that of a caller that does nothing but wait for the next batch. Its mean, percentiles and
+    intervals cover full batches; rates are computed from all batches and the sum of their times.
 
     Attributes:
-        batches: The measured batches.
+        batches: The number of measured batches.
         mean_ns: The mean wait.
-        p50_ns: The median.
+        p50_ns: The median wait.
         p90_ns: The 90th percentile; None if there are too few full batches.
-        p99_ns: The 99th percentile, likewise.
+        p99_ns: The 99th percentile; None if there are too few full batches.
         mean_interval_ns: The 95 % interval of the mean; None if there are too few full batches.
         p50_interval_ns: The interval of the median.
         batches_per_s: Batches per second.
         samples_per_s: Samples per second, without those that failed.
-        samples_interval: Its 95 % interval, as wide relative to it as that of the mean.
+        samples_interval: Its 95 % interval, whose relative width is that of the mean's interval.
         bytes_per_s: Bytes of encoded samples per second; None if the framework's iterator does not report
             them.
-        read_ns: The mean time to read a sample, of the thread that does so; None likewise.
-        preprocess_ns: The mean time to decode and preprocess a sample, likewise.
-        cached_before: The share of the dataset's bytes that was in the page cache before, 0…1.
-        busy: The share of the workers' time in which they read and preprocessed, failed samples included;
-            None if the framework's iterator does not report it.
+        read_ns: The mean time that a thread takes to read a sample; None in the same case.
+        preprocess_ns: The mean time that a thread takes to decode and preprocess it; None in the same case.
+        cached_before: The share of the dataset's bytes that were in the page cache beforehand, 0…1.
+        busy: The share of the workers' time spent on reading and preprocessing, failed samples included; None
+            if the framework's iterator does not report it.
     """
 
     batches: int

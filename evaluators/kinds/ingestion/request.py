@@ -1,7 +1,7 @@
-"""The request of a loader alone: a dataset, how it is loaded, and for how long.
+"""The request to run a loader alone: a dataset, how it is loaded, and for how long.
 
-A new option of a loader alone is a field of ``IngestionRequest``. Because help shows the options, slow
-imports happen only where they are needed.
+To add an option, add a field to ``IngestionRequest``. Because help shows the options, slow imports happen
+only where they are needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OWN, FRAMEWORK = "own", "framework"
 READERS = (OWN, FRAMEWORK)
 KEPT = ("batch_size", "reader", "fail_on_error")
-"""The options that evaluations keep under names of their own, or not at all."""
+"""The options that evaluations store in fields of their own, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class IngestionLength:
     """How long a loader runs.
 
     Attributes:
-        num_batches: Measured batches, over as many epochs as they need; None means that ``num_epochs`` ends
-            the run.
-        num_warmup_batches: Batches before, which are not measured.
-        num_epochs: Passes over the data, the warm-up included; None means that ``num_batches`` ends the run.
+        num_batches: The number of measured batches, over as many epochs as needed; None means that
+            ``num_epochs`` ends the run.
+        num_warmup_batches: The number of preceding batches, which are not measured.
+        num_epochs: The number of passes over the data, warm-up included; None: ``num_batches`` ends the run.
 
     Raises:
-        ConfigurationError: Neither ends the run, or a number is out of range.
+        ConfigurationError: Neither option ends the run, or a number is out of range.
     """
 
     num_batches: int | None = defaults.BENCH_BATCHES
@@ -53,10 +53,10 @@ class IngestionLength:
             raise ConfigurationError("neither num_batches nor num_epochs ends the run; give one of them")
 
     def total(self, epoch_batches: int) -> int:
-        """Returns the number of batches, with the warm-up, up to the limit that is reached first.
+        """Returns the number of batches, including the warm-up, up to the limit that is reached first.
 
         Raises:
-            ConfigurationError: The warm-up takes all of them.
+            ConfigurationError: The warm-up would use up all batches.
         """
         limits = []
         if self.num_batches is not None:
@@ -73,12 +73,12 @@ class IngestionLength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestionRequest:
-    """A dataset to load in batches, as the input of a model that is not loaded.
+    """A request to load a dataset in batches, as input for a model that is not itself loaded.
 
     Attributes:
-        system: The model, which gives the preprocessing.
+        system: The model, which defines the preprocessing.
         data: The dataset, and how it is loaded.
-        batch_size: The samples in a full batch.
+        batch_size: The number of samples in a full batch.
         length: The length of the run.
         reader: ``own``, or ``framework`` for the framework's own iterator of the format, which has threads.
         fail_on_error: Whether the first sample that fails ends the run.
@@ -101,10 +101,10 @@ class IngestionRequest:
 
     @classmethod
     def of(cls, system: SystemRequest, values: Mapping[str, Any], data: TrainingData) -> IngestionRequest:
-        """Returns the request that the values of options describe, by field.
+        """Returns the request described by option values, which are given by field name.
 
         Raises:
-            ConfigurationError: A value is not valid, or two contradict each other.
+            ConfigurationError: A value is not valid, or two values contradict each other.
         """
         length = IngestionLength(num_warmup_batches=values["num_warmup_batches"], **length_of(values))
         return cls(system=system, data=data, length=length, **values_of(cls, {**values}))

@@ -1,1 +1,1 @@
-"""A model under load: queries as they arrive."""
+"""Measurement of a model under load: queries are sent as they would arrive in production."""

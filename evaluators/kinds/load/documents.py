@@ -1,4 +1,4 @@
-"""Documents of measurements under load and of rate searches; ``load_query`` holds queries in columns."""
+"""Documents of measurements under load and of rate searches; ``load_query`` stores queries in columns."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class LoadDocuments:
 
 
 def run_document(run: LoadRun) -> Document:
-    """Returns what the evaluation's own document holds of a run."""
+    """Returns the part of a run that is stored in the evaluation's own document."""
     return {name: storable(getattr(run, name)) for name in _RUN} | {
         "reasons": [{"reason": storable(reason), "count": n} for reason, n in run.reasons.items()],
         "query_count": len(run.queries),
@@ -69,7 +69,7 @@ def run_document(run: LoadRun) -> Document:
 
 
 def queries_part(runs: Sequence[LoadRun]) -> Part:
-    """Returns the documents of the queries of runs, each with the number of its run."""
+    """Returns the documents with the queries of several runs, each with the number of its run."""
     pieces = [
         (number, run.queries, slice(start, start + QUERIES_PER_DOCUMENT))
         for number, run in enumerate(runs)
@@ -84,7 +84,7 @@ def queries_part(runs: Sequence[LoadRun]) -> Part:
 
 
 def options_document(options: LoadOptions) -> Document:
-    """Returns the options as a document; earlier versions of the program know of no further ones."""
+    """Returns the options as a document, without ``further`` if it is empty, as in earlier versions."""
     document = fields_of(options)
     if not options.further:
         del document["further"]
@@ -92,7 +92,7 @@ def options_document(options: LoadOptions) -> Document:
 
 
 def options_of(stored: Any) -> LoadOptions:
-    """Returns the options that a document holds.
+    """Returns the options stored in a document.
 
     Raises:
         KeyError, TypeError, ValueError: The documents are damaged.
@@ -108,7 +108,7 @@ def options_of(stored: Any) -> LoadOptions:
 
 
 def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
-    """Returns the run that a document holds, with the queries of ``documents``, which are all of this run.
+    """Returns the run stored in a document, with the queries in ``documents``, all of which are of this run.
 
     Raises:
         KeyError, TypeError, ValueError: The documents are damaged.
@@ -132,7 +132,7 @@ def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
 
 
 def _pairs(stored: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Yields documents of two values as pairs. Earlier versions kept pairs, which some databases cannot."""
+    """Yields documents of two values as pairs. Earlier versions stored pairs; some databases cannot."""
     return (tuple(each.values()) if isinstance(each, dict) else each for each in stored)
 
 
@@ -195,5 +195,5 @@ def _answer(stored: dict[str, Any]) -> RateAnswer:
 
 
 def _plausible(number: float | None) -> bool:
-    """Returns whether a rate or a bound is None, or not negative and small enough to compute with."""
+    """Returns whether a rate or bound is None, or non-negative and small enough to compute with."""
     return number is None or 0 <= number <= _MOST

@@ -1,16 +1,16 @@
 """The estimate, from the probes so far, of the highest rate that keeps the bound.
 
-Where the single-server model fits, it gives the estimate. Otherwise the fraction of late queries against the
-rate is estimated without a model of the system.
+If the single-server model fits, it gives the estimate. Otherwise the fraction of late queries as a function
+of the rate is estimated without a model of the system.
 
-Late queries are bursty, so their number varies by more than chance would make it. It is counted in slices
-of time, longer than most bursts, and a logistic curve of the share against ln(rate) is fitted to the counts
-(quasi-binomial regression by iteratively reweighted least squares, McCullagh and Nelder 1989). The rate is
-where the curve crosses the allowed share; its error is that of the curve, carried over to the rate by the
-delta method: the largest of what the slices' overdispersion gives, one for all, of the sandwich, which lets
-slices at high rates vary more, and of the sandwich over whole probes (Liang and Zeger, "Longitudinal data
-analysis using generalized linear models", Biometrika 73, 1986), whose slices share a connection and a state
-of the machine, and the queue that one leaves to the next.
+Late queries are bursty, so their number varies more than it would by chance. They are counted in slices of
+time that are longer than most bursts, and a logistic curve of the share against ln(rate) is fitted to the
+counts (quasi-binomial regression by iteratively reweighted least squares, McCullagh and Nelder 1989). The
+rate is where the curve crosses the allowed share; the curve's error is carried over to the rate by the delta
+method. It is the largest of three estimates: a common overdispersion of all slices; the sandwich, which lets
+slices at high rates vary more; and the sandwich over whole probes (Liang and Zeger, "Longitudinal data
+analysis using generalized linear models", Biometrika 73, 1986), whose slices share a connection, a state of
+the machine, and the queue that one leaves to the next.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _FARTHEST_LOG = math.log(1.5)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Late queries in slices of time.
+    """The counts of late queries in slices of time.
 
     Attributes:
         rate_qps: float64, one per slice; the requested rate.
-        queries: float64; the queries due in it, above 0.
-        late: float64; those later than the bound, or without a right answer.
-        probe: int64; the number of its probe. None if each is a probe of its own.
+        queries: float64; the number of queries due in each slice, above 0.
+        late: float64; the number of them that were later than the bound, or had no correct answer.
+        probe: int64; the number of each slice's probe. None if each slice is a probe of its own.
     """
 
     rate_qps: NDArray[np.float64]
@@ -64,7 +64,7 @@ class Counts:
 
     @classmethod
     def of(cls, probe: Probe, bound_ns: int) -> Counts:
-        """Counts the judged queries of a probe in equal slices of ten bounds or more, at most eight."""
+        """Counts a probe's judged queries in at most eight equal slices, each of at least ten bounds."""
         judged = probe.judged(bound_ns)
         if not len(judged):
             return cls(np.empty(0), np.empty(0), np.empty(0))
@@ -78,7 +78,7 @@ class Counts:
 
     @classmethod
     def joined(cls, several: Sequence[Counts]) -> Counts:
-        """Returns the slices of several as one; without any, no slice."""
+        """Returns the slices of several counts as one, which is empty if there are none."""
         none = np.empty(0)
         rate_qps, queries, late = (
             np.concatenate([none, *(getattr(each, name) for each in several)])
@@ -91,10 +91,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class LateFractionRoot:
-    """The rate at which the fraction of late queries is the allowed one.
+    """The rate at which the fraction of late queries equals the allowed fraction.
 
-    ``log_half`` is half of the 95 % interval of its log, ``slope`` the growth of the log of the odds with the
-    log of the rate.
+    ``log_half`` is half the width of the 95 % interval of its log; ``slope`` is the slope of the log odds
+    against the log of the rate.
     """
 
     rate_qps: float
@@ -103,12 +103,12 @@ class LateFractionRoot:
 
     @property
     def low_qps(self) -> float:
-        """The lower end of the 95 % interval."""
+        """The lower end of the rate's 95 % interval."""
         return self.rate_qps * math.exp(-self.log_half)
 
     @property
     def high_qps(self) -> float:
-        """The upper end."""
+        """The upper end of the rate's 95 % interval."""
         return self.rate_qps * math.exp(min(self.log_half, 50.0))
 
 
@@ -117,11 +117,11 @@ def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot
 
     Args:
         counts: The counts of probes near that rate.
-        late_fraction: Above 0 and below 1.
+        late_fraction: The share, above 0 and below 1.
 
     Returns:
-        The root. None if the counts do not determine it: too few slices, none late or all, or a crossing far
-            outside them.
+        The root. None if the counts do not determine it: too few slices, none or all of the queries late, or
+            a crossing far outside their rates.
     """
     slices = len(counts.queries)
     if slices < 3 or not 0 < counts.late.sum() < counts.queries.sum():
@@ -146,18 +146,18 @@ def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot
 
 
 def _sandwich_half(influence: NDArray[np.float64]) -> float:
-    """Returns half of a 95 % interval, from how far each of n independent parts moves the result."""
+    """Returns half of a 95 % interval, from the influence of each of n independent parts on the result."""
     degrees = len(influence) - _PARAMETERS
     return t_quantile_95(degrees) * math.sqrt(float((influence**2).sum()) * len(influence) / degrees)
 
 
 def _sums(values: NDArray[np.float64], groups: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Returns the sum of the values of each group that has some."""
+    """Returns the sum of the values in each non-empty group."""
     return np.bincount(np.unique(groups, return_inverse=True)[1], values).astype(np.float64)
 
 
 def _fitted(x: NDArray[np.float64], counts: Counts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns the coefficients, the slope at least ``_LEAST_SLOPE``, and the curvature at them (2 × 2)."""
+    """Returns the coefficients, with a slope of at least ``_LEAST_SLOPE``, and their curvature (2 × 2)."""
     overall = float(counts.late.sum() / counts.queries.sum())
     beta = np.array([math.log(overall / (1 - overall)), _USUAL_SLOPE])
     spread = _spread(counts, np.full(len(counts.late), overall))
@@ -183,20 +183,20 @@ def _shares(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _spread(counts: Counts, share: NDArray[np.float64]) -> float:
-    """Returns Pearson's overdispersion: the variance of the counts relative to that of single queries."""
+    """Returns Pearson's overdispersion: the counts' variance relative to that of single queries."""
     expected = counts.queries * share
     squares = (counts.late - expected) ** 2 / np.maximum(expected * (1 - share), 1e-9)
     return max(1.0, float(squares.sum()) / (len(squares) - 2))
 
 
 def monotone_shares(queries: NDArray[np.float64], late: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns late fractions that do not fall from one rate to the next, by pooling those that do.
+    """Returns late fractions that never decrease with the rate; rates at which they would are pooled.
 
     This is isotonic regression by pooling adjacent violators (Ayer et al. 1955).
 
     Args:
-        queries: float64, n, by ascending rate; above 0.
-        late: float64, n.
+        queries: float64, n; the number of queries, above 0, by ascending rate.
+        late: float64, n; the number of late queries, in the same order.
     """
     pools: list[tuple[float, float, int]] = []
     for total, bad in zip(queries.tolist(), late.tolist(), strict=True):
@@ -215,17 +215,17 @@ _DISAGREEMENT_ERRORS = 3.0
 _FAILED_SHARE = 0.1
 _LEAST_UNQUEUED = 10
 _SURE_LATE = 10
-"""A probe that allows this many late queries keeps no bound by chance at a rate that is far too high."""
+"""A probe that allows this many late queries cannot keep the bound by chance at far too high a rate."""
 CERTAIN = 0.001
 """The probability below which an event is not attributed to chance."""
 
 
 class Evidence:
-    """A valid probe and the figures that a search takes from it.
+    """A valid probe, and the figures that a search derives from it.
 
-    ``counts`` are from when queries were due, ``from_sending`` from when they were sent. A ``confirming``
-    probe was a long one, near the answer. The queries of an ``alone`` probe were spaced out, which says
-    nothing about lateness at a rate.
+    ``counts`` measures latency from when queries were due, ``from_sending`` from when they were sent. A
+    ``confirming`` probe was a long one, near the answer. The queries of an ``alone`` probe were spaced out,
+    which says nothing about lateness at a rate.
     """
 
     def __init__(self, probe: Probe, bound_ns: int, confirming: bool, alone: bool = False) -> None:
@@ -251,19 +251,19 @@ class Evidence:
         self.unqueued_s = float(served_ns[~unanswered_alone].max(initial=0)) / 1e9
 
     def near(self, rate_qps: float, factor: float = NEAR) -> bool:
-        """Returns whether its rate is within a factor of another."""
+        """Returns whether the probe's rate is within a factor of another rate."""
         return rate_qps / factor <= self.rate_qps <= rate_qps * factor
 
 
 class Bracket(NamedTuple):
-    """The highest rate that kept the bound and the lowest that did not, by monotone late fractions."""
+    """The highest rate that kept the bound and the lowest that did not, based on monotone late fractions."""
 
     kept_qps: float | None
     broken_qps: float | None
 
     @classmethod
     def of(cls, seen: Sequence[Evidence], late_fraction: float) -> Bracket:
-        """Returns the bracket of some probes."""
+        """Returns the bracket derived from several probes."""
         judged = [e for e in seen if e.queries]
         rates = np.unique([e.rate_qps for e in judged])
         if not len(rates):
@@ -286,11 +286,11 @@ class Estimate:
         rate_qps: The rate.
         low_qps: The lower end of its 95 % interval.
         high_qps: The upper end.
-        method: Its basis.
-        between_qps: Half of the 95 % interval of the rate of one more probe, by how much the probes differ
-            beyond their queries; 0 where the interval already spans whole probes.
-        slope: By how much the log of the late fraction grows with the log of the rate; 0 if not needed.
-        reason: Why it has this basis, in one line.
+        method: The basis of the estimate.
+        between_qps: Half of the 95 % interval for the rate of one more probe, due to differences between
+            probes beyond those of their queries; 0 if the interval already covers whole probes.
+        slope: The slope of the log of the late fraction against the log of the rate; 0 if not needed.
+        reason: Why this basis was used, in one line.
     """
 
     rate_qps: float
@@ -303,12 +303,12 @@ class Estimate:
 
     @property
     def tolerance(self) -> float:
-        """Half the width of the interval, as a share of the rate."""
+        """Half the width of the interval, as a fraction of the rate."""
         return (self.high_qps - self.low_qps) / 2 / self.rate_qps
 
 
 class Estimator:
-    """The estimator of the rate from probes; ``seed`` is that of the simulation of a single server."""
+    """Estimates the rate from probes; ``seed`` is the seed for simulating a single server."""
 
     def __init__(self, process: ArrivalProcess, bound_s: float, late_fraction: float, seed: int) -> None:
         self._process = process
@@ -317,7 +317,7 @@ class Estimator:
         self._seed = seed
 
     def estimate(self, seen: Sequence[Evidence], near_qps: float | None, simulated: int) -> Estimate | None:
-        """Returns the estimate from the probes; None if they do not determine a rate yet.
+        """Returns the estimate from the probes; None if they do not yet determine a rate.
 
         Args:
             seen: The valid probes so far.
@@ -357,9 +357,9 @@ class Estimator:
         return model.solve(self._bound_s, self._late_fraction, near_qps) if model else None
 
     def _refuted(self, solved: SolvedRate, seen: Sequence[Evidence]) -> bool:
-        """Returns whether more or fewer queries were late near the rate than the model and chance explain.
+        """Returns whether the late queries near the rate differ from the model by more than chance.
 
-        The square roots of the counts are compared, as their variance hardly depends on the expectation.
+        The counts' square roots are compared, because their variance hardly depends on the mean.
         """
         confirming = [e for e in seen if e.confirming and e.near(solved.rate_qps, _NEARER)]
         if len(confirming) < _ENOUGH_NEARER:
@@ -377,7 +377,7 @@ class Estimator:
         return 2 * difference > _DISAGREEMENT_ERRORS * errors
 
     def _by_late_fraction(self, seen: Sequence[Evidence], reason: str) -> Estimate | None:
-        """Returns the estimate from the curve of late fractions; its interval spans both ways to count."""
+        """Returns the estimate from the curve of late fractions; its interval covers both counts."""
         kept, broken = Bracket.of(seen, self._late_fraction)
         if kept is None or broken is None or broken > kept * NEAR:
             return None
@@ -402,10 +402,10 @@ class Estimator:
 
 
 def unqueued_late(seen: Sequence[Evidence], late_fraction: float) -> str | None:
-    """Returns a sentence if queries are late too often even without a queue before them; None otherwise.
+    """Returns an explanation if queries are late too often even without a queue; None otherwise.
 
-    This requires ten such queries in one probe, and in all probes together so many late ones that the allowed
-    fraction would explain them once in a thousand times.
+    Only probes with at least ten such queries are used, and the number of late ones among these must be so
+    high that the allowed fraction would explain it at most once in a thousand times.
     """
     chosen = [e for e in seen if e.unqueued >= _LEAST_UNQUEUED]
     queries, late = sum(e.unqueued for e in chosen), sum(e.unqueued_late for e in chosen)
@@ -419,7 +419,7 @@ def unqueued_late(seen: Sequence[Evidence], late_fraction: float) -> str | None:
 
 
 def _binomial_tail(least: int, count: int, share: float) -> float:
-    """Returns the probability of at least ``least`` of ``count`` events of probability ``share``."""
+    """Returns the probability that at least ``least`` of ``count`` events of probability ``share`` occur."""
     if least <= 0:
         return 1.0
     log_odds = math.log(share / (1 - share))

@@ -1,4 +1,4 @@
-"""The job behind ``predict workload`` and ``predict max-qps``: a model under load, once or as a group."""
+"""The job behind ``predict workload`` and ``predict max-qps``: a model is put under load, once or more."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class LoadJob:
         request: The load and the system.
 
     Raises:
-        ConfigurationError: The load is invalid, or above what this machine can send on time.
+        ConfigurationError: The load is invalid, or higher than this machine can send on time.
         OutputError: The file that the schedule is written to exists.
     """
 
@@ -81,7 +81,7 @@ class LoadJob:
     ) -> Generator[Evaluation, None, None]:
         """Puts the load on the system, and yields each evaluation as soon as it is complete.
 
-        Several evaluations have one group id. No evaluation follows an interrupted one.
+        Several evaluations share one group id. No evaluation follows an interrupted one.
 
         Raises:
             EvaluationInterrupted: The job was stopped before a query was measured.
@@ -104,7 +104,7 @@ class LoadJob:
                 return
 
     def _trace(self, group_id: str | None, callbacks: JobCallbacks[IssuerProgress]) -> EvaluationTrace:
-        """Returns the trace of an evaluation, which records nothing unless queries are traced."""
+        """Returns the trace for an evaluation; it records nothing unless queries are traced."""
         request = self._request
         level = TraceLevel.MODEL_TRACE if request.traced_share else TraceLevel.NO_TRACE
         return EvaluationTrace(
@@ -115,7 +115,7 @@ class LoadJob:
     def _opened(
         self, resources: JobResources, callbacks: JobCallbacks[IssuerProgress]
     ) -> Iterator[tuple[LoadTarget, LoadInputs, DatasetIdentity, Watch]]:
-        """Opens the model, its inputs (ready before the clock starts), and the watch over its hosts."""
+        """Opens the model, prepares its inputs before the clock starts, and starts monitoring its hosts."""
         request = self._request
         with ExitStack() as opened:
             session = replace(request.system.session, spare_cores=SPARE_CORES)
@@ -174,7 +174,7 @@ class LoadJob:
         )
 
     def _dataset(self, resources: JobResources, model: ModelManifest | None) -> Dataset | None:
-        """Returns the dataset if it can be opened before the model; ``model`` is None on an agent."""
+        """Returns the dataset if it can be opened before the model; ``model`` is None for one on an agent."""
         choice = self._request.dataset
         if self._request.synthetic:
             return None
@@ -185,7 +185,7 @@ class LoadJob:
     def _inputs(
         self, resources: JobResources, system: SystemUnderTest, dataset: Dataset | None
     ) -> tuple[LoadInputs, DatasetIdentity]:
-        """Returns the inputs of the queries, ready before the clock starts; the dataset is then closed."""
+        """Returns the queries' inputs, ready before the clock starts, and closes the dataset."""
         request, manifest = self._request, system.description.manifest
         parameters = [each.parameters for each in manifest.inputs]
         if request.synthetic:
@@ -205,7 +205,7 @@ class LoadJob:
     def _measured(
         self, session: LoadSession, work: Schedule | ClosedLoop | MaxQpsOptions
     ) -> tuple[LoadMeasurement | RateSearchMeasurement, bool]:
-        """Returns the measurement, still without its duration, and whether the run completed."""
+        """Returns the measurement, whose duration is not yet set, and whether the run completed."""
         options = self._request.load_options()
         measurement: LoadMeasurement | RateSearchMeasurement
         if isinstance(work, MaxQpsOptions):
@@ -237,9 +237,9 @@ class LoadJob:
 
 @contextmanager
 def _closed(resource: SystemUnderTest | LoadTarget) -> Iterator[None]:
-    """Closes a system or a target at the end, unless an immediate stop is requested and closing would wait.
+    """Closes a system or a target at the end, unless an immediate stop was requested and closing would wait.
 
-    A system in this process waits for a prediction in progress, which may hang; the process ends it then.
+    A system in this process waits for a prediction in progress, which may hang; it ends with the process.
     """
     at_once = False
     try:
@@ -269,7 +269,7 @@ Work: TypeAlias = Schedule | ClosedLoop | MlperfWork | MaxQpsOptions
 
 
 def _preprocessor(manifest: ModelManifest, resources: JobResources) -> ModelPreprocessor:
-    """Returns what prepares the inputs before the load; raises ConfigurationError if only an agent can."""
+    """Returns the preprocessor that prepares inputs; raises ConfigurationError if only an agent has it."""
     try:
         return open_preprocessor(manifest, resources.cache)[0]
     except ArtifactError as error:
@@ -289,18 +289,18 @@ def load_job(request: WorkloadRequest | MaxQpsRequest) -> Job[Evaluation[Any]]:
 
 
 def _answered(measurement: LoadMeasurement | RateSearchMeasurement) -> bool:
-    """Returns whether a query was answered."""
+    """Returns whether any query was answered."""
     runs = [measurement.run] if isinstance(measurement, LoadMeasurement) else measurement.probes
     return any(run.queries.count(Outcome.ANSWERED) for run in runs)
 
 
 def plan_work(request: WorkloadRequest | MaxQpsRequest) -> Work:
-    """Returns the load of a request, which this machine can send unless the request forces it.
+    """Returns the load of a request; unless ``force`` is set, it is one that this machine can send.
 
-    The rate that this machine can send is measured if it matters, which takes about a second.
+    If it matters, the rate that this machine can send is measured, which takes about a second.
 
     Raises:
-        ConfigurationError: The load is invalid, or above what this machine can send on time.
+        ConfigurationError: The load is invalid, or higher than this machine can send on time.
     """
     if isinstance(request, MaxQpsRequest):
         return _search(request)
@@ -324,7 +324,7 @@ def plan_work(request: WorkloadRequest | MaxQpsRequest) -> Work:
 
 
 def described(work: Work) -> str:
-    """Returns the load in one line."""
+    """Returns a one-line description of the load."""
     if isinstance(work, Schedule):
         seconds = work.duration_ns / 1e9
         return f"{len(work)} queries at {work.rate_qps:g} queries/s ({work.source}), {seconds:.1f} s"

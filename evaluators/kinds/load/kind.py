@@ -1,6 +1,6 @@
 """The kinds of measurement of a model under load: a workload, and a search for the highest rate.
 
-Both share the options of a load, as texts and values.
+Both present the options of a load in the same way, as text and as values.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from inferometer.evaluators.verdict import FIGURES, MAX_QPS, THROUGHPUT, RunTime
 
 
 def option_values(kind: str, options: LoadOptions) -> dict[str, Any]:
-    """Returns the options as values of JSON."""
+    """Returns the options as JSON values."""
     given = {each.name: getattr(options, each.name) for each in fields(options)}
     given |= given.pop("further")
     return {"kind": kind} | {n: v.value if isinstance(v, Enum) else v for n, v in given.items()}
 
 
 def option_conditions(options: LoadOptions) -> dict[str, str]:
-    """Returns the options as the conditions of a comparison."""
+    """Returns the options in the form of conditions for a comparison."""
     conditions = {
         "max batch size": str(options.max_batch_size),
         "max queue delay": f"{options.max_queue_delay_ms:g} ms",
@@ -63,7 +63,7 @@ def option_conditions(options: LoadOptions) -> dict[str, str]:
 
 
 def load_description(evaluation: Evaluation, options: LoadOptions) -> Iterator[tuple[str, str]]:
-    """Yields the inputs as rows of text."""
+    """Yields rows of text that describe the inputs."""
     dataset = evaluation.dataset
     prepared = "preprocessed under load" if options.include_preprocess else "preprocessed before"
     yield "inputs", f"{dataset.name}, {dataset.size} of them, {prepared}"
@@ -72,7 +72,7 @@ def load_description(evaluation: Evaluation, options: LoadOptions) -> Iterator[t
 
 
 def options_text(options: LoadOptions, *, bound: bool = False) -> Iterator[str]:
-    """Yields the options in a few words each; with ``bound`` also the latency bound."""
+    """Yields a short text for each option; with ``bound``, also for the latency bound."""
     yield f"timeout {options.timeout_ms:g} ms"
     if bound:
         yield known_text("bound", options.latency_bound_ms, "ms") or "no bound"
@@ -83,12 +83,12 @@ def options_text(options: LoadOptions, *, bound: bool = False) -> Iterator[str]:
 
 
 def known_text(name: str, value: float | None, unit: str) -> str:
-    """Returns an option with its unit; empty for one that was left out."""
+    """Returns the text of an option with its unit; empty if the option was not given."""
     return "" if value is None else f"{name} {value:g} {unit}"
 
 
 def load_words(evaluation: Evaluation, options: LoadOptions, request: type[LoadRequest]) -> Iterator[str]:
-    """Yields the words of the command that repeats a load, except what is sent and for how long."""
+    """Yields the words of the command that repeats a load, except for the queries and their duration."""
     yield from dataset_words(evaluation)
     yield from words_of("seed", options.seed, 0)
     names = ("percentile", "timeout_ms", "warm_up_queries", "max_batch_size", "max_queue_delay_ms")
@@ -98,13 +98,13 @@ def load_words(evaluation: Evaluation, options: LoadOptions, request: type[LoadR
 
 _NS_PER_S = 1_000_000_000
 _OF_THE_SCHEDULE = ("load", "duration", "queries")
-"""Conditions that are equal for equal schedules, whatever their source."""
+"""The conditions that are equal for equal schedules, whatever their source."""
 _CHANGES_WITH_TIME = ("ramp", "bursts")
-"""Arrival processes whose load depends on the duration."""
+"""The arrival processes whose load depends on the duration."""
 
 
 class LoadKind(Kind[LoadMeasurement]):
-    """A model under load."""
+    """The measurement of a model under load."""
 
     name = "load"
     title = "workload"
@@ -192,7 +192,7 @@ class LoadKind(Kind[LoadMeasurement]):
         return ""
 
     def conditions(self, evaluation: Evaluation[LoadMeasurement]) -> Mapping[str, str]:
-        """Returns the options, and the queries that a workload sent, for how long, and how many."""
+        """Returns the options, the load that was sent, its duration, and the number of queries."""
         options, run = evaluation.measurement.options, evaluation.measurement.run
         conditions = option_conditions(options)
         if _of_a_file(evaluation.measurement):
@@ -214,7 +214,7 @@ class LoadKind(Kind[LoadMeasurement]):
         return conditions | {"load": load_text, **length}
 
     def equal_conditions(self, one: LoadMeasurement, other: LoadMeasurement) -> Collection[str]:
-        """Returns the conditions of the schedule, if queries were due at the same times."""
+        """Returns the conditions of the schedule, if the queries of both were due at the same times."""
         return _OF_THE_SCHEDULE if one.run.checksum == other.run.checksum != "" else ()
 
     def run_times(self, evaluation: Evaluation[LoadMeasurement]) -> RunTimes:
@@ -225,7 +225,7 @@ class LoadKind(Kind[LoadMeasurement]):
             raise ValueError("query that counts") from error
 
     def figures(self, measurements: Sequence[LoadMeasurement]) -> tuple[str, ...]:
-        """Returns only the throughput if the queries were all due at once; see ``Queries.due_at_once``."""
+        """Returns only the throughput if all queries were due at once; see ``Queries.due_at_once``."""
         return (THROUGHPUT,) if any(each.run.queries.due_at_once for each in measurements) else FIGURES
 
 
@@ -235,7 +235,7 @@ def _of_a_file(load: LoadMeasurement) -> bool:
 
 
 def _sent(options: LoadOptions) -> dict[str, Any]:
-    """Returns the options of what is sent, and for how long."""
+    """Returns the options for the queries that are sent, and for how long."""
     rate: dict[str, Any] = {"initial_qps": options.rate_qps or None}
     if options.scenario is not None:
         sent = {"scenario": options.scenario, **rate}
@@ -251,7 +251,7 @@ def _sent(options: LoadOptions) -> dict[str, Any]:
 
 
 class RateSearchKind(Kind[RateSearchMeasurement]):
-    """A search for the highest rate."""
+    """The measurement by a search for the highest rate."""
 
     name = "rate_search"
     title = "max QPS"

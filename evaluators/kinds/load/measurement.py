@@ -1,4 +1,4 @@
-"""The measurements of queries under load, and what they say.
+"""The measurements of queries under load, and their interpretation.
 
 A measurement is a workload, a closed loop or a scenario of MLPerf, or a search for the highest rate that
 keeps a latency bound. A probe is one run of a search at a steady rate; ``MaxQps`` is the result of a
@@ -29,37 +29,37 @@ class Scenario(str, Enum):
     MULTI_STREAM = "multi_stream"
     """One query of eight samples after the other."""
     SERVER = "server"
-    """Queries at Poisson times, however many wait."""
+    """Queries that arrive as a Poisson process, regardless of how many are waiting."""
     OFFLINE = "offline"
     """All samples at once."""
 
     @property
     def samples_per_query(self) -> int:
-        """The number of samples that LoadGen times together, as one value in its percentiles."""
+        """The number of samples that LoadGen times together as one value for its percentiles."""
         return 8 if self is Scenario.MULTI_STREAM else 1
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """The options of load, and of a search for the highest rate, whose probes are load.
+    """The options of a load, or of a search for the highest rate, whose probes are loads.
 
     Attributes:
         arrival: The arrival process, or the schedule's file.
-        rate_qps: The rate; for a search the first one, for a closed loop 0.
+        rate_qps: The rate; for a search, the first rate; for a closed loop, 0.
         percentile: The percentile of the latency that the bound applies to, in percent.
         latency_bound_ms: The bound; None for none.
         timeout_ms: The timeout of a query, counted from when it was due.
         min_duration_s: The minimum length of the schedule.
-        min_queries: The minimum number of queries in it.
+        min_queries: The minimum number of queries in the schedule.
         max_duration_s: The maximum length of the schedule; None for no limit.
         seed: The seed of the schedules.
-        concurrency: Queries in flight in a closed loop; None for a schedule.
+        concurrency: The number of queries in flight in a closed loop; None for a schedule.
         max_batch_size: The maximum number of queries in a batch.
         max_queue_delay_ms: The maximum time that a query waits for others in its batch.
         include_preprocess: Whether inputs were preprocessed under load.
-        warm_up_queries: Queries sent before the run and not part of it.
+        warm_up_queries: The number of queries sent before the run, which are not part of it.
         time_budget_s: The time limit of a search; None for a workload.
-        tolerance: Half the width of the interval that a search aims at, as a fraction of the rate.
+        tolerance: The target half-width of a search's interval, as a fraction of the rate.
         scenario: The scenario of MLPerf, whose queries LoadGen sent; None for other load.
         further: Options of the request that have no field here, if they differ from their defaults.
     """
@@ -95,17 +95,17 @@ class MlperfResult:
 
     Attributes:
         version: The version of LoadGen.
-        valid: Its verdict.
-        reasons: The reasons for an invalid result, and errors, each in one line.
+        valid: Whether LoadGen calls the run valid.
+        reasons: The reasons why the result is invalid, and errors, one line each.
         queries: The number of queries; a query of multi_stream has eight samples, and offline counts samples.
-        rate_qps: Queries per second, of offline samples; None if LoadGen gives no rate (multi_stream).
+        rate_qps: Queries per second (offline: samples); None if LoadGen reports no rate (multi_stream).
         mean_ns: The mean latency; None for an incomplete run.
         percentiles_ns: Percent and latency, ascending; empty for an incomplete run.
         early_stopping_ns: MLPerf's latency for single_stream and multi_stream: the percentile with a margin
-            for chance. None in other scenarios, and if it is unknown.
-        clock_known: Whether the queries have the scheduled times of LoadGen's own schedule, or the times at
-            which it issued them.
-        log_directory: The directory of its logs.
+            for chance. None in other scenarios, or if it is unknown.
+        clock_known: Whether the queries' due times are those of LoadGen's own schedule; otherwise they are
+            the times at which it issued them.
+        log_directory: The directory with LoadGen's logs.
     """
 
     version: str
@@ -128,7 +128,7 @@ class LoadMeasurement:
         options: The options.
         run: The queries.
         elapsed_ns: The duration of the run without the warm-up.
-        mlperf: LoadGen's result in a scenario of MLPerf; None for other load.
+        mlperf: LoadGen's result in an MLPerf scenario; None for other loads.
     """
 
     kind: ClassVar[str] = "load"
@@ -140,7 +140,7 @@ class LoadMeasurement:
 
     @property
     def invalid(self) -> str:
-        """Why its figures cannot be trusted, in one line; empty if they can."""
+        """The reason why the figures cannot be trusted, in one line; empty if they can."""
         loadgen = "LoadGen calls it INVALID" if self.mlperf and not self.mlperf.valid else ""
         return self.run.invalid or loadgen
 
@@ -158,8 +158,8 @@ class RateAnswer:
         rate_qps: The highest rate that keeps the bound; None if no rate does.
         low_qps: The lower end of its 95 % interval; None if there is none.
         high_qps: The upper end, likewise.
-        method: The method of its computation.
-        note: A remark of one line; empty for none.
+        method: The method by which the rate was computed.
+        note: A one-line remark; empty if there is none.
     """
 
     rate_qps: float | None
@@ -175,9 +175,9 @@ class RateSearchMeasurement:
 
     Attributes:
         options: The options.
-        probes: The run of each tried rate, in order.
+        probes: The run at each rate that was tried, in order.
         elapsed_ns: The duration of the search without the warm-up.
-        answer: None for a stopped search.
+        answer: The answer; None if the search was stopped.
     """
 
     kind: ClassVar[str] = "rate_search"
@@ -206,7 +206,7 @@ class Probe:
         rate_qps: The rate of its schedule.
         seed: The seed of its schedule.
         queries: Its queries with their outcomes.
-        stopped: Whether it stopped early, because too many queries were late.
+        stopped: Whether it was stopped early, because too many queries were late.
     """
 
     rate_qps: float
@@ -216,19 +216,19 @@ class Probe:
 
     @classmethod
     def of(cls, run: LoadRun) -> Probe:
-        """Returns a run of a search as a probe."""
+        """Returns the probe for a run of a search."""
         return cls(run.rate_qps, run.seed or 0, run.queries, bool(run.stopped))
 
     def from_sending(self) -> Probe:
-        """Returns the probe with latencies that count from when each query was sent."""
+        """Returns the probe with latencies measured from when each query was sent."""
         return replace(self, queries=self.queries.from_sending())
 
     def judged(self, bound_ns: int) -> Queries:
         """Returns the queries whose latency is compared with the bound.
 
-        The start with an empty queue, and so with low latencies, is left out: ten bounds, and at most a
-        quarter of the run. If the run was stopped, so are the queries that were due less than a bound before
-        its end: it is unknown which of them would have been in time.
+        The start of the run, when the queue is empty and latencies are low, is left out: ten bounds, but at
+        most a quarter of the run. If the run was stopped, queries due less than a bound before its end are
+        also left out, because it is unknown which of them would have been in time.
         """
         sent = self.queries.chosen(self.queries.outcome != Outcome.UNSENT)
         if not len(sent):
@@ -241,12 +241,12 @@ class Probe:
         return judged
 
     def late_share(self, bound_ns: int) -> float:
-        """Returns the share of the judged queries that are later than the bound; 0 without any."""
+        """Returns the share of the judged queries that are later than the bound; 0 if there are none."""
         judged = self.judged(bound_ns)
         return float(np.mean(judged.latency_ns > bound_ns)) if len(judged) else 0.0
 
     def lag_reason(self, bound_ns: int, late_fraction: float) -> str:
-        """Returns why it is invalid: the bound was not kept, and would be without the lag; empty if valid."""
+        """Returns why the probe is invalid (without lag, the bound would have been kept); empty if valid."""
         as_due, as_sent = self.late_share(bound_ns), self.from_sending().late_share(bound_ns)
         if not as_sent <= late_fraction < as_due:
             return ""
@@ -258,11 +258,11 @@ class ProbeSummary:
     """The figures of a probe.
 
     Attributes:
-        judged: How many queries the search judged, without the empty start; see ``Probe.judged``.
+        judged: The number of queries that the search judged, without the empty start; see ``Probe.judged``.
         late_fraction: The fraction of them that were later than the bound, or had no right answer; None if no
             query was judged.
-        percentiles: The percentiles of their latency by percent, ascending: the median, the percentile that
-            the bound is for, and 99.9 if there are 1,000 queries; empty if no query was judged.
+        percentiles: The percentiles of their latency by percent, ascending: the median, the percentile to
+            which the bound applies, and 99.9 from 1,000 queries on; empty if no query was judged.
     """
 
     judged: int
@@ -276,7 +276,7 @@ class ProbeSummary:
         Args:
             run: The run.
             bound_ns: The latency bound of the search.
-            percentile: The percentile that the bound is for, in percent.
+            percentile: The percentile to which the bound applies, in percent.
 
         Raises:
             ValueError: There is no bound.
@@ -295,13 +295,13 @@ class ProbeSummary:
 
 
 def load_s(*runs: LoadRun) -> float:
-    """Returns the time from the beginning of each run to its last arrival or answer, summed, in seconds."""
+    """Returns the summed duration of the runs, each up to its last arrival or answer, in seconds."""
     columns = ((run.queries.scheduled_ns, run.queries.done_ns) for run in runs)
     return sum(max(int(due.max(initial=0)), int(done.max(initial=0))) for due, done in columns) / 1e9
 
 
 NEAR = 1.25
-"""Probes count towards the answer if their rate is within this factor of it."""
+"""A probe contributes to the answer if its rate is within this factor of it."""
 _FIGURES = 2
 _MOST_DECIMALS = 6
 _MOST_INVALID = 0.5
@@ -311,13 +311,13 @@ class Method(str, Enum):
     """The basis of an answer."""
 
     SINGLE_SERVER = "single server"
-    """The service times of queries; see ``single_server``."""
+    """Derived from the service times of queries; see ``single_server``."""
     LATE_FRACTION = "late fraction"
-    """A monotone curve of the fraction of late queries against the rate; see ``estimate``."""
+    """Derived from a monotone curve of the fraction of late queries against the rate; see ``estimate``."""
     BRACKET = "bracket"
-    """One rate that kept the bound and one that did not, when the search ended."""
+    """The search ended with a rate that kept the bound and one that did not."""
     AT_LEAST = "at least"
-    """The highest rate that the harness can send kept the bound."""
+    """The bound was kept at the highest rate that the harness can send."""
     NONE = "none"
     """No rate keeps the bound."""
 
@@ -327,11 +327,11 @@ class MaxQps:
     """The result of a search.
 
     Attributes:
-        rate_qps: The highest rate that keeps the bound; None if no rate does or none was found.
-        low_qps: The lower end of its 95 % interval; for a bracket, a rate that kept the bound; None for none.
-        high_qps: The upper end; for a bracket, a rate that did not keep the bound; None for none.
+        rate_qps: The highest rate that keeps the bound; None if there is no such rate, or it was not found.
+        low_qps: The lower end of its 95 % interval; for a bracket, a rate that kept the bound; may be None.
+        high_qps: The upper end; for a bracket, a rate that did not keep the bound; may be None.
         method: The basis of the answer.
-        reason: A note, in one line, or empty.
+        reason: A one-line note, or empty.
         probes: Every run of the search, in order.
     """
 
@@ -344,7 +344,7 @@ class MaxQps:
 
 
 def rate_text(method: Method, rate_qps: float | None, low_qps: float | None, high_qps: float | None) -> str:
-    """Returns an answer in queries/s with as many digits as its interval allows: ``76.9 [75.8, 78.0]``.
+    """Returns an answer in queries/s, with as many digits as its interval justifies: ``76.9 [75.8, 78.0]``.
 
     See ``MaxQps`` for the arguments.
     """
@@ -363,7 +363,7 @@ def invalid_reason(search: RateSearchMeasurement) -> str:
     """Returns why the answer of a search cannot be trusted; empty if it can, or if there is none.
 
     An answer rests on the queries of the probes near it. If more than half of them come from invalid probes,
-    it says more about the harness, or about what else the machine did, than about the system.
+    it says more about the harness, or about other work on the machine, than about the system.
     """
     if search.answer is None:
         return ""
@@ -378,7 +378,7 @@ def invalid_reason(search: RateSearchMeasurement) -> str:
 
 
 def _near(search: RateSearchMeasurement) -> Sequence[LoadRun]:
-    """Returns the probes near an answer's interval; all if it has no rate, or none is near."""
+    """Returns the probes near an answer's interval, or all probes if it has no rate or none is near."""
     answer = search.answer
     if answer is None or answer.rate_qps is None:
         return search.probes

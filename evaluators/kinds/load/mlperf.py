@@ -1,7 +1,7 @@
-"""A run of an MLPerf scenario: LoadGen issues the queries, and our clocks time them, too.
+"""A run of an MLPerf scenario: LoadGen issues the queries, which are also timed by our own clock.
 
-``MlperfWork`` is a scenario as the load of a job: LoadGen's settings, its logs, and the record that is
-kept.
+``MlperfWork`` makes a scenario the load of a job: LoadGen's settings, its logs, and the record that is
+stored.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class MlperfRun:
     """The result of a run.
 
     Attributes:
-        issued: The samples by our own clocks, in the order in which LoadGen issued them. They were scheduled
-            when LoadGen issued their query (server: when it was due; offline: when the run began).
+        issued: The samples as timed by our own clock, in the order of issue. Scheduled times are when LoadGen
+            issued the query (server: when it was due; offline: when the run began).
         invalid: Why our figures cannot be trusted; empty if they can.
-        checksum: The checksum of the schedule in the scenario server; empty if unknown.
+        checksum: The checksum of the schedule in the server scenario; empty if unknown.
         result: LoadGen's result.
     """
 
@@ -70,7 +70,7 @@ def check_loadgen() -> None:
     """Checks that LoadGen can be imported.
 
     Raises:
-        ConfigurationError: It is not installed, or cannot be imported.
+        ConfigurationError: LoadGen is not installed, or cannot be imported.
     """
     try:
         from inferometer.evaluators.kinds.load import mlperf_library  # noqa: F401 - only whether it can be imported
@@ -90,12 +90,12 @@ def expected_qps(
     timeout_ms: float,
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> float | None:
-    """Measures the rate that LoadGen should expect, with some reserve.
+    """Measures the rate that LoadGen should expect, with a margin.
 
-    LoadGen prepares as many queries as this rate needs: if it is too low, LoadGen runs out of them before the
-    minimum duration, and the run is INVALID. A probe of half a second may meet a system that is still warming
-    up, or a busy machine. So probes are repeated until one agrees with the fastest before it, or for 2.5 s,
-    and the fastest counts. ``window`` is the number of samples in flight in the scenario offline.
+    LoadGen prepares as many queries as this rate requires: if it is too low, LoadGen runs out of them before
+    the minimum duration, and the run is INVALID. A half-second probe may find a system that is still warming
+    up, or a busy machine, so probes are repeated until one agrees with the fastest before it, or for 2.5 s,
+    and the fastest is used. ``window`` is the number of samples in flight in the offline scenario.
 
     Returns:
         The rate; None if no query was answered.
@@ -130,13 +130,13 @@ def run_mlperf(
 ) -> MlperfRun:
     """Runs a scenario of LoadGen on a target, and waits for its end.
 
-    LoadGen has neither timeouts nor failures. A sample that fails or times out is reported to it as complete,
-    so that it goes on, and counted here; the run is then invalid. A run is abandoned when a stop is
+    LoadGen knows neither timeouts nor failures. A sample that fails or times out is reported to it as
+    complete, so that it goes on, and counted here; the run is then invalid. A run is abandoned when a stop is
     requested, and when nothing was answered within twice the timeout and at least two samples timed out.
-    LoadGen cannot be stopped: its thread is then blocked for good, and this process cannot run it again.
+    LoadGen cannot be stopped: its thread then stays blocked, and this process cannot run it again.
 
-    LoadGen chooses from ``inputs`` inputs and logs into ``directory``, which is empty. ``stop_requested`` and
-    ``on_progress`` are called four times a second. The clock is monotonic, and the same as the target's.
+    LoadGen chooses from ``inputs`` inputs and logs to ``directory``, which must be empty. ``stop_requested``
+    and ``on_progress`` are called four times a second. The clock is monotonic, and the same as the target's.
 
     Raises:
         ConfigurationError: LoadGen is not installed, or a run of it was abandoned in this process.
@@ -177,7 +177,7 @@ def _watched(
     timeout_ns: int,
     clock: Callable[[], int],
 ) -> Stop:
-    """Waits for the end, times samples out, and returns why the run must be abandoned."""
+    """Waits for the end and times out samples; returns why the run must be abandoned, if it must."""
     replied, quiet_ns, given_up = 0, clock(), 0
     while not wait(max(0, watch.next_ns - clock()) / _NS_PER_S):
         now_ns = clock()
@@ -195,7 +195,7 @@ def _watched(
 
 
 def _closed(issued: IssuedRun, settings: MlperfSettings, loadgen: MlperfLog) -> MlperfRun:
-    """Returns the run with the times at which its samples were due, as far as known."""
+    """Returns the run with the times at which its samples were due, as far as they are known."""
     queries, clock_known, checksum = issued.queries, True, ""
     if settings.scenario is Scenario.OFFLINE:
         queries = replace(queries, scheduled_ns=np.zeros(len(queries), np.int64))
@@ -218,14 +218,14 @@ def _closed(issued: IssuedRun, settings: MlperfSettings, loadgen: MlperfLog) -> 
 
 
 def on_schedule(queries: Queries, schedule: Schedule) -> Queries:
-    """Returns queries with the times at which LoadGen's schedule has them due.
+    """Returns the queries with the times at which they are due in LoadGen's schedule.
 
-    LoadGen does not report when it began. Our times count from its first query, which may have been late.
-    None is sent before it is due: if one seems to be, all times are moved later by as much.
+    LoadGen does not report when it began. Our times are measured from its first query, which may have been
+    late. No query is sent before it is due: if one seems to be, all times are shifted accordingly.
 
     Args:
         queries: The first queries of the schedule, in its order.
-        schedule: When each was due.
+        schedule: When each query was due.
     """
     due_ns = schedule.offsets_ns[: len(queries)]
     sent = queries.sent_ns >= 0
@@ -239,9 +239,9 @@ def on_schedule(queries: Queries, schedule: Schedule) -> Queries:
 
 
 class _SystemUnderTest:
-    """The adapter that takes LoadGen's samples and the target's answers (``target.Answers``). Thread-safe.
+    """The adapter between LoadGen's samples and the target's answers (``target.Answers``). Thread-safe.
 
-    The target predicts input n modulo their number: sample k of input i is sent as k · inputs + i.
+    The target predicts input n modulo ``inputs``, so sample k, of input i, is sent as k · inputs + i.
     """
 
     def __init__(
@@ -254,9 +254,9 @@ class _SystemUnderTest:
         clock: Callable[[], int],
     ) -> None:
         self.stopped = False
-        """Whether samples are completed at once, and ignored."""
+        """Whether new samples are ignored and completed at once."""
         self.error: Exception | None = None
-        """The exception that the target raised."""
+        """The exception that the target raised, if any."""
         self._target = target
         self._window = settings.window if settings.scenario is Scenario.OFFLINE else 0
         self._inputs = inputs
@@ -264,11 +264,11 @@ class _SystemUnderTest:
         self._complete = complete
         self._clock = clock
         self._open: dict[int, int] = {}
-        """LoadGen's ids of the incomplete samples, by their numbers."""
+        """LoadGen's ids of the incomplete samples, keyed by sample number."""
         self._room = threading.Event()
 
     def issue(self, responses: Sequence[int], indices: Sequence[int]) -> None:
-        """Takes a query, in LoadGen's thread; must not raise."""
+        """Sends a query to the target, in LoadGen's thread; must not raise."""
         now_ns = self._clock()
         if not self._log.sent_count:
             self._log.begin(now_ns)
@@ -305,7 +305,7 @@ class _SystemUnderTest:
         self._settle(sample)
 
     def _settle(self, sample: int) -> bool:
-        """Completes a sample, if it is incomplete; returns whether it was."""
+        """Completes a sample if it is still incomplete; returns whether it was."""
         response = self._open.pop(sample, None)
         if response is None:
             return False
@@ -334,11 +334,11 @@ _WINDOW = 256
 
 @dataclass(frozen=True, slots=True)
 class MlperfWork:
-    """A scenario that LoadGen puts on the system.
+    """A scenario by which LoadGen puts the system under load.
 
     Attributes:
         settings: The settings of LoadGen; the rate is 0 if it is measured before the run.
-        options: What an evaluation keeps of the request.
+        options: The options of the request that an evaluation stores.
     """
 
     settings: MlperfSettings
@@ -349,7 +349,7 @@ class MlperfWork:
         """Returns the work of a request that names a scenario.
 
         Raises:
-            ConfigurationError: LoadGen is not installed, or the numbers make no sense.
+            ConfigurationError: LoadGen is not installed, or the numbers are inconsistent.
         """
         check_loadgen()
         server = scenario is Scenario.SERVER
@@ -377,7 +377,7 @@ class MlperfWork:
         return cls(settings, options)
 
     def __str__(self) -> str:
-        """Returns the load in one line."""
+        """Returns a one-line description of the load."""
         s = self.settings
         rate = f", {s.rate_qps:g} queries/s" if s.scenario is Scenario.SERVER else ""
         return (
@@ -393,10 +393,10 @@ class MlperfWork:
         stop_requested: Callable[[], bool],
         on_progress: Callable[[IssuerProgress], None],
     ) -> tuple[LoadMeasurement, bool]:
-        """Runs the scenario, with LoadGen's logs in a new folder, which is removed if the run is interrupted.
+        """Runs the scenario with LoadGen's logs in a new folder, which is removed if the run is interrupted.
 
         Returns:
-            The measurement, still without its duration, and whether the run completed.
+            The measurement, whose duration is not yet set, and whether the run completed.
 
         Raises:
             EvaluationInterrupted: The run was stopped before a query was issued.

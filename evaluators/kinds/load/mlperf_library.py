@@ -1,7 +1,7 @@
 """MLPerf's library LoadGen, which only this module imports.
 
 LoadGen runs in a thread of its own, because it cannot be stopped. A run that must end early is abandoned: its
-thread blocks when it issues its next query, and never goes on.
+thread blocks when it issues its next query, and never continues.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class LoadGenRun:
     Args:
         settings: The settings.
         inputs: The number of inputs to choose from.
-        issue: Called in LoadGen's thread with the ids of a query's samples, which ``complete`` takes, and
-            with their inputs; it must not raise.
+        issue: Called in LoadGen's thread with the ids of a query's samples, to be passed to ``complete``, and
+            with the numbers of their inputs; it must not raise.
         directory: An empty directory for its logs.
 
     Raises:
-        ConfigurationError: A run that was abandoned in this process has not ended.
+        ConfigurationError: A run that was abandoned in this process is still blocked.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LoadGenRun:
         self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
 
     def start(self) -> None:
-        """Begins to issue queries."""
+        """Starts the run, which begins to issue queries."""
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
@@ -86,14 +86,14 @@ class LoadGenRun:
 
     @staticmethod
     def complete(response: int) -> None:
-        """Tells LoadGen that a sample is done; call it once for each."""
+        """Tells LoadGen that a sample is done; must be called once for each sample."""
         mlperf_loadgen.QuerySamplesComplete([mlperf_loadgen.QuerySampleResponse(response, 0, 0)])
 
     def leave(self, complete_open: Callable[[], None]) -> bool:
-        """Ends the run early if its last query was issued, or else abandons it.
+        """Ends the run early if its last query was issued; otherwise abandons it.
 
         Args:
-            complete_open: Completes each sample that was issued and is not complete.
+            complete_open: Completes each sample that was issued but is not complete.
 
         Returns:
             Whether the run ended, because its last query had been issued.
@@ -132,7 +132,7 @@ class LoadGenRun:
 
 
 def _test_settings(settings: MlperfSettings) -> mlperf_loadgen.TestSettings:
-    """Returns the settings in LoadGen's own form."""
+    """Converts the settings to LoadGen's own form."""
     test = mlperf_loadgen.TestSettings()
     test.scenario = _SCENARIOS[settings.scenario]
     test.mode = mlperf_loadgen.TestMode.PerformanceOnly
@@ -153,7 +153,7 @@ def _test_settings(settings: MlperfSettings) -> mlperf_loadgen.TestSettings:
 
 
 def _log_settings(directory: Path) -> mlperf_loadgen.LogSettings:
-    """Returns settings for logs in files only.
+    """Returns log settings that write to files only.
 
     The trace is off: it takes a kilobyte per query and halves the speed of LoadGen.
     """
@@ -168,9 +168,9 @@ def _log_settings(directory: Path) -> mlperf_loadgen.LogSettings:
 
 
 def _end_process_without_destructors() -> None:
-    """Lets this process end without the destructors of C++: LoadGen's crash while its thread exists.
+    """Lets this process end without running C++ destructors: LoadGen's crash while its thread exists.
 
-    glibc calls the functions of ``on_exit`` before them, with the exit code, and after Python has ended.
+    After Python has ended, glibc calls functions registered by ``on_exit`` before them, with the exit code.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit"):

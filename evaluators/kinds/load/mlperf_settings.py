@@ -1,4 +1,4 @@
-"""The settings of LoadGen (a scenario, its duration and rate, and the bound), and the result in its log."""
+"""The settings of LoadGen (a scenario, its duration and rate, and the bound), and the results in its log."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class MlperfSettings:
 
     Attributes:
         scenario: The scenario.
-        rate_qps: In the scenario server, the rate. In the others, the rate that LoadGen expects, by which it
-            prepares its queries: at most twice as many as this rate needs (offline: 1.1 times, which is then
-            the number of samples).
-        bound_ns: The latency bound, which LoadGen judges in the scenario server.
-        percentile: The percentile of the latencies that the bound is for, in percent.
+        rate_qps: In the server scenario, the rate. In the others, the rate that LoadGen expects, for which it
+            prepares its queries: at most twice as many as this rate requires (offline: 1.1 times, which is
+            then the number of samples).
+        bound_ns: The latency bound, which LoadGen checks in the server scenario.
+        percentile: The latency percentile to which the bound applies, in percent.
         min_duration_s: The minimum duration.
-        min_queries: The minimum number of queries; for offline, of samples.
+        min_queries: The minimum number of queries (offline: samples).
         seed: The seed of the schedule; the choice of inputs and their order use the two seeds after it.
-        timeout_ms: The timeout of a query, counted from when it was issued, in the scenario offline from when
-            it was sent to the system under test.
-        window: The maximum number of samples in flight in the scenario offline.
+        timeout_ms: The timeout of a query, counted from when it was issued; in the offline scenario, from
+            when it was sent to the system under test.
+        window: The maximum number of samples in flight in the offline scenario.
 
     Raises:
         ConfigurationError: LoadGen would prepare too many queries.
@@ -66,19 +66,19 @@ class MlperfSettings:
 
     @property
     def seeds(self) -> tuple[int, int, int]:
-        """The seeds of the schedule, of the choice of inputs, and of their order; each below 2 to the 32."""
+        """The seeds for the schedule, the choice of inputs, and their order; each is below 2³²."""
         return self.seed % _SEEDS, (self.seed + 1) % _SEEDS, (self.seed + 2) % _SEEDS
 
 
 def least_queries(percentile: float) -> int:
-    """Returns how many queries LoadGen's early stopping needs for a percentile, with one too many late.
+    """Returns how many queries LoadGen's early stopping requires for a percentile, if one query is late.
 
-    That is the least n for which, if a fraction of 1 - percentile were late, at most 1 % of the runs would
+    This is the smallest n for which, if a fraction of 1 - percentile were late, at most 1 % of the runs would
     have one late query or none among n: 64 at 90 %, 662 at 99 %. LoadGen calls a run with fewer INVALID. (In
-    the scenario server, 459 at 99 % are enough if none is late.)
+    the server scenario, 459 at 99 % are enough if none is late.)
 
     Args:
-        percentile: Between 0 and 100, both excluded.
+        percentile: The percentile, above 0 and below 100.
     """
     late = 1 - percentile / 100
     high = 2
@@ -94,12 +94,12 @@ def _enough(count: int, late: float) -> bool:
 
 
 def server_schedule(settings: MlperfSettings) -> tuple[Schedule, int]:
-    """Returns the schedule of LoadGen's scenario server, computed as LoadGen does, and its duration's end.
+    """Returns the schedule of LoadGen's server scenario, computed in the same way as in LoadGen, and its end.
 
-    LoadGen draws the gaps with ``std::exponential_distribution`` from ``std::mt19937``, as the C++ library of
-    GNU has them: two 32-bit numbers give one in 0…1, of which the logarithm is taken. The last query is the
-    first that is due after the duration. LoadGen's log confirms it: it has the number of queries, and
-    when the one after the last would have been due.
+    LoadGen draws the gaps with ``std::exponential_distribution`` from ``std::mt19937``, as implemented in
+    GNU's C++ library: two 32-bit numbers give one in 0…1, of which the logarithm is taken. The last query is
+    the first one due after the duration. LoadGen's log can confirm the schedule: it records the number of
+    queries, and when the one after the last would have been due.
 
     Returns:
         The schedule, and when the query after its last would have been due, in nanoseconds.
@@ -118,7 +118,7 @@ def server_schedule(settings: MlperfSettings) -> tuple[Schedule, int]:
 
 
 def _gaps_ns(generator: np.random.RandomState, rate_qps: float) -> NDArray[np.int64]:
-    """Returns some thousand gaps between queries, int64."""
+    """Returns a few thousand gaps between queries, int64, in nanoseconds."""
     words = generator.randint(0, _SEEDS, 2 * _CHUNK, dtype=np.uint32).astype(np.float64)
     shares = (words[0::2] + words[1::2] * _SEEDS) / float(_SEEDS) ** 2
     gaps: NDArray[np.int64] = (-np.log(1 - shares) / rate_qps * _NS_PER_S).astype(np.int64)
@@ -147,7 +147,7 @@ _CONDITIONS = {
 
 
 class MlperfLog:
-    """The log of a run of LoadGen, by its keys.
+    """The log of a LoadGen run, whose entries are accessed by key.
 
     Args:
         directory: The directory of the logs.
@@ -171,20 +171,20 @@ class MlperfLog:
 
     @property
     def generated(self) -> tuple[int, int]:
-        """How many queries were prepared, and when the one after them would have been due, in nanoseconds.
+        """The number of queries prepared, and when the one after them would have been due, in nanoseconds.
 
-        Both are 0 if the log does not say.
+        A value that is missing from the log is 0.
         """
         values = self._values
         return int(values.get("generated_query_count") or 0), int(values.get("generated_query_duration") or 0)
 
     def result(self, scenario: Scenario, *, ended: bool, clock_known: bool) -> MlperfResult:
-        """Returns the result; that of a run that was cancelled is invalid, and has no figures.
+        """Returns the result; the result of a cancelled run is invalid and has no figures.
 
         Args:
             scenario: The scenario of the run.
-            ended: Whether LoadGen ended the run. A cancelled run may have figures, too, which count samples
-                without an answer.
+            ended: Whether LoadGen ended the run. The log of a cancelled run may contain figures, too, but
+                they count samples without an answer.
             clock_known: See ``MlperfResult``.
         """
         ended = ended and "result_validity" in self._values
@@ -242,6 +242,6 @@ def _entries(lines: list[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def _line(text: object) -> str:
-    """Returns a text of LoadGen's as one line, without its bullets."""
+    """Returns text from LoadGen as one line, without bullets."""
     words = " ".join(str(text or "").replace(" * ", " ").split())
     return words.removeprefix("* ")

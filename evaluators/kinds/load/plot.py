@@ -36,7 +36,7 @@ from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.reports.base import Row
 
 MOST_POINTS = 1500
-"""The maximum number of points for one outcome of one evaluation."""
+"""The maximum number of points per outcome of an evaluation."""
 _LATENCY = "latency: due to answer"
 _SERVICE = "service: sent to answer"
 _FAILED, _TIMED_OUT, _WAITING = "failed", "timed out", "waiting at the end"
@@ -50,7 +50,7 @@ class WorkloadPlot(Plot[LoadMeasurement]):
     """A chart for each workload."""
 
     def drawing(self, chosen: Chosen[LoadMeasurement], notes: Sequence[str]) -> Drawing | None:
-        """Returns two points for each answered query and one for each other, or a sample of very many."""
+        """Returns two points per answered query and one per other query, or a sample if there are many."""
         runs = [
             (e, e.measurement.options, e.measurement.run, of_one[0])
             for e, of_one in chosen
@@ -96,12 +96,12 @@ def _chart(evaluation: Evaluation, options: LoadOptions, run: LoadRun, row: Row)
 
 
 def _bound(value: float, unit: str) -> str:
-    """Returns the text of a bound, in the unit of the axis."""
+    """Returns the label of a bound, in the unit of the axis."""
     return f"bound {value:,.6g} {unit}"
 
 
 def _points(queries: Queries, timeout_ns: int) -> list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]:
-    """Returns each group with queries: when they were due, and the time to draw for each."""
+    """Returns each non-empty group of queries: when they were due, and the time to draw for each query."""
     end_ns = int(max(queries.scheduled_ns.max(), queries.sent_ns.max(), queries.done_ns.max()))
     due_ns = queries.scheduled_ns
     spent_ns = {
@@ -144,7 +144,7 @@ def _series(
 
 
 def _sample(values: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Returns the indices of evenly spaced values and of the largest value of each stretch (outliers)."""
+    """Returns the indices of evenly spaced values and of each stretch's largest value, to keep outliers."""
     count = len(values)
     if count <= MOST_POINTS:
         return np.arange(count)
@@ -164,7 +164,7 @@ def _details(options: LoadOptions, run: LoadRun, row: Row) -> tuple[str, ...]:
 
 
 def _warning(run: LoadRun) -> str:
-    """Returns the reasons not to trust a run."""
+    """Returns the reasons why a run cannot be trusted, or an empty text."""
     stopped = f"STOPPED: {run.stopped}" if run.stopped else ""
     return "; ".join(filter(None, (f"INVALID: {run.invalid}" if run.invalid else "", stopped)))
 
@@ -182,7 +182,7 @@ class MaxQpsPlot(Plot[RateSearchMeasurement]):
     """A chart for each search."""
 
     def drawing(self, chosen: Chosen[RateSearchMeasurement], notes: Sequence[str]) -> Drawing | None:
-        """Returns a point for each percentile of each probe; lines join those of valid, whole probes."""
+        """Returns a point for each percentile of each probe; lines join those of valid, complete probes."""
         searches = [(e, e.measurement, _groups_of(e.measurement)) for e, _ in chosen]
         searches = [each for each in searches if each[2]]
         if not searches:
@@ -203,7 +203,7 @@ class MaxQpsPlot(Plot[RateSearchMeasurement]):
 
 
 def _groups_of(search: RateSearchMeasurement) -> dict[str, list[Point]]:
-    """Returns the points of each group, ordered by rate."""
+    """Returns the points of each group, sorted by rate."""
     found: dict[str, list[Point]] = {}
     for run in sorted(search.probes, key=lambda run: run.rate_qps):
         summary = ProbeSummary.of(run, search.options.latency_bound_ns, search.options.percentile)
@@ -215,7 +215,7 @@ def _groups_of(search: RateSearchMeasurement) -> dict[str, list[Point]]:
 
 
 def _names(several: Iterable[LoadOptions]) -> list[str]:
-    """Returns all possible groups, in the order of the legend."""
+    """Returns the names of all possible groups, in the order of the legend."""
     percents = sorted({percent for options in several for percent in (50.0, options.percentile, 99.9)})
     return [f"p{percent:g}{how}" for how in ("", _STOPPED, _INVALID) for percent in percents]
 
@@ -257,7 +257,7 @@ def _search_series(
 
 
 def _answer(search: RateSearchMeasurement) -> tuple[tuple[Band, ...], tuple[Rule, ...]]:
-    """Returns the interval of the answer as a band, and the answer as a rule."""
+    """Returns the answer's interval as a band, and the answer itself as a rule."""
     answer = search.answer
     if answer is None:
         return (), ()
@@ -281,7 +281,7 @@ def _headline(search: RateSearchMeasurement) -> str:
 
 
 def _search_warning(search: RateSearchMeasurement) -> str:
-    """Returns the reasons not to trust a search."""
+    """Returns the reasons why a search cannot be trusted, or an empty text."""
     invalid = sum(bool(run.invalid) for run in search.probes)
     parts = [] if search.answer else ["STOPPED before there was an answer"]
     if invalid:

@@ -1,4 +1,4 @@
-"""Reports on load: workloads, searches for the highest rate, and the probes of searches."""
+"""Reports on load: workloads, searches for the highest rate, and the searches' probes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class WorkloadReport(Report[LoadMeasurement]):
     """One row for each workload; the figures are those of ``LoadSummary``.
 
     A percentile that falls on queries without a correct answer is infinite. The latency bound applies to the
-    judged percentile. ``stopped`` and ``invalid`` are the reasons; both are empty for a valid, whole run.
+    judged percentile. ``stopped`` and ``invalid`` are the reasons; both are empty for a valid, complete run.
     """
 
     name = "workload"
@@ -119,7 +119,7 @@ class WorkloadReport(Report[LoadMeasurement]):
 
 
 def _of_run(run: LoadRun) -> dict[str, Value]:
-    """Returns the schedule of a run, and why it ended early."""
+    """Returns the seed and checksum of a run's schedule, and why the run ended early."""
     return {
         "seed": run.seed,
         "schedule_checksum": run.checksum or None,
@@ -128,7 +128,7 @@ def _of_run(run: LoadRun) -> dict[str, Value]:
 
 
 def _interval(key: str, found: PercentileInterval | None) -> dict[str, Value]:
-    """Returns a percentile and the ends of its interval, as columns that begin with ``key``."""
+    """Returns a percentile and the ends of its interval, as columns whose names begin with ``key``."""
     return {
         key: in_ms(found.value_ns if found else None),
         f"{key}_low": in_ms(found.low_ns if found else None),
@@ -137,7 +137,7 @@ def _interval(key: str, found: PercentileInterval | None) -> dict[str, Value]:
 
 
 def _percentiles(summary: LoadSummary, options: LoadOptions) -> dict[str, Value]:
-    """Returns the percentiles with their intervals, and whether the judged one keeps the bound."""
+    """Returns the percentiles with their intervals, and whether the judged percentile keeps the bound."""
     found = {each.percent: each for each in summary.percentiles}
     values: dict[str, Value] = {}
     for percent, name in _PERCENTILES.items():
@@ -162,7 +162,7 @@ def _spreads(summary: LoadSummary) -> dict[str, Value]:
 
 
 def _mean_batch_size(summary: LoadSummary) -> float | None:
-    """Returns the mean over the batches, not over the queries; None if the system does not report batches."""
+    """Returns the mean batch size over batches, not queries; None if the system does not report batches."""
     batches = sum(queries / size for size, queries in summary.batch_sizes.items())
     return sum(summary.batch_sizes.values()) / batches if batches else None
 
@@ -170,9 +170,9 @@ def _mean_batch_size(summary: LoadSummary) -> float | None:
 class MaxQpsReport(Report[RateSearchMeasurement]):
     """One row for each search.
 
-    ``max_qps`` is empty if no rate keeps the bound or the search found none; ``method`` and ``note`` give the
-    reason. The upper end is empty if this machine could not send more. ``invalid`` is the reason not to trust
-    the answer; see ``invalid_reason``.
+    ``max_qps`` is empty if no rate keeps the bound or none was found; ``method`` and ``note`` give the
+    reason. The upper end is empty if this machine could not send more. ``invalid`` is the reason why the
+    answer cannot be trusted; see ``invalid_reason``.
     """
 
     name = "max_qps"
@@ -224,10 +224,10 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
 
 
 class ProbesReport(Report[RateSearchMeasurement]):
-    """One row for each probe of each search, in order; ``max_qps --probes`` shows it.
+    """One row for each probe of each search, in order; shown by ``max_qps --probes``.
 
     Latencies and the late fraction cover the queries by which the search judges a probe, without the empty
-    start. A percentile that falls on queries without a correct answer is infinite.
+    start. A percentile that falls on queries without a correct answer is reported as infinite.
     """
 
     name = "probes"

@@ -1,4 +1,4 @@
-"""Requests of load: a workload, and a search for the highest rate.
+"""Requests that put a model under load: a workload, and a search for the highest rate.
 
 Because help shows their options, slow imports happen only where they are needed.
 """
@@ -35,11 +35,11 @@ _KEPT = {
     *("force", "trace_sample", "repeat", "schedule", "write_schedule"),  # which change no figure
     *("tracer_address", "trace_url"),
 }
-"""The options that evaluations keep under names of their own, or not at all."""
+"""The options that evaluations store in fields of their own, or not at all."""
 
 
 def _both(workload: float, probe: float) -> str:
-    """Returns the defaults of a workload and of a probe, in a text."""
+    """Returns a text with the defaults for a workload and for a probe."""
     return f"{workload:g}, and {probe:g} for a probe of a search"
 
 
@@ -57,20 +57,20 @@ def _scenario(name: str) -> Scenario:
 class LoadRequest(ModelRequest):
     """A model under load: what a workload and a search have in common.
 
-    The attributes that are not listed are those of ``LoadOptions``; batches are for a model in this process,
-    which leaves ``SPARE_CORES`` to the thread that sends the queries.
+    Attributes not listed here are as in ``LoadOptions``; batches are only for a model in this process, which
+    leaves ``SPARE_CORES`` to the thread that sends the queries.
 
     Attributes:
-        synthetic: Whether the inputs are random tensors instead.
-        include_preprocess: Whether inputs are preprocessed under load, and not before.
-        initial_qps: Queries per second: the rate, or the first one of a search; None means the default.
+        synthetic: Whether the inputs are random tensors instead of a dataset's inputs.
+        include_preprocess: Whether inputs are preprocessed under load rather than before it.
+        initial_qps: Queries per second: the rate, or the first rate of a search; None means the default.
         arrival: The arrival process, such as ``gamma:cv=2``; None means the default.
         min_duration_s: The minimum duration; None means the default.
         min_queries: The minimum number of queries; None means the default.
-        repeat: How often to repeat all of it, opening the model anew.
+        repeat: How many times to run everything, opening the model anew each time.
         force: Whether to send even more than this machine can send on time.
-        trace_sample: The share of the queries that are traced; None means the default with a
-            ``tracer_address``, and none otherwise.
+        trace_sample: The share of the queries that are traced; None means the default if a ``tracer_address``
+            is given, and 0 otherwise.
 
     Raises:
         ConfigurationError: Two options exclude each other, or a number is out of its range.
@@ -171,7 +171,7 @@ class LoadRequest(ModelRequest):
 
     @property
     def process(self) -> ArrivalProcess:
-        """How queries arrive.
+        """The arrival process of the queries.
 
         Raises:
             ConfigurationError: There is no such process.
@@ -182,16 +182,16 @@ class LoadRequest(ModelRequest):
 
     @property
     def rate_qps(self) -> float:
-        """The rate, or the first one of a search."""
+        """The rate, or the first rate of a search."""
         return self.initial_qps or options.INITIAL_QPS
 
     @property
     def least_duration_s(self) -> float:
-        """The minimum time for which queries are sent."""
+        """The minimum duration for which queries are sent."""
         return self.default_min_duration_s if self.min_duration_s is None else self.min_duration_s
 
     def load_options(self) -> LoadOptions:
-        """Returns what an evaluation keeps of the request."""
+        """Returns the options that an evaluation stores of the request."""
         from inferometer.evaluators.kinds.load.measurement import LoadOptions
 
         return LoadOptions(
@@ -213,10 +213,10 @@ class LoadRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRequest(LoadRequest):
-    """Queries as they arrive in production; by default, the arrival process draws them.
+    """A workload of queries as they arrive in production; by default, the arrival process draws them.
 
     Attributes:
-        duration_s: The exact duration; None for a minimum duration and number of queries.
+        duration_s: The exact duration; None sets only a minimum duration and number of queries.
         schedule: A file with the offset of each query.
         write_schedule: A new file that the schedule is written to.
         concurrency: The number of queries to keep in flight instead of a schedule.
@@ -269,20 +269,20 @@ class WorkloadRequest(LoadRequest):
         self._refuse("schedule", "sets when each query is due", *drawn, "duration_s", *least)
 
     def _refuse(self, name: str, reason: str, *excluded: str) -> None:
-        """Refuses the options that another given one excludes."""
+        """Rejects options that conflict with another given option."""
         if getattr(self, name) is None:
             return
         if given := [other.removesuffix("_s") for other in excluded if getattr(self, other) is not None]:
             raise ConfigurationError(f"{name.removesuffix('_s')} {reason}; leave out {' and '.join(given)}")
 
     def load_options(self) -> LoadOptions:
-        """Returns what an evaluation keeps of the request; see ``LoadRequest``."""
+        """Returns the options that an evaluation stores of the request; see ``LoadRequest``."""
         kept = LoadRequest.load_options(self)
         return replace(kept, max_duration_s=self.duration_s, concurrency=self.concurrency)
 
     @property
     def extent(self) -> Extent:
-        """How long queries are sent, and how many.
+        """The duration for which queries are sent, and their number.
 
         Raises:
             ConfigurationError: A number is out of range.
@@ -299,7 +299,7 @@ class MaxQpsRequest(LoadRequest):
     """A search for the highest rate at which a latency percentile stays within the bound.
 
     Attributes:
-        tolerance: Target for half the width of the answer's interval by this search alone, as a share of the
+        tolerance: Target half-width of the answer's interval from this search alone, as a fraction of the
             rate.
         time_budget_s: The time limit of the search.
     """
@@ -323,6 +323,6 @@ class MaxQpsRequest(LoadRequest):
     time_budget_s: float = declared(options.TIME_BUDGET_S, "Time limit of the search.", "S", within=COUNT)
 
     def load_options(self) -> LoadOptions:
-        """Returns what an evaluation keeps of the request; see ``LoadRequest``."""
+        """Returns the options that an evaluation stores of the request; see ``LoadRequest``."""
         kept = LoadRequest.load_options(self)
         return replace(kept, tolerance=self.tolerance, time_budget_s=self.time_budget_s)

@@ -2,7 +2,7 @@
 
 It brackets the rate with short probes that go up and down by a factor of 2, jumps to the single-server
 model's estimate as soon as that model fits, and confirms with long probes around the estimate until its
-interval is narrow enough or the time is used up. It knows neither clocks nor threads: a ``Prober`` has both.
+interval is narrow enough or the time is used up. It uses no clocks or threads: a ``Prober`` has both.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _ROUNDING = 1 + 1e-9  # 4 × 0.3 is more than 1.2
 
 @dataclass(frozen=True, slots=True)
 class MaxQpsOptions:
-    """The options of a search; those that are not listed are as in ``LoadOptions``.
+    """The options of a search; options not listed here are as in ``LoadOptions``.
 
     Attributes:
         initial_qps: The first rate.
         min_duration_s: The minimum duration of a probe.
         min_queries: The minimum number of queries of a confirming probe.
         process: The arrival process.
-        seed: The seed from which each schedule's own seed follows.
+        seed: The seed from which each schedule's own seed is derived.
         max_rate_qps: The highest rate that the harness can issue; None if it is unknown.
 
     Raises:
-        ConfigurationError: A number is out of range, or the process has no steady rate.
+        ConfigurationError: A number is out of range, or the arrival process has no steady rate.
     """
 
     latency_bound_ms: float
@@ -99,12 +99,12 @@ class MaxQpsOptions:
 
     @property
     def latency_bound_ns(self) -> int:
-        """The bound in nanoseconds."""
+        """The latency bound in nanoseconds."""
         return bound_ns_of(self.latency_bound_ms)
 
     @property
     def late_fraction(self) -> float:
-        """The share of queries that may be later than the bound."""
+        """The share of queries that are allowed to be later than the bound."""
         return 1 - self.percentile / 100
 
 
@@ -120,11 +120,11 @@ class Prober:
         return self._session.elapsed_s
 
     def reconnect(self) -> None:
-        """Reconnects for the next probes."""
+        """Reconnects to the target for the next probes."""
         self._session.reconnect()
 
     def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
-        """Runs a schedule, and returns once its queries have their outcomes or it was stopped.
+        """Runs a schedule, and returns once all its queries have outcomes or the run was stopped.
 
         Args:
             schedule: When queries are due.
@@ -147,7 +147,7 @@ _CONFIRMING = 4
 _NEW_FACTOR = 1.5
 _CONFIRMING_SHARE = 0.05
 _CONFIRMING_BOUNDS = 50
-"""The duration of a confirming probe in bounds: it begins with an empty queue, which takes time to fill."""
+"""The duration of a confirming probe, in bounds: its queue is empty at first and takes time to fill."""
 _STEPS = (0.0, -1.0, 1.0)
 _STEP = 0.03
 _STEP_ODDS = 0.7
@@ -168,8 +168,8 @@ _NS_PER_S = 1_000_000_000
 def search_max_qps(options: MaxQpsOptions, prober: Prober) -> MaxQps:
     """Searches for the highest rate that keeps the bound.
 
-    The answer is the same for the same options and the same behaviour of the system. No probe is started
-    whose schedule would end after the time budget.
+    The answer is the same for the same options and the same behaviour of the system. No probe is started if
+    its schedule would end after the time budget.
     """
     return _Search(options, prober).answer()
 
@@ -178,7 +178,7 @@ def search_max_qps(options: MaxQpsOptions, prober: Prober) -> MaxQps:
 class _Plan:
     """The next probe: its rate and duration, and whether it is a long one near the answer (``confirming``).
 
-    The queries of an ``alone`` probe come at equal distances, so that none has another before it; how many of
+    The queries of an ``alone`` probe are evenly spaced, so that none has to wait for another; how many of
     them are late says nothing about a rate.
     """
 
@@ -203,7 +203,7 @@ class _Search:
         self._estimated_sent = 0
 
     def answer(self) -> MaxQps:
-        """Probes until the answer is known or the time is used up."""
+        """Runs probes until the answer is known or the time is used up."""
         estimate: Estimate | None = None
         while True:
             if self._much_is_new(estimate):
@@ -218,7 +218,7 @@ class _Search:
         return self._estimator.estimate(self._seen, before.rate_qps if before else None, simulated)
 
     def _much_is_new(self, estimate: Estimate | None) -> bool:
-        """Returns whether enough was seen since the last estimate to change it."""
+        """Returns whether enough new queries were sent since the last estimate to change it."""
         sent = sum(e.sent for e in self._seen)
         if estimate and estimate.method is Method.SINGLE_SERVER and sent < _NEW_FACTOR * self._estimated_sent:
             return False
@@ -250,7 +250,7 @@ class _Search:
         return Bracket.of(self._seen, self._options.late_fraction)
 
     def _step(self) -> _Plan:
-        """Returns the next probe, up or down in rate, without an estimate."""
+        """Returns the next probe if there is no estimate: one at a higher or a lower rate."""
         kept, broken = self._bracket()
         if not kept and broken:
             return self._step_down(broken)
@@ -266,8 +266,8 @@ class _Search:
     def _step_down(self, broken_qps: float) -> _Plan:
         """Plans spaced-out queries if even queries without a queue were late, or else halves the rate.
 
-        If queries rarely queue and are late for other reasons, a lower rate does not help: ever longer probes
-        follow.
+        If queries rarely queue and are late for other reasons, a lower rate does not help: longer and longer
+        probes follow.
         """
         if alone := self._alone():
             return alone
@@ -283,8 +283,8 @@ class _Search:
     def _alone(self) -> _Plan | None:
         """Plans spaced-out queries if most queries without a queue were late: is any rate possible?
 
-        A query is due somewhat after the slowest of them would have been done. That takes a fraction of the
-        time in which the requested arrivals leave so many queries alone.
+        Each query is due slightly after the slowest one before it would have been done. This takes a fraction
+        of the time that the requested arrivals need to leave as many queries alone.
         """
         share = self._options.late_fraction
         unqueued, late = sum(e.unqueued for e in self._seen), sum(e.unqueued_late for e in self._seen)
@@ -297,7 +297,7 @@ class _Search:
         return _Plan(1 / gap_s, queries * gap_s, alone=True)
 
     def _confirmation(self, estimate: Estimate) -> _Plan:
-        """Plans a probe at an estimate or to either side of it; the first one is short."""
+        """Plans a probe at an estimate or on either side of it; the first such probe is short."""
         centre_qps, step = estimate.rate_qps, _STEP
         if estimate.method is Method.LATE_FRACTION:
             step = float(np.clip(_STEP_ODDS / estimate.slope, *_STEPS_ALLOWED))
@@ -324,7 +324,7 @@ class _Search:
         return left_s if left_s < wanted_s + least_s else wanted_s
 
     def _left_s(self) -> float:
-        """Returns the remaining budget, less what the last answers of a probe may take."""
+        """Returns the remaining time budget, minus the time that a probe's last answers may take."""
         return self._options.time_budget_s - self._prober.elapsed_s - 2 * self._bound_s
 
     def _run(self, plan: _Plan) -> bool:
@@ -363,7 +363,7 @@ class _Search:
         return True
 
     def _max_late(self, queries: int, plan: _Plan) -> int:
-        """Returns how many late queries show that a probe is hopeless."""
+        """Returns the number of late queries at which a probe is hopeless."""
         share = self._options.late_fraction
         hopeless = min(_LATE_FACTOR * share, (1 + share) / 2)
         if plan.confirming:

@@ -1,15 +1,15 @@
-"""The single-server model: what a system that serves one query after the other does at another rate.
+"""The single-server model: how a system that serves one query after the other behaves at another rate.
 
 Whether p99 at a rate is below a bound is decided by one query in a hundred, and late queries are bursty:
 minutes of load give few bursts, and with them an answer that is off by several percent. But if a system
-serves its queries one by one, in order, and takes as long for each whatever waits behind it, every query
-shows the service time, and the latencies at any rate follow from those times and the arrivals (Lindley 1952).
-``served_queries`` takes them out of a run, ``SingleServer.fitted`` accepts them only if they look as they
-must in such a system, and the answer rests on all queries rather than on the late ones.
+serves its queries one by one, in order, with service times that do not depend on what waits behind, every
+query shows the service time, and the latencies at any rate follow from those times and the arrivals (Lindley
+1952). ``served_queries`` extracts them from a run, ``SingleServer.fitted`` accepts them only if they are
+consistent with such a system, and the answer rests on all queries rather than on the late ones.
 
-Between a client and a server over a network, part of the time of a query passes while the server is free
-for another: on the wire, and while threads wake up. That delay shows in queries that found the server idle,
-and not in the distance at which queries that waited end; the model has it as a constant.
+Between a client and a server over a network, part of a query's time passes while the server is free for
+another: on the wire, and while threads wake up. That delay shows in queries that found the server idle, but
+not in the intervals at which queries that waited are done; the model treats it as a constant.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from inferometer.evaluators.statistics import random_state
 
 SIMULATED_QUERIES = 400_000
 GROUPS = 10
-"""The number of groups of service times, whose answers are compared to estimate the error."""
+"""The number of groups of service times; their answers are compared to estimate the error."""
 _LEAST_SERVICE_TIMES = 200
 _BLOCK = 32
 _DISORDERED_SHARE = 0.005
@@ -56,10 +56,10 @@ class ServedQueries:
     """The answered queries of a run, in the order in which they were sent.
 
     Attributes:
-        sent_s: float64, n; when they were sent, so no time includes the harness's own lag.
-        free_s: float64, n; when those before were done. The first one finds the system idle.
-        done_s: float64, n; when they were done; never before one that was sent earlier.
-        disordered: How many were done before one that was sent earlier.
+        sent_s: float64, n; when they were sent, so that no time includes the harness's own lag.
+        free_s: float64, n; when all previous ones were done. The first one finds the system idle.
+        done_s: float64, n; when they were done, moved back if an earlier one was done later.
+        disordered: The number of queries that were done before one sent earlier.
     """
 
     sent_s: NDArray[np.float64]
@@ -72,21 +72,21 @@ class ServedQueries:
 
     @property
     def backlog_s(self) -> NDArray[np.float64]:
-        """float64, n; for how long after each was sent those before it were not done, 0 or more."""
+        """float64, n; the time from when each query was sent until those before it were done, 0 or more."""
         return np.maximum(self.free_s - self.sent_s, 0.0)
 
     def service_s(self, delay_s: float = 0.0) -> NDArray[np.float64]:
-        """Returns for how long each occupied one server that serves in order: float64, n.
+        """Returns how long each query occupied a single server that serves in order: float64, n.
 
         Args:
-            delay_s: The part of a query's time in which the server is free for others.
+            delay_s: The part of a query's time during which the server is free for others.
         """
         occupied_s: NDArray[np.float64] = self.done_s - np.maximum(self.sent_s + delay_s, self.free_s)
         return occupied_s
 
 
 def served_queries(queries: Queries) -> ServedQueries:
-    """Takes the answered queries out of a run."""
+    """Extracts the answered queries from a run."""
     answered = queries.chosen(queries.outcome == Outcome.ANSWERED)
     order = np.argsort(answered.sent_ns, kind="stable")
     sent, done = answered.sent_ns[order], answered.done_ns[order]
@@ -107,13 +107,13 @@ def _units(process: ArrivalProcess, count: int, seed: int) -> NDArray[np.float64
 class Speed:
     """How the mean service time varies from run to run, as fractions of the mean.
 
-    Runs that follow each other differ by more than their queries explain where the speed of the machine
-    changes. That part of the variance is estimated by the method of moments (DerSimonian and Laird,
-    "Meta-analysis in clinical trials", Controlled Clinical Trials 7, 1986).
+    If the speed of the machine changes, consecutive runs differ by more than their queries explain. That part
+    of the variance is estimated by the method of moments (DerSimonian and Laird, "Meta-analysis in clinical
+    trials", Controlled Clinical Trials 7, 1986).
 
     Attributes:
-        half: Half of the 95 % interval of the mean over all runs; 0 if they do not differ.
-        between_half: Half of the 95 % interval of the mean of one more run, without its own queries' error.
+        half: Half of the 95 % interval of the mean over all runs; 0 if the runs do not differ.
+        between_half: Half of the 95 % interval of one more run's mean, without the error of its own queries.
     """
 
     half: float = 0.0
@@ -121,7 +121,7 @@ class Speed:
 
     @classmethod
     def of(cls, runs: Sequence[NDArray[np.float64]]) -> Speed:
-        """Compares the service times of runs; of fewer than three, they do not differ."""
+        """Compares the service times of runs; fewer than three are treated as not differing."""
         long = [run for run in runs if len(run) >= _BATCHES]
         if len(long) < _LEAST_RUNS:
             return cls()
@@ -140,15 +140,15 @@ class Speed:
 
 
 class SingleServer:
-    """A server that is simulated with known service times.
+    """A single server, simulated with known service times.
 
     Args:
-        service_s: float64, in the order of observation.
+        service_s: float64; the service times, in the order of observation.
         process: The arrival process.
         seed: The seed of the simulation.
-        simulated: How many queries are simulated.
+        simulated: The number of queries to simulate.
         speed: How the mean service time varies from run to run.
-        delay_s: The time that each query takes besides its service, in which the server is free for others.
+        delay_s: The time that each query takes besides its service, while the server is free for others.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class SingleServer:
         seed: int,
         simulated: int = SIMULATED_QUERIES,
     ) -> SingleServer | None:
-        """Returns the model of the observations; None if they are too few, or not of a single server."""
+        """Returns the fitted model; None if the observations are too few or not those of a single server."""
         count = sum(map(len, runs))
         # two that are sent at nearly the same time may change places on the way
         if count < _LEAST_SERVICE_TIMES or sum(run.disordered for run in runs) > _DISORDERED_SHARE * count:
@@ -203,11 +203,11 @@ class SingleServer:
 
     @property
     def capacity_qps(self) -> float:
-        """The rate above which the queue grows without end."""
+        """The rate above which the queue grows without bound."""
         return float(1 / self._service_s.mean())
 
     def late_fractions(self, rate_qps: float, bound_s: float) -> NDArray[np.float64]:
-        """Returns the share of queries later than a bound, for each group of service times separately."""
+        """Returns the share of queries later than a bound, separately for each group of service times."""
         times_s = self._process.times_s(self._units, rate_qps)
         shares = []
         for arrivals_s, service_s, done_s in zip(times_s, self._simulated_s, self._done_s, strict=True):
@@ -220,15 +220,15 @@ class SingleServer:
         return np.asarray(shares)
 
     def _end_qps(self, rate: float, guess: float, bound_s: float, late_fraction: float) -> float:
-        """Returns an end of the interval: beyond it, a share is outside of the groups' t interval.
+        """Returns an end of the interval; beyond it, the allowed share is outside the groups' t interval.
 
-        Late queries in few groups, after stalls that another run may not have, thus widen the interval.
+        Late queries in few groups, due to stalls that another run may not have, thus widen the interval.
 
         Args:
-            rate: The rate at which the mean of the groups' shares is the share.
-            guess: The end if shares are linear: above the rate or below.
+            rate: The rate at which the mean of the groups' shares equals ``late_fraction``.
+            guess: The end if shares were linear, which is above or below ``rate``.
             bound_s: The bound.
-            late_fraction: The share.
+            late_fraction: The allowed share.
         """
         sign = -1.0 if guess > rate else 1.0
 
@@ -259,7 +259,7 @@ class SingleServer:
         Args:
             bound_s: The bound.
             late_fraction: The share, above 0.
-            near_qps: A guess of the rate, which saves simulations; None for no guess.
+            near_qps: A guess of the rate, which saves simulations; None if there is none.
 
         Returns:
             The rate. None if even queries that never wait are late too often.
@@ -289,7 +289,7 @@ class SingleServer:
     def _with_error(
         self, rate: float, shares: NDArray[np.float64], bound_s: float, late_fraction: float
     ) -> SolvedRate:
-        """Returns the rate with its error, by the spread of the groups' shares and the slope."""
+        """Returns the rate with its error, derived from the spread of the groups' shares and the slope."""
         step = 0.02
         above, below = (float(self.late_fractions(rate * (1 + s), bound_s).mean()) for s in (step, -step))
         floor = 1 / self._simulated_s.size
@@ -318,17 +318,17 @@ class SingleServer:
 
 @dataclass(frozen=True, slots=True)
 class SolvedRate:
-    """A rate at which a share of the queries is late.
+    """A rate at which a given share of the queries is late.
 
     Attributes:
         rate_qps: The rate.
-        error_qps: Its standard error, by how much the groups of service times differ.
+        error_qps: Its standard error, based on how much the groups of service times differ.
         low_qps: The lower end of its 95 % interval.
-        high_qps: The upper end.
-        slope: By how much the logarithm of the share grows with that of the rate.
-        spread: The standard error of the share that n queries show at that rate, as a part of it, is this
-            over the root of n. Late queries are bursty, so it is more than 1 / root of the share.
-        between_qps: Half of the 95 % interval of the rate of one more run, by how much the runs differ.
+        high_qps: The upper end of that interval.
+        slope: The slope of the logarithm of the share against the logarithm of the rate.
+        spread: This divided by √n is the relative standard error of the share that n queries show at that
+            rate. Because late queries are bursty, it is more than 1 / √share.
+        between_qps: Half of the 95 % interval of one more run's rate, based on how much runs differ.
     """
 
     rate_qps: float
@@ -344,12 +344,12 @@ def _delay_s(service_s: NDArray[np.float64], backlog_s: NDArray[np.float64]) -> 
     """Returns how much longer queries that found the system idle take than queries that had to wait.
 
     Args:
-        service_s: float64, n; as without a delay.
-        backlog_s: float64, n.
+        service_s: float64, n; the service times, computed without a delay.
+        backlog_s: float64, n; see ``ServedQueries.backlog_s``.
 
     Returns:
-        The delay in seconds. It is 0 if there are too few queries, or if the difference is more than a delay:
-        half of a service time.
+        The delay in seconds. It is 0 if there are too few queries, or if the difference is too large for a
+        delay: more than half of a service time.
     """
     idle = backlog_s <= 0
     delay_s = 0.0
@@ -363,7 +363,7 @@ def _delay_s(service_s: NDArray[np.float64], backlog_s: NDArray[np.float64]) -> 
 
 
 def _alike(service_s: NDArray[np.float64], some: NDArray[np.bool_], others: NDArray[np.bool_]) -> bool:
-    """Returns whether two kinds of queries take equal time, up to a tolerance or chance (batch means)."""
+    """Returns whether two kinds of queries take equally long, within a tolerance or chance (batch means)."""
     differences = []
     for part in np.array_split(np.arange(len(service_s)), _BATCHES):
         first, second = part[some[part]], part[others[part]]

@@ -1,7 +1,7 @@
 """The figures of a run under load, and the summary of a workload or a search as rows.
 
-Figures are rates, percentiles with intervals, and the parts of the latency. For a scenario of MLPerf,
-LoadGen's figures are beside ours, for the same queries: they differ only by the clocks.
+Figures are rates, percentiles with intervals, and the parts of the latency. For an MLPerf scenario, LoadGen's
+figures are shown beside ours for the same queries; only the clocks differ.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Percentiles of one part of the time, in nanoseconds.
+    """Percentiles of one part of the queries' time, in nanoseconds.
 
     Attributes:
         p50_ns: The median.
         p99_ns: The 99th percentile.
-        max_ns: The longest.
+        max_ns: The maximum.
     """
 
     p50_ns: float
@@ -47,7 +47,7 @@ class Spread:
 
     @classmethod
     def of(cls, values_ns: NDArray[np.int64]) -> Spread | None:
-        """Computes the percentiles; None without values."""
+        """Computes the percentiles; None if there are no values."""
         if not len(values_ns):
             return None
         return cls(percentile(values_ns, 50), percentile(values_ns, 99), int(values_ns.max()))
@@ -62,25 +62,25 @@ class LoadSummary:
 
     Attributes:
         queries: The number of queries that count.
-        cut_queries: How many were due during the empty start.
-        repeated_answers: The number of answers for queries that had one, over the whole run.
+        cut_queries: The number of queries that were due during the empty start.
+        repeated_answers: The number of answers to queries that already had one, over the whole run.
         outcomes: The number of counted queries with each outcome, without ``UNSENT``.
-        target_qps: The rate at which they were due: the n - 1 gaps between them over their time; None
-            for fewer than two.
+        target_qps: The rate at which they were due: n - 1 gaps divided by the time from the first to the
+            last; None for fewer than two.
         achieved_qps: Right answers per second, from when the first of them was due to the last answer, or to
-            the last arrival if that is later. All answers that came in this time are counted, so that in a
-            run above the capacity this is the capacity, whatever was waiting. None if no time passed.
-        goodput_qps: These answers within the bound; all of them without a bound.
-        late_fraction: The fraction of queries without a right answer within the bound (without a bound,
-            without a right answer); None without queries.
+            the last arrival if that is later. All answers that arrived in this time are counted, so a run
+            above the system's capacity shows the capacity, whatever was waiting. None if no time passed.
+        goodput_qps: The same for answers within the bound; equal to ``achieved_qps`` if there is no bound.
+        late_fraction: The fraction of queries without a right answer within the bound (or, if there is no
+            bound, without a right answer); None if there are no queries.
         percentiles: The percentiles of the latency from when a query was due to its answer, ascending: those
-            of ``PERCENTS`` and the one that the bound is for; empty without queries. Without intervals if all
-            queries were due at once; see ``Queries.due_at_once``.
-        service: From when a query was sent to its answer, of those with a right answer.
+            in ``PERCENTS`` and the one to which the bound applies; empty if there are no queries. They have
+            no intervals if all queries were due at once; see ``Queries.due_at_once``.
+        service: The time from sending a query to its answer, over queries with a right answer.
         queue: How long queries waited for their batch to begin; None if unknown.
         batch: How long their batch was assembled, until the prediction began; None if unknown.
         predict: How long the prediction of their batch took; None if unknown.
-        batch_sizes: The number of answered queries by the size of their batch, if known.
+        batch_sizes: The number of answered queries by batch size, as far as it is known.
         harness_lag: How late queries were sent, over the whole run; None if none was sent.
     """
 
@@ -114,7 +114,7 @@ class LoadSummary:
             queries: The whole run.
             bound_ns: The latency within which an answer is in time; None if there is no bound.
             cut_ns: The time from which queries count; see ``validity.steady_from_ns``.
-            judged_percent: The percentile that the bound is for, which is added to the others.
+            judged_percent: The percentile to which the bound applies, which is added to the others.
         """
         sent = queries.chosen(queries.outcome != Outcome.UNSENT)
         counted = sent.since(cut_ns)
@@ -165,7 +165,7 @@ def _due_qps(queries: Queries) -> float | None:
 
 
 def _answered_qps(sent: Queries, counted: Queries, bound_ns: int | None) -> tuple[float | None, float | None]:
-    """Returns the rates of right answers, and of those in time."""
+    """Returns the rate of right answers, and the rate of those that arrived within the bound."""
     if not len(counted):
         return None, None
     begin_ns = int(counted.scheduled_ns[0])
@@ -180,13 +180,13 @@ def _answered_qps(sent: Queries, counted: Queries, bound_ns: int | None) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """One figure of LoadGen and of ours.
+    """One of LoadGen's figures, and ours.
 
     Attributes:
-        percent: The percent of a latency percentile; None for the rate.
-        loadgen: LoadGen's, in nanoseconds or queries/s.
-        ours: Ours, by LoadGen's rule; None if there is none, as for a percentile that falls on a query
-            without a right answer.
+        percent: Which latency percentile it is, in percent; None for the rate.
+        loadgen: LoadGen's figure, in nanoseconds or queries/s.
+        ours: Our figure, computed by LoadGen's rule; None if there is none, such as for a percentile that
+            falls on a query without a right answer.
     """
 
     percent: float | None
@@ -195,20 +195,20 @@ class ComparedFigure:
 
     @property
     def difference(self) -> float | None:
-        """The relative difference of ours from LoadGen's; None if there is none."""
+        """The relative difference of our figure from LoadGen's; None if it cannot be computed."""
         if self.ours is None or not self.loadgen:
             return None
         return self.ours / self.loadgen - 1
 
 
 def compared(queries: Queries, scenario: Scenario, result: MlperfResult) -> tuple[ComparedFigure, ...]:
-    """Returns the rate and the percentiles that LoadGen gives, beside ours.
+    """Returns the rate and the percentiles that LoadGen reports, each with ours.
 
-    Ours are by LoadGen's rules: of n latencies in order, the percentile of a share p is number floor(n · p),
+    Ours follow LoadGen's rules: of n latencies in order, the percentile for a share p is number floor(n · p),
     counted from 0; a query of multi_stream takes as long as the slowest of its samples. The rate of n queries
-    is n - 1 over the time until the last one was issued (single_stream) or until the last one that was issued
-    was done, whatever was done after it (server); for offline it is all samples over the time until the last
-    answer (``PerformanceSummary::LogDetail`` in LoadGen's ``results.cc``).
+    is n - 1 divided by the time until the last one was issued (single_stream) or until the last one issued
+    was done, whatever was done after it (server); for offline, it is all samples divided by the time to the
+    last answer (``PerformanceSummary::LogDetail`` in LoadGen's ``results.cc``).
     """
     latency_ns = _query_latency_ns(queries, scenario)
     figures = [] if result.rate_qps is None else [_compared_rate(queries, scenario, result.rate_qps)]
@@ -220,7 +220,7 @@ def compared(queries: Queries, scenario: Scenario, result: MlperfResult) -> tupl
 
 
 def _query_latency_ns(queries: Queries, scenario: Scenario) -> NDArray[np.int64]:
-    """Returns the latencies of LoadGen's queries, ascending."""
+    """Returns the latencies of LoadGen's queries in ascending order."""
     samples = scenario.samples_per_query
     whole = len(queries) - len(queries) % samples
     slowest: NDArray[np.int64] = queries.latency_ns[:whole].reshape(-1, samples).max(axis=1)
@@ -248,7 +248,7 @@ _UNITS = {
 
 
 def _mlperf_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
-    """Yields the rows of a scenario of MLPerf; none if there was none."""
+    """Yields the rows for an MLPerf scenario; none if no scenario was run."""
     result, scenario = load.mlperf, load.options.scenario
     if result is None or scenario is None:
         return
@@ -282,7 +282,7 @@ def _exact_ms(value_ns: float) -> str:
 
 
 def answer_text(search: RateSearchMeasurement) -> str:
-    """Returns the answer of a search in one line."""
+    """Returns a one-line description of a search's answer."""
     answer, bound = search.answer, search.options.latency_bound_ms
     if answer is None:
         return "no answer: the search was stopped"
@@ -294,7 +294,7 @@ def answer_text(search: RateSearchMeasurement) -> str:
 
 
 def search_rows(search: RateSearchMeasurement) -> Iterator[tuple[str, str]]:
-    """Yields the figures of a search, each with its name; a row without one belongs to the row above."""
+    """Yields the figures of a search, each with its name; a row without a name continues the row above."""
     yield "max QPS", answer_text(search)
     if reason := invalid_reason(search):
         yield "", reason
@@ -315,7 +315,7 @@ def search_rows(search: RateSearchMeasurement) -> Iterator[tuple[str, str]]:
 
 
 def run_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
-    """Yields the figures of a workload, likewise."""
+    """Yields the figures of a workload, in the same form as for a search."""
     run = load.run
     bound_ms = load.options.latency_bound_ms
     summary = LoadSummary.of(run.queries, load.options.latency_bound_ns, run.cut_ns, load.options.percentile)
@@ -362,7 +362,7 @@ def _percentile(each: PercentileInterval) -> str:
 
 
 def _verdict(judged: PercentileInterval, bound_ns: int) -> str:
-    """Returns whether a percentile kept the bound, and whether that is certain."""
+    """Returns a text that says whether a percentile kept the bound, and whether that is certain."""
     verdict = "kept" if judged.value_ns <= bound_ns else "missed"
     text = f"p{judged.percent:g} {verdict} {bound_ns / _NS_PER_MS:g} ms"
     if judged.low_ns is None:

@@ -1,1 +1,1 @@
-"""Single operators of the frameworks."""
+"""The measurement of single operators in the frameworks."""

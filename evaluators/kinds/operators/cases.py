@@ -1,7 +1,7 @@
-"""The request of a benchmark: operators of the table, the sizes of their inputs, and modes.
+"""The request for a benchmark: operators of the table, the sizes of their inputs, and modes.
 
-The coverage of the table is how each framework runs its operators, and which others it has. The input values
-are drawn from a seed and are the same for every framework.
+The coverage of the table states how each framework runs the table's operators, and which others it has. The
+input values are drawn from a seed and are the same for every framework.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class OperatorRequest:
         everything: Whether to run the whole table.
         presets: The sizes of the named operators: presets, or sizes such as ``1024x1024``, which apply to all
             given inputs of an operator.
-        own: Other cases.
+        own: Further cases, with a user's own sizes.
         frameworks: The frameworks, in the order of the evaluations; empty for all that are installed.
         modes: The modes to time.
         forms: The forms to run, if a framework has them; empty for the first one of each framework.
@@ -126,7 +126,7 @@ class Coverage:
     Attributes:
         framework: Its name.
         version: The installed version; None if it is not installed.
-        forms: The ways in which it runs an operator, by the operator's name; none if it lacks it.
+        forms: The ways in which it runs an operator, by operator name; empty if it lacks the operator.
         reasons: Why it lacks an operator, by the operator's name.
         uncovered: The operators of the framework's own registry that the table does not use, sorted.
     """
@@ -155,7 +155,7 @@ def frameworks_with_operators(registry: Registry, names: Sequence[str] = ()) -> 
 def coverage_of(entry: FrameworkEntry, operators: Sequence[Operator]) -> Coverage:
     """Returns a framework's coverage of some operators. It imports the framework.
 
-    A framework that is not installed or cannot be imported lacks all of them for that reason.
+    If the framework is not installed or cannot be imported, that is the reason why it lacks all of them.
     """
     try:
         runner_class = entry.load_operators()
@@ -183,8 +183,8 @@ def draw_inputs(
 ) -> Mapping[str, NDArray[Any]]:
     """Returns the inputs by name, in ``dtype`` except for indices (int64) and masks (bool).
 
-    They depend only on the seed, the operator's name and the shapes. Integer types get the drawn
-    values times 10, rounded.
+    They depend only on the seed, the operator's name and the shapes. For integer types, the drawn values are
+    multiplied by 10 and rounded.
     """
     found = {}
     for spec in operator.tensors(case):

@@ -1,4 +1,4 @@
-"""The checks of a row: its outputs against the table's reference, and later runs against the checked one."""
+"""The checks of a row: its outputs against the table's reference, and later runs against the checked run."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _LATER_ELEMENTS = 4096
 _MOST_CHECK_S = 0.5
 _FLOPS_PER_S = 4e9
 _ELEMENTS_PER_S = 2e7
-"""The least rates of NumPy in float64 on one core: of a matrix product, and of an element-wise function."""
+"""The minimum rates of NumPy in float64 on one core, for a matrix product and an element-wise function."""
 _NO_ROWS = (ValueError, LookupError, TypeError, ArithmeticError)
 """The exceptions that references raise for rows or parameters that they do not accept."""
 _STEP = 1e-4
 _GRADIENT_TOLERANCE = 20.0
-"""The factor on a gradient's tolerance: finite differences have an error of their own."""
+"""The factor on a gradient's tolerance, because finite differences add an error of their own."""
 _PRECISION = {"float64": 1e-2, "float32": 1.0, "float16": 2.0**13, "bfloat16": 2.0**16}
 """The tolerances of element types relative to those of float32.
 
-That of float64 allows for parameters, such as a slope, that MXNet keeps in float32.
+The float64 tolerance allows for parameters, such as a slope, that MXNet keeps in float32.
 """
 
 
@@ -57,7 +57,7 @@ class Difference:
 
     @property
     def is_right(self) -> bool:
-        """Whether the difference is within the tolerance; False if it is not a number."""
+        """Whether the difference is within the tolerance; False if the difference is NaN."""
         return self.max_relative <= self.tolerance
 
 
@@ -71,7 +71,7 @@ def output_difference(
     """Compares outputs with the reference, which computes in float64.
 
     Raises:
-        ValueError: The number or a shape of the outputs differs from the reference, or a check fails.
+        ValueError: The number of outputs or a shape differs from the reference, or a check fails.
     """
     if operator.reference is None:
         if operator.check is not None:
@@ -88,7 +88,7 @@ def output_difference(
 def run_difference(
     operator: Operator, found: NDArray[Any], earlier: NDArray[Any], dtype: str, *, gradient: bool = False
 ) -> Difference:
-    """Compares elements of one run with those of an earlier one; each may be off by the tolerance.
+    """Compares elements of one run with those of an earlier run; each run may be off by the tolerance.
 
     Raises:
         ValueError: Their shapes differ.
@@ -110,7 +110,7 @@ def gradient_difference(
     differences falls with the square of the step (Nocedal and Wright, "Numerical Optimization", section 8.1).
 
     Returns:
-        The difference; None without a reference.
+        The difference; None if the operator has no reference.
     """
     if operator.reference is None or not gradients:
         return None
@@ -256,10 +256,10 @@ class LaterRuns:
 
     Args:
         operator: The operator.
-        found: The results of the checked run; only the elements are kept.
+        found: The results of the checked run; only the chosen elements are kept.
         mode: The timed mode.
         dtype: The element type.
-        seed: Chooses the elements.
+        seed: The seed for choosing the elements.
     """
 
     def __init__(self, operator: Operator, found: Computed, mode: Mode, dtype: str, seed: int) -> None:
@@ -301,7 +301,7 @@ class LaterRuns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Elements:
-    """Some elements of an array with their places in it."""
+    """Some elements of an array and their positions in it."""
 
     shape: tuple[int, ...]
     places: NDArray[np.intp]
@@ -353,10 +353,10 @@ def _reference_s(operator: Operator, found: Computed, mode: Mode) -> float:
 
 
 def _on_rows(operator: Operator, found: Computed, whole_s: float, seed: int) -> Computed | None:
-    """Returns random rows of the outputs with their inputs, as many as the reference has time for.
+    """Returns random rows of the outputs with their inputs, as many as the reference can compute in time.
 
-    Returns None if no inputs have a row for each row of the outputs, or if the reference of the chosen rows
-    alone fails or has other shapes.
+    Returns None if no inputs have a row for each row of the outputs, or if the reference fails or returns
+    other shapes for the chosen rows alone.
     """
     rows = len(found.outputs[0]) if found.outputs and found.outputs[0].ndim else 0
     names = _row_inputs(operator, found.case)
@@ -376,7 +376,7 @@ def _on_rows(operator: Operator, found: Computed, whole_s: float, seed: int) -> 
 def _row_inputs(operator: Operator, case: Case) -> Sequence[str]:
     """Returns the inputs whose rows determine the output rows one by one, tested on the small case.
 
-    These are all inputs with as many rows, as for an addition, or the first one, as for a matrix product.
+    They are all inputs with as many rows, as in an addition, or only the first, as in a matrix product.
     """
     small = _small_case(operator, case)
     if dict(small.parameters) != dict(case.parameters) or _axes(operator, small) != _axes(operator, case):
@@ -406,7 +406,7 @@ def _rows_stand_alone(
     names: Sequence[str],
     whole: Sequence[NDArray[Any]],
 ) -> bool:
-    """Returns whether the last and first rows of some inputs yield those rows of all outputs."""
+    """Returns whether the last and first rows of some inputs yield the same rows of all outputs."""
     rows = [-1, 0]
     chosen = {name: array[rows] if name in names else array for name, array in inputs.items()}
     try:

@@ -1,4 +1,4 @@
-"""The operators that a traced model ran, as cases of the table, and the share of its time they explain."""
+"""The operators that a traced model ran, as cases of the table, and their share of its time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TracedCase:
 
 @dataclass(frozen=True, slots=True)
 class LayersWithoutRow:
-    """Layers of one type without a row, for one reason.
+    """Layers of one type that have no row for the same reason.
 
     Attributes:
         type: The framework's name for their operator.
@@ -105,7 +105,7 @@ def read_traced_operators(
         chunks: Its spans.
 
     Raises:
-        ConfigurationError: It has no layers, or no reader supports the layers of its framework.
+        ConfigurationError: The evaluation has no layers, or no reader supports the layers of its framework.
     """
     framework = evaluation.system.manifest.framework.name
     who = f"evaluation {evaluation.id}"
@@ -145,7 +145,7 @@ def _grouped(evaluation_id: str, framework: str, found: Sequence[Layer]) -> Trac
 
 
 def _checked(case: OwnCase) -> OwnCase:
-    """Returns the case if the table has the operator and the sizes fit it."""
+    """Returns the case; raises NoRowError if the table lacks the operator or the sizes do not fit it."""
     table = operators()
     if case.operator not in table:
         raise NoRowError(f"the table has no operator {case.operator}")
@@ -213,14 +213,14 @@ class ExplainedTime:
 
     @property
     def ratio(self) -> float | None:
-        """The rows' sum divided by that of their layers; None without rows."""
+        """``rows_ns`` divided by ``explained_ns``; None if no row was measured."""
         return self.rows_ns / self.explained_ns if self.explained_ns else None
 
 
 def explain(traced: TracedOperators, rows: Iterable[OperatorRow]) -> ExplainedTime:
     """Compares the forward rows of a benchmark of ``traced`` with the layers.
 
-    Rows from several processes are summarized together. A case whose row failed counts as having no row.
+    Rows from several processes are summarized together. A case whose row failed is treated as having no row.
     """
     of_key: dict[tuple[str, ...], list[OperatorRow]] = {}
     for row in rows:

@@ -58,7 +58,7 @@ BAD_ROWS = (RowStatus.FAILED, RowStatus.WRONG)
 NAME = "Operators"
 """The model's name in evaluations of operators."""
 ANSWER_S = 120.0
-"""The time that a row may take beyond its budget before its process counts as hung."""
+"""The time that a row may take beyond its budget before its process is considered hung."""
 _BUDGETS = 4
 _RUN_S = 2.0
 _SYNTHETIC = "synthetic"
@@ -71,7 +71,7 @@ class OperatorProgress:
     Attributes:
         done: The number of complete rows, over all frameworks.
         total: The number of requested rows.
-        row: The last one; None before the first.
+        row: The last complete row; None before the first.
         framework: Its framework.
     """
 
@@ -94,7 +94,7 @@ def operators_job(request: OperatorRequest, *, resume: bool = False) -> Job[Eval
 def _benchmarked(
     request: OperatorRequest, resume: bool, resources: JobResources, callbacks: JobCallbacks[Progress]
 ) -> Generator[Evaluation[OperatorMeasurement], None, None]:
-    """Runs the job with the callbacks of other jobs, and reports failures immediately."""
+    """Runs the benchmark with the callbacks of any job, and reports failed rows immediately."""
 
     def take(progress: OperatorProgress) -> None:
         row = progress.row
@@ -166,7 +166,7 @@ def benchmark_operators(
 
 
 def _entries(request: OperatorRequest, registry: Registry) -> Sequence[FrameworkEntry]:
-    """Returns the frameworks, each once and installed."""
+    """Returns the requested frameworks, each once; all of them are installed."""
     if not request.frameworks:
         found = [each for each in registry.entries if each.operators and each.installed_version is not None]
         if not found:
@@ -223,7 +223,7 @@ class _Run:
     def evaluations(
         self, resume: bool, folder: Path | None
     ) -> Generator[Evaluation[OperatorMeasurement], None, None]:
-        """Measures, then yields the evaluations, which share the conditions of the whole run."""
+        """Measures the rows, then yields the evaluations, which share the conditions of the whole run."""
         kept = Journal(self._journal_path(folder), resume=resume)
         for (framework, number, process), row in kept.rows.items():
             self.rows[framework][number, process] = row

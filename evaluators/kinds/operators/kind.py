@@ -1,4 +1,4 @@
-"""The measurement kind for single operators, with its documents, plot and command to measure again.
+"""The measurement kind for single operators, with its documents, its plot, and the command that repeats it.
 
 There is one document for each row, with its raw times. The plot shows the roofline of the machine and the
 frameworks side by side.
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 _OWN = "own"
 _APART = {"shapes", "parameters", "times_ns", "correctness"}
 _KNOWN = ("dtype", "cache", "seed", "values", "target_percent", "budget_s", "runs", "warmup", "processes")
-"""The options that the conditions of a comparison have in words, or that may differ in it."""
+"""The options that the conditions of a comparison state in words, or that may differ between its sides."""
 _PLAIN_FIELDS = tuple(field.name for field in fields(OperatorRow) if field.name not in _APART)
 
 
@@ -102,7 +102,7 @@ class OperatorDocuments:
 
 
 def row_document(row: OperatorRow) -> Document:
-    """Returns a row in the form for databases and JSON."""
+    """Returns a row in the form used in databases and JSON."""
     return {
         **{name: storable(getattr(row, name)) for name in _PLAIN_FIELDS},
         "shapes": [{"input": storable(name), "shape": list(shape)} for name, shape in row.shapes.items()],
@@ -113,7 +113,7 @@ def row_document(row: OperatorRow) -> Document:
 
 
 def row_from_document(document: Stored) -> OperatorRow:
-    """Returns the row of ``row_document``.
+    """Returns the row from a document of ``row_document``.
 
     Raises:
         KeyError, TypeError, ValueError: The document is damaged.
@@ -182,7 +182,7 @@ def _own_case(rows: tuple[OperatorRow, ...]) -> OperatorRow | None:
 
 
 _MOST_ROWS = 30
-"""The rows of bars that fit in one picture with the roofline."""
+"""The number of rows of bars that fit in one picture with the roofline."""
 _MOST_POINTS = 60
 _ROOF = "roof of this machine"
 _CASE = ("operator", "inputs", "parameters", "mode")
@@ -196,8 +196,8 @@ _CORNER = 0.1  # how small the points at the ends of a roof are
 class OperatorsPlot(Plot[OperatorMeasurement]):
     """Two charts: each row under the roofs of the machine, and p50 relative to the fastest framework.
 
-    The roofline is drawn if the machine's peak was measured; the bars compare if several frameworks or forms
-    measured the same case, and otherwise show p50. If a case was measured repeatedly, the newest is shown.
+    The roofline is drawn if the machine's peak was measured; the bars are relative if several frameworks or
+    forms measured a case, and otherwise p50. If a case was measured repeatedly, the newest is shown.
 
     Args:
         most_points: The number of roofline points above which the points of a framework share a tooltip.
@@ -279,7 +279,7 @@ def _roof(peak: MachinePeak, low: float, high: float) -> Series:
 
 
 def _points(rows: Sequence[Row], series_of: Mapping[int, str], most: int) -> Iterator[Series]:
-    """Yields a series per row, with a tooltip that names it; if there are many, one per legend name."""
+    """Yields a series per row, with a tooltip that names it; if there are many rows, one per legend name."""
     if len(rows) <= most:
         for row in rows:
             yield _point_series(series_of[id(row)], [row], _named(row))

@@ -15,7 +15,7 @@ from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 
 
 class RowStatus(str, Enum):
-    """How a row ended. Only measured ones have times."""
+    """How a row ended. Only measured rows have times."""
 
     MEASURED = "measured"
     WRONG = "wrong"
@@ -48,7 +48,7 @@ class MachinePeak:
         flops_per_s: The rate of a matrix product in the element type.
         bytes_per_s: The rate of a STREAM triad (McCalpin, 1995) over arrays larger than the last-level cache.
         cache_bytes: The size of the last-level cache.
-        threads: The threads.
+        threads: The number of threads.
         how: The programs that ran, in one line.
     """
 
@@ -61,7 +61,7 @@ class MachinePeak:
 
 @dataclass(frozen=True, slots=True)
 class Correctness:
-    """The comparison of the outputs, or of the gradients.
+    """The result of comparing the outputs or the gradients.
 
     Attributes:
         against: ``reference`` for the table's own computation in float64, ``finite differences`` of it for
@@ -89,12 +89,12 @@ class OperatorRow:
         parameters: The operator's parameters.
         form: Which of the framework's forms ran, such as ``nd``, ``eager`` or ``graph``.
         api: The API that ran, as named in the framework's documentation.
-        mode: The work that a time includes.
+        mode: The work that is timed.
         status: How it ended.
         reason: Why there are no times, in one line; empty for a measured row.
         process: The number of the fresh process, from 1.
         times_ns: int64; the time of each run, or of each block of runs.
-        block: The runs in each of ``times_ns``; 1 unless one run is too short for the clock.
+        block: The number of runs in each of ``times_ns``; 1 unless one run is too short for the clock.
         stop: Why the measurement stopped; None without times.
         floor_ns: The time of a run that does nothing, in the same loop.
         flops: The floating-point operations of a run; None if they are not stated.
@@ -129,7 +129,7 @@ class OperatorRow:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The key of equal rows in other processes, frameworks and evaluations; it excludes the form."""
+        """The key shared by equal rows in all processes, frameworks and evaluations; it excludes the form."""
         sizes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in self.shapes.items()]
         chosen = [f"{name}={value}" for name, value in sorted(self.parameters.items())]
         return (self.operator, " ".join(sizes), " ".join(chosen), self.mode.value)

@@ -160,7 +160,7 @@ class Measurer:
         self._aside = ThreadPoolExecutor(1, "check")
 
     def row(self, cell: Cell) -> OperatorRow:
-        """Measures a row. A failure becomes the reason of the row."""
+        """Measures a row; if that fails, the row states the reason."""
         try:
             return self._measured(cell)
         except NotSupportedHereError as error:
@@ -249,7 +249,7 @@ class Measurer:
 
 
 def _filled(operator: Operator, case: Case, options: OperatorOptions) -> Mapping[str, NDArray[Any]]:
-    """Returns the inputs drawn by the table, or with one value everywhere except in indices."""
+    """Returns the inputs as drawn for the table, or filled with one value, except for indices."""
     inputs = draw_inputs(operator, case, element_type(options.dtype), options.seed)
     if options.values == TABLE:
         return inputs

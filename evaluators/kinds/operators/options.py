@@ -1,6 +1,6 @@
 """The options of ``agent op run`` that evaluations keep, which define how single operators are measured.
 
-A new option is a field of ``OperatorOptions``. Help shows the options, so the module imports little.
+To add an option, add a field to ``OperatorOptions``. Help shows the options, so the module imports little.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Mode(str, Enum):
     BACKWARD = "backward"
     """The gradients alone, after a forward pass that is not timed."""
     BOTH = "forward_backward"
-    """A forward pass that keeps the data for the gradients, and the gradients."""
+    """A forward pass that keeps the data for the gradients, followed by the gradients."""
 
 
 class Cache(str, Enum):
@@ -66,13 +66,13 @@ class OperatorOptions:
     Attributes:
         dtype: The element type.
         cache: See ``Cache``.
-        target_percent: The half-width of the 95 % interval of the median to reach, in percent of it.
+        target_percent: The half-width to reach for the 95 % interval of the median, in percent of the median.
         budget_s: The maximum time for a row, including its warm-up.
-        runs: The number of runs to measure instead, however long they take; None for as many as needed.
+        runs: The number of runs to measure instead, however long they take; None for as many as are needed.
         warmup: The minimum number of warm-up runs per row; fewer if these take half of the budget.
         seed: The seed of the inputs.
         processes: The number of fresh processes that measure each row.
-        values: The values of the inputs: ``table`` for random ones from the table, ``zeros`` or ``ones``.
+        values: The values of the inputs: ``table`` for random values, ``zeros`` or ``ones``.
     """
 
     dtype: str = declared(
@@ -119,7 +119,7 @@ class OperatorOptions:
 
     @classmethod
     def of(cls, values: MutableMapping[str, Any], *, arguments: bool = False) -> OperatorOptions:
-        """Removes the options from ``values``, by field or by the library's ``arguments``, and returns them.
+        """Removes the options from ``values``, by field or the library's ``arguments``, and returns them.
 
         Raises:
             ConfigurationError: A value is not valid.

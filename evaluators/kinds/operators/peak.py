@@ -46,12 +46,12 @@ def last_level_cache_bytes(folder: Path = _CPU0) -> int:
 
 
 def copies_beyond(cache_bytes: int, each_bytes: int) -> int:
-    """Returns how many copies together exceed twice the cache; at most 64, too few if they are small."""
+    """Returns how many copies together exceed twice the cache; at most 64, so too few if each is small."""
     return min(max(2, -(-_EXCEEDS * cache_bytes // max(each_bytes, 1)) + 1), _MOST_COPIES)
 
 
 def sweep(cache_bytes: int) -> Callable[[], object]:
-    """Returns a function that reads twice the size of the cache, so it holds nothing else."""
+    """Returns a function that reads twice the size of the cache, so that the cache holds nothing else."""
     lines = np.ones(_EXCEEDS * cache_bytes // 8, np.int64)[:: _LINE_BYTES // 8]
     return lines.sum
 
@@ -83,13 +83,13 @@ def machine_peak(
 ) -> MachinePeak | None:
     """Returns the peak; measures it in a fresh process unless it is stored in the folder.
 
-    It takes about two seconds. Types other than float64 get the peak of float32, as NumPy uses no other.
+    It takes about two seconds. Types other than float64 get the float32 peak, as NumPy uses only these two.
 
     Args:
         cpu_model: The processor's name.
         threads: The number of threads.
         dtype: The element type.
-        folder: The folder for peaks; None stores none.
+        folder: The folder for peaks; None to store none.
         again: Whether to measure a stored peak again, because other programs may have disturbed it; the
             higher figures are stored.
 
@@ -120,15 +120,15 @@ def machine_peak(
 
 
 def beyond_peak(row: OperatorRow, peak: MachinePeak, dtype: str) -> str:
-    """Returns why the times of a row are not possible on this machine; empty if they may be.
+    """Returns why the times of a row are impossible on this machine; empty if they are possible.
 
-    The last-level cache may hold output bytes up to its size; the others go to memory. An operator may read
-    no inputs at all, and one that only rearranges them may return a view. Both bounds are measured and have
-    errors. A triad reads the array that it writes, which its count omits, so other operators can be up to 4/3
-    as fast (McCalpin, "STREAM"); a factor of two also allows for noise.
-    A convolution by Winograd's F(4×4, 3×3) needs a quarter of the products in its formula (Lavin and Gray,
-    "Fast algorithms for convolutional neural networks", 2016).
-    Types other than those of the matrix product may be faster by an unknown factor.
+    The last-level cache may hold output bytes up to its size; all further bytes go to memory. An operator may
+    read no inputs at all, and one that only rearranges them may return a view. Both bounds are measured and
+    have errors. A triad reads the array that it writes, which its count omits, so other operators can be up
+    to 4/3 as fast (McCalpin, "STREAM"); a factor of two also allows for noise. A convolution by Winograd's
+    F(4×4, 3×3) needs a quarter of the products in its formula (Lavin and Gray, "Fast algorithms for
+    convolutional neural networks", 2016). Types other than those of the matrix product may be faster by an
+    unknown factor.
     """
     if not row.times_ns.size:
         return ""
@@ -216,7 +216,7 @@ def _triad(count: int, threads: int) -> float:
 
 
 def _best_s(run: Callable[[], object], budget_s: float) -> float:
-    """Returns the shortest time of several runs, after one that is not counted."""
+    """Returns the shortest time of several runs, after one run that is not counted."""
     run()
     until_s, best_s = time.perf_counter() + budget_s, float("inf")
     for _ in range(1000):

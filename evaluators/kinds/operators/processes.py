@@ -1,4 +1,4 @@
-"""The fresh processes for a framework's rows: one for each group, and a new one after each lost one.
+"""The fresh processes for a framework's rows: one for each group, and a new one whenever one is lost.
 
 The groups of cells run in the order planned here. The journal of a benchmark in progress holds its rows, so
 the same request can resume after an interruption.
@@ -71,7 +71,7 @@ class FrameworkFacts:
         environment: The machine and the software; None if the framework does not run.
         threads: The CPU threads of an operator.
         forms: The forms of each operator by name.
-        missing: Why it lacks operators, by name.
+        missing: Why it lacks an operator, by the name of the operator.
         unfit: Why it cannot run as requested; empty if it can.
         lost: Whether the reason is that its process ended.
     """
@@ -86,7 +86,7 @@ class FrameworkFacts:
 
 
 class _Ready:
-    """The first message of a process: its framework is open."""
+    """The first message from a process, which says that its framework is open."""
 
 
 def facts_of(
@@ -98,7 +98,7 @@ def facts_of(
         openings: The frameworks, which are queried in parallel.
         names: The operators.
         callbacks: See ``in_processes``.
-        answer_s: The time limit of a response.
+        answer_s: The time limit for a response.
     """
     tasks = [LinkedTask(_PROCESS, partial(_facts, opening, tuple(names))) for opening in openings]
     try:
@@ -141,7 +141,7 @@ def measured_rows(
         options: How each row is measured.
         cells: The cells to measure.
         callbacks: The callbacks that request a stop.
-        answer_s: The time limit of a row.
+        answer_s: The time limit for a row.
     """
     left = list(cells)
     while left:
@@ -181,7 +181,7 @@ class Group:
 
     Attributes:
         framework: The framework.
-        process: The number of the process among those of each cell, from 1.
+        process: The number of the process, from 1, among the processes of each cell.
         cells: Its cells, with their numbers in the framework's plan.
     """
 
@@ -193,7 +193,7 @@ class Group:
 def cells_of(request: OperatorRequest, facts: FrameworkFacts) -> tuple[Cell, ...]:
     """Returns the cells of a framework: each operator, case, form and mode, in this order.
 
-    An operator that it lacks or that has none of the requested forms gets cells with the reason.
+    An operator that the framework lacks or that has none of the requested forms gets cells with the reason.
     """
     known = RowStatus.FAILED if facts.lost else RowStatus.MISSING
     found = []
@@ -205,7 +205,7 @@ def cells_of(request: OperatorRequest, facts: FrameworkFacts) -> tuple[Cell, ...
 
 
 def _forms(name: str, wanted: Sequence[str], facts: FrameworkFacts) -> Sequence[tuple[str, str]]:
-    """Returns the forms to measure, each with the reason that prevents it, or an empty text."""
+    """Returns the forms to measure, each with the reason why it cannot run, or an empty text."""
     if facts.unfit:
         return [("", facts.unfit)]
     known = facts.forms.get(name, ())
@@ -223,8 +223,8 @@ def _forms(name: str, wanted: Sequence[str], facts: FrameworkFacts) -> Sequence[
 def groups_of(plans: Mapping[str, Sequence[Cell]], processes: int) -> Iterator[Group]:
     """Yields the groups in the order in which they run.
 
-    The first process of all categories comes before the second. Frameworks alternate within a category, so
-    drift affects all of them, and each process starts with a different one.
+    The first processes of all categories run before the second ones. Frameworks alternate within a category,
+    so drift affects all of them, and each number of process starts with a different framework.
     """
     every = {name: _by_category(plan) for name, plan in plans.items()}
     categories = dict.fromkeys(category for found in every.values() for category in found)

@@ -1,4 +1,4 @@
-"""The figures and reports of single operators, with the table of MXNet's opperf, and the summary.
+"""The figures and reports of single operators, a table like that of MXNet's opperf, and the summary.
 
 The figures of one operator's rows are the times of a run with their interval, rates, and the roofline.
 """
@@ -43,7 +43,7 @@ from inferometer.evaluators.reports.base import (
 from inferometer.evaluators.statistics import carried_percentile, percentile
 
 _NEAR = 3.0
-"""The multiple of the floor below which a time is reported as mostly the harness's own."""
+"""The multiple of the floor below which a time is reported as mostly overhead of the harness."""
 
 
 class Bound(str, Enum):
@@ -55,21 +55,21 @@ class Bound(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorSummary:
-    """The figures of the rows of one key and form, from one or more processes.
+    """The figures for the rows with one key and form, from one or more processes.
 
-    Over several processes, a time is the mean of the processes' own. Times of blocks are divided by the runs
-    in a block, so their percentiles are those of means over a block.
+    For several processes, a time is the mean of their times. Times of blocks are divided by the runs in a
+    block, so their percentiles are percentiles of block means.
 
     Attributes:
         p50_ns: The median time of a run.
         mean_ns: The mean time of a run.
-        p90_ns: The percentile; None if there are too few times.
-        p99_ns: Likewise.
+        p90_ns: The 90th percentile; None if there are too few times.
+        p99_ns: The 99th percentile; None if there are too few times.
         interval: The 95 % interval of p50: for one process, from its consecutive times; for several, from
             their p50 values; None if there are too few.
         runs: The number of measured runs in all processes.
         processes: The number of processes.
-        block: The runs in a time; the maximum over the processes.
+        block: The number of runs in a time; the maximum over the processes.
         floor_ns: The time of a run that does nothing.
         near_floor: Whether p50 is below three times the floor.
         flops_per_s: Floating-point operations per second at p50; None if they are not stated or zero.
@@ -187,7 +187,7 @@ class ReportedOperator:
 
     @property
     def told(self) -> OperatorRow:
-        """The row that represents the outcome: one that was not measured, if there is one."""
+        """The row that represents the outcome: a row that was not measured, if there is one."""
         return min(self.rows, key=lambda row: _WORST_FIRST.index(row.status))
 
 
@@ -212,16 +212,16 @@ def parameters_text(parameters: Mapping[str, ParameterValue]) -> str:
 
 
 def _columns(*keys: str) -> Iterator[Column]:
-    """Returns the columns that other reports share."""
+    """Returns the columns with these keys, which other reports share."""
     known = {column.key: column for column in EVALUATION_COLUMNS}
     return (known[key] for key in keys)
 
 
 class OperatorsReport(Report[OperatorMeasurement]):
-    """One row for each operator, case, form and mode of each evaluation, over its processes.
+    """One row for each operator, case, form and mode of each evaluation, combined over its processes.
 
     Times are for one run, in microseconds. Rates are at p50; shares are relative to the machine's own peak,
-    and those of bytes may exceed 1 if the inputs fit into the caches. The intensity is in FLOP per byte.
+    and shares of bytes may exceed 1 if the inputs fit into the caches. The intensity is in FLOP per byte.
     """
 
     name = "operators"
@@ -283,7 +283,7 @@ class OperatorsReport(Report[OperatorMeasurement]):
                 yield {**envelope, **_asked(reported), **_figures(reported.summary), **_outcome(reported)}
 
     def on_a_page(self) -> Report[OperatorMeasurement]:
-        """Returns the table of opperf."""
+        """Returns the table in the form of opperf."""
         return OpperfReport()
 
 
@@ -369,8 +369,8 @@ def _in_giga(rate: float | None) -> float | None:
 class OpperfReport(Report[OperatorMeasurement]):
     """The rows of ``OperatorsReport`` in opperf's table format: forward and backward side by side.
 
-    The averages are means in milliseconds, and the memory is in bytes. Operators that were measured in no
-    mode are left out, and those measured only in the mode ``forward_backward`` have no times here.
+    The averages are means in milliseconds, and the memory is in bytes. Operators that were not measured in
+    any mode are left out, and those measured only in the mode ``forward_backward`` have no times here.
     """
 
     name = "opperf"
@@ -414,13 +414,13 @@ def _opperf_row(
 
 
 SHOWN_ROWS = 20
-"""The number of rows shown for one evaluation; the report has all."""
+"""The number of rows shown for one evaluation; the report contains all rows."""
 
 
 def operator_lines(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[tuple[str, str]]:
-    """Yields the number of rows, how they were measured, and the first of them.
+    """Yields the number of rows, how they were measured, and the first rows.
 
-    Each item is a name and a text; a text without a name belongs to the one above.
+    Each item is a name and a text; a text with an empty name belongs to the item above.
     """
     measured = evaluation.measurement
     rows = reported_operators(measured)

@@ -1,6 +1,6 @@
 """The options of ``agent op run`` as a request, which is checked before a framework is imported.
 
-A YAML file may hold the cases: a list whose entries name an operator, and some of its sizes.
+A YAML file may contain the cases: a list whose entries name an operator and some of its sizes.
 
 ::
 
@@ -38,8 +38,8 @@ def read_cases(path: Path) -> tuple[OwnCase, ...]:
     """Returns the cases of a file, in order.
 
     Raises:
-        ConfigurationError: It cannot be read, is not a list of cases, or one does not fit its operator. The
-            message names the file and the line or entry number, counted from 1.
+        ConfigurationError: The file cannot be read or is not a list of cases, or a case does not fit its
+            operator. The message names the file and the line or entry number, counted from 1.
     """
     content = _content(path)
     if not isinstance(content, list) or not content:
@@ -130,7 +130,7 @@ def _shown(value: Any) -> str:
 
 
 FORMS = ("nd", "sym", "gluon", "eager", "compile", "graph", "parts")
-"""The ways in which frameworks run an operator; see ``OperatorRunner.forms`` for those of each."""
+"""The ways in which frameworks run an operator; see ``OperatorRunner.forms`` for each framework."""
 SHAPES = (*(preset.value for preset in Preset), "all")
 _OF_ALL = (Preset.SMALL, Preset.NORMAL, Preset.LARGE, Preset.SKEWED)
 
@@ -183,7 +183,7 @@ def presets_of(text: str) -> tuple[str, ...]:
     """Returns the presets and sizes in a text; ``all`` means the presets that every operator has.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: The text contains none.
     """
     found: list[str] = []
     for name in listed([text]):
@@ -196,7 +196,7 @@ def presets_of(text: str) -> tuple[str, ...]:
 
 
 def _modes(texts: Iterable[str], *, run_backward: bool) -> tuple[Mode, ...]:
-    """Returns the modes; by default forward alone, with ``run_backward`` all."""
+    """Returns the modes: by default only ``forward``, and all if ``run_backward``."""
     every = tuple(mode.value for mode in Mode)
     named = [Mode(name) for name in known(listed(texts), every, "mode")] or [Mode.FORWARD]
     return tuple(dict.fromkeys([*named, *(Mode if run_backward else ())]))
@@ -210,7 +210,7 @@ def _device(given: Mapping[str, Any]) -> Device:
 
 
 def _own_case(given: Mapping[str, Any]) -> tuple[OwnCase, ...]:
-    """Returns the case of ``--input`` and ``--param``; none without them."""
+    """Returns the case given by ``--input`` and ``--param``, or none if neither is given."""
     inputs, parameters = given["inputs"], given["parameters"]
     if not inputs and not parameters:
         return ()
@@ -259,7 +259,7 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def _text_parameter(operator: Operator, name: str, text: str) -> ParameterValue:
-    """Returns the value of a text in the type of the parameter's default."""
+    """Returns the text's value, converted to the type of the parameter's default."""
     if name not in operator.parameters:
         operator.own_case({}, {name: text})  # which raises, with the nearest name
     default, where = operator.parameters[name], f"--param {name}={text}"

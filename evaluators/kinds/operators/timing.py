@@ -45,12 +45,12 @@ class StopRules:
     Whether the interval gets narrower is checked whenever the number of times has quadrupled, which halves
     the interval of independent times: if it is not a fifth narrower, the rest is noise that no further run
     removes (nvbench's second criterion, which keeps it from measuring for hours). The same applies to a
-    correlation that is as long as the run, and still is with twice as many times. Neither counts before 30 %
-    of the budget or two seconds, because disturbances in the first milliseconds pass.
+    correlation that is as long as the run, and still is with twice as many times. Neither rule applies before
+    30 % of the budget or two seconds, because disturbances in the first milliseconds pass.
 
     Args:
         options: The requested target, time budget or number of runs.
-        block: The runs in a time.
+        block: The number of runs in a time.
     """
 
     def __init__(self, options: OperatorOptions, block: int) -> None:
@@ -123,7 +123,7 @@ class StopRules:
 Clock: TypeAlias = Callable[[], int]
 Run: TypeAlias = Callable[[], object]
 _RESOLUTIONS = 50
-"""The least multiple of the clock's resolution that a time lasts: rounding is then at most 2 % of it."""
+"""The minimum length of a time in steps of the clock: rounding is then at most 2 % of the time."""
 _READINGS = 100_000
 _STEPS = 20
 _LEAST_SETTLING = 8
@@ -141,9 +141,9 @@ class Timing:
 
     Attributes:
         times_ns: int64; the time of each run, or of each block of runs.
-        block: The runs in each time.
+        block: The number of runs in each time.
         stop: Why the measurement stopped.
-        floor_ns: The time of a run that does nothing, in the same loop; the median.
+        floor_ns: The median time of a run that does nothing, in the same loop.
     """
 
     times_ns: NDArray[np.int64]
@@ -172,11 +172,11 @@ def time_operator(
         mode: The work that a time includes.
         options: When to stop, and the minimum warm-up.
         clock: Returns the time in nanoseconds.
-        before: Called before each run and not timed, such as to empty the caches; None for nothing.
+        before: Called before each run and not timed, for instance to empty the caches; None for nothing.
         device_timer: Runs a function and returns the device time in nanoseconds; None to use the clock.
         inspect: Called between times with the operator that ran last: after the last time, and after the n-th
             with a probability of 1/n, so each time is equally likely to be the last one inspected. Its time
-            counts toward no limit, and an untimed run follows it; None for nothing.
+            does not count toward any limit, and an untimed run follows it; None for nothing.
     """
     started_ns = clock()
     resolution_ns = clock_resolution(clock)
@@ -246,7 +246,7 @@ class _Loop:
         self._plain = before is None and turns[0].before is None and device_timer is None
 
     def time(self, block: int) -> int:
-        """Returns the nanoseconds of a block of runs, excluding the calls before each."""
+        """Returns the nanoseconds that a block of runs takes, excluding the calls before each run."""
         turns = list(islice(self._turns, block))
         self._ran = turns[-1].call
         if self._plain:
@@ -265,7 +265,7 @@ class _Loop:
         return total_ns
 
     def inspect(self, *, goes_on: bool) -> int:
-        """Inspects the operator that ran last; returns the nanoseconds until the next time may start."""
+        """Inspects the operator that ran last; returns the nanoseconds that this took."""
         if self._inspect is None or self._ran is None:
             return 0
         start_ns = self.clock()

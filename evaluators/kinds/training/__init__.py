@@ -1,1 +1,1 @@
-"""The training of a model."""
+"""Measurement of the training of a model."""

@@ -1,6 +1,6 @@
-"""The job behind ``bench training``: a model is trained, as one rank or the only one, and validated.
+"""The job behind ``bench training``: a model is trained, as one of several ranks or alone, and validated.
 
-Accuracy is counted while the trainer holds the model, as an evaluation counts it.
+Accuracy is computed while the trainer still has the model, by the same rules as in an evaluation.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from inferometer.manifests.errors import ConfigurationError, DatasetError, Outpu
 from inferometer.manifests.schema import Loss, ModelManifest
 
 EPOCH_BATCHES = 100
-"""The batches of an epoch of synthetic data, if ``num_batches`` does not say how many are needed."""
+"""The number of batches in an epoch of synthetic data, if ``num_batches`` does not determine it."""
 _TOP = 5
 _PROBED_BYTES = 4096
-"""The bytes written to the path of the weights before a training, so that a full disk is detected in time."""
+"""How many bytes are written to the weights' path before training, to detect a full disk in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """The result of a trained model on a dataset.
+    """The result of validating a trained model on a dataset.
 
     Attributes:
-        accuracy: The counts; None if no sample has a label.
+        accuracy: The counts; None if no labelled sample was evaluated.
         failures: The samples that could not be read or preprocessed.
     """
 
@@ -73,20 +73,20 @@ def validate(
     batch_size: int,
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> Validation | None:
-    """Counts the samples whose class is the best one, or among the best five.
+    """Counts the samples whose class has the best score, or one of the best five.
 
-    ``class_indices`` matches classes, as in training, and of equal scores the first one is the better.
-    Samples that fail, and those whose scores are not finite, are not counted.
+    Classes are matched by ``class_indices``, as in training; of equal scores, the first ranks higher. Samples
+    that fail, and those whose scores are not finite, are not counted.
 
     Args:
         trainer: The loaded trainer.
         dataset: The samples.
         manifest: The model, with its labels.
-        batch_size: The samples that are run together.
+        batch_size: The number of samples that are run together.
         stop_requested: Called after each batch; once it returns True, the result is None.
 
     Raises:
-        DatasetError: The model lacks the class of a sample.
+        DatasetError: The model does not have a sample's class.
         TrainingError: The framework failed.
     """
     indices = class_indices(dataset, manifest.output.parameters.labels, trainer.output_shape[-1])
@@ -115,13 +115,13 @@ def validate(
 
 
 _CTC_STEPS_PER_LABEL = 4
-"""The number of time steps of the model's output per label of synthetic data for CTC."""
+"""The number of time steps in the model's output for each label of synthetic CTC data."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """The datasets of a request, which were opened before the model; None if there is none.
+    """The datasets of a request, opened before the model; None for one that was not requested.
 
     ``cache`` is the state of the page cache for the training data.
     """
@@ -138,15 +138,15 @@ def train(
     callbacks: JobCallbacks[Progress] | None = None,
     group_id: str | None = None,
 ) -> Iterator[Evaluation[TrainingMeasurement]]:
-    """Trains the model as one rank, and yields the evaluation; a rank other than 0 yields none.
+    """Trains the model as one rank, and yields the evaluation; ranks other than 0 yield none.
 
-    Whatever can fail without the model fails before it is built. The accuracy is that of the trained model
-    over the validation dataset, by the rules of ``predict dataset``. The weights are saved at the end, unless
-    the training was interrupted.
+    Everything that can be checked without the model is checked before it is built. The accuracy is that of
+    the trained model on the validation dataset, by the rules of ``predict dataset``. The weights are saved at
+    the end, unless the training was interrupted.
 
     Raises:
         EvaluationFailed: A sample failed, and the request stops on failures.
-        EvaluationInterrupted: It was stopped before a step was measured.
+        EvaluationInterrupted: The training was stopped before a step was measured.
         InferometerError: The data or the model cannot be opened, or the framework failed.
     """
     callbacks = callbacks or JobCallbacks()
@@ -166,7 +166,7 @@ def _check_save_path(path: Path | None) -> None:
     """Checks that the weights can be saved, before anything is trained.
 
     Raises:
-        OutputError: The file exists, or its folder does not, or no file can be made there.
+        OutputError: The file exists already, its folder does not exist, or the file cannot be created.
     """
     if path is None:
         return
@@ -188,10 +188,10 @@ def _train_once(
     callbacks: JobCallbacks[Progress],
     scope: TraceScope | None,
 ) -> tuple[Evaluation[TrainingMeasurement] | None, OutputError | None]:
-    """Opens the data and the model, trains, and unless that was stopped validates and saves.
+    """Opens the data and the model, and trains; unless stopped, then validates and saves the model.
 
     Returns:
-        The evaluation, and why the weights could not be saved.
+        The evaluation, and the error if the weights could not be saved.
     """
     manifest, options = resources.find_model(request.system), _trainer_options(request, rank)
     resources.check_trainer(manifest, options)
@@ -256,7 +256,7 @@ def _open_sources(
 
 
 def _check_classes(dataset: Dataset, manifest: ModelManifest) -> None:
-    """Checks the classes before the model is built, if its manifest gives their number."""
+    """Checks the classes before the model is built, if its manifest has labels."""
     if not len(dataset):
         raise DatasetError(f"dataset {dataset.identity.name} holds no samples")
     if labels := manifest.output.parameters.labels:
@@ -303,7 +303,7 @@ def _trainer_options(request: TrainingRequest, rank: Rank) -> TrainerOptions:
 def _loader(
     request: TrainingRequest, manifest: ModelManifest, dataset: Dataset | None, trainer: Trainer
 ) -> Loader:
-    """Returns the loader of this rank."""
+    """Returns the loader for this rank."""
     options, rank, data = request.options, trainer.options.rank, request.data
     size = options.batch_size * len(trainer.options.devices)
     chosen = data.loader_options(size, rank.number, rank.count)
@@ -334,7 +334,7 @@ def _run(
     callbacks: JobCallbacks[Progress],
     scope: TraceScope | None,
 ) -> Evaluation[TrainingMeasurement] | None:
-    """Announces the training, and trains under the watch of the machine's conditions."""
+    """Announces the training, and trains while the machine's conditions are monitored."""
     ranks, devices = trainer.options.rank.count, len(trainer.options.devices)
     options = replace(request.options, ranks=ranks, devices=devices, loss=trainer.loss.value)
     identity = _identity(request, loader.batches * options.effective_batch, sources.training)
@@ -378,10 +378,10 @@ def trainings(
     callbacks: JobCallbacks[Progress],
     repeat: int = 1,
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
-    """Trains, and yields the evaluation of each repetition as soon as it is complete.
+    """Trains the model, and yields the evaluation of each repetition as soon as it is complete.
 
-    Repetitions begin with the same weights and the same data. A single process is a fresh one each time;
-    several ranks always are. Close the iterator to end the job early.
+    All repetitions begin with the same weights and the same data. Each runs in a fresh process; several ranks
+    always run in fresh processes. Close the iterator to end the job early.
 
     Raises:
         ConfigurationError: ``repeat`` is out of range, or conflicts with the other options.
@@ -416,7 +416,7 @@ def _train_part(
     process: int | None,
     callbacks: JobCallbacks[Progress],
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
-    """Yields the evaluation of one repetition, trained as all ranks of this host."""
+    """Yields the evaluation of one repetition, trained by all ranks of this host."""
     work = partial(_train_rank, request, resources, group_id)
     companions = resources.companions(request.system, request.options.communication)
     with closing(run_ranks(work, ranks, callbacks, os.environ, companions)) as evaluations:
@@ -431,7 +431,7 @@ def _train_rank(
     rank: Rank,
     callbacks: JobCallbacks[Progress],
 ) -> Iterator[Evaluation[TrainingMeasurement]]:
-    """Trains as one rank. This is a module-level function, so that it can be pickled for a process."""
+    """Trains as one rank. This is a module-level function so that it can be pickled for another process."""
     return train(request, resources, rank, callbacks, group_id)
 
 

@@ -1,4 +1,4 @@
-"""The kind of measurement of a training, with its documents and its plots.
+"""The kind of measurement for training, with its documents and its plots.
 
 Documents hold the times of steps, losses, accuracy and failures; plots show step times, losses and scaling.
 """
@@ -74,7 +74,7 @@ _TOLD = (
     *("batch_size", "num_batches", "num_warmup_batches", "num_epochs", "api", "parts_every"),
     *("optimizer", "learning_rate", "momentum", "weight_decay"),
 )
-"""The options that the conditions of a comparison have in words, or that may differ in it."""
+"""The options that a comparison describes in words among its conditions, or that may differ in it."""
 
 
 class TrainingDocuments:
@@ -141,7 +141,7 @@ class TrainingDocuments:
 
 
 def _columns(columns: Mapping[str, NDArray[np.generic]]) -> list[Document]:
-    """Returns one document for each stretch of each rank; ``columns`` are (ranks, length)."""
+    """Returns one document for each stretch of each rank; ``columns`` have the shape (ranks, length)."""
     ranks, length = next(iter(columns.values())).shape
     return [
         {"rank": rank}
@@ -157,7 +157,7 @@ def _columns(columns: Mapping[str, NDArray[np.generic]]) -> list[Document]:
 def _rows(
     documents: Sequence[Stored], names: Sequence[str], ranks: int, length: int
 ) -> dict[str, NDArray[np.int64]]:
-    """Returns the columns by name, int64, (ranks, length)."""
+    """Returns the columns by name, int64, of shape (ranks, length)."""
     found = {
         name: np.stack(
             [joined(each[name] for each in documents if each["rank"] == rank) for rank in range(ranks)]
@@ -180,10 +180,10 @@ _PLOTTED_PARTS = ("wait", "copy", "forward", "backward", "communicate", "update"
 
 
 class TrainingPlot(Plot[TrainingMeasurement]):
-    """A row for each training: the parts of a mean step, one after the other."""
+    """A row for each training run: the mean times of a step's parts, one after the other."""
 
     def shows(self, row: Row) -> bool:
-        """Returns whether the parts of a step are known."""
+        """Returns whether the times of a step's parts are known."""
         return row["forward_ms"] is not None
 
     def drawing(self, chosen: Chosen[TrainingMeasurement], notes: Sequence[str]) -> Drawing:
@@ -213,10 +213,10 @@ def _parts_row(evaluation: Evaluation[TrainingMeasurement], row: Row) -> BarRow:
 
 
 class TrainingStepsPlot(Plot[TrainingMeasurement]):
-    """Two charts for each training: the time of each step on its slowest rank, and the loss.
+    """Two charts for each training run: the time of each step on its slowest rank, and the loss.
 
     Args:
-        most_points: The points of one evaluation beyond which steps are left out.
+        most_points: The number of points per evaluation above which steps are left out.
     """
 
     def __init__(self, most_points: int = MOST_POINTS) -> None:
@@ -259,7 +259,7 @@ class TrainingStepsPlot(Plot[TrainingMeasurement]):
 
 
 class ScalingPlot(Plot[TrainingMeasurement]):
-    """A bar for each training of a scaling report: its efficiency in percent."""
+    """A bar for each training run in a scaling report, with its efficiency in percent."""
 
     def drawing(self, chosen: Chosen[TrainingMeasurement], notes: Sequence[str]) -> Drawing:
         """Returns the bars."""
@@ -282,7 +282,7 @@ def _efficiency(evaluation: Evaluation[TrainingMeasurement], row: Row) -> BarRow
 
 
 class TrainingKind(Kind[TrainingMeasurement]):
-    """The training of a model."""
+    """The measurement of the training of a model."""
 
     name = "training"
     title = "training"

@@ -35,20 +35,20 @@ class Bound(str, Enum):
 class StepTimes:
     """The raw times of the measured steps in nanoseconds; int64, (ranks, steps).
 
-    A step lasts from the end of the one before to its own end, so that nothing between steps is left out:
+    A step lasts from the end of the previous step to its own end, so that nothing between steps is left out:
     ``whole_ns`` is at least ``wait_ns + copy_ns + compute_ns``.
 
     Attributes:
-        samples: The samples that the rank trained on.
+        samples: The number of samples that the rank trained on.
         wait_ns: The wait for data.
         copy_ns: The copy to the devices; 0 for data that stays there.
         compute_ns: Forward, backward, communication and update, synchronised with the devices.
         whole_ns: The whole step.
-        parts_at: int64, (sampled,): the places of the steps whose parts were timed.
-        forward_ns: int64, (ranks, sampled).
-        backward_ns: The same.
-        communicate_ns: The same; the sum of the gradients over devices and ranks.
-        update_ns: The same.
+        parts_at: int64, (sampled,): the indices of the steps whose parts were timed.
+        forward_ns: int64, (ranks, sampled): the forward pass.
+        backward_ns: The backward pass, in the same shape.
+        communicate_ns: Summing the gradients over devices and ranks, in the same shape.
+        update_ns: The weight update, in the same shape.
     """
 
     samples: NDArray[np.int64]
@@ -70,7 +70,7 @@ class StepTimes:
 
     @property
     def step_samples(self) -> NDArray[np.int64]:
-        """int64, (steps,): the samples of each step over all ranks."""
+        """int64, (steps,): the number of samples in each step over all ranks."""
         total: NDArray[np.int64] = self.samples.sum(axis=0)
         return total
 
@@ -85,10 +85,10 @@ class TrainingMeasurement:
         times: The raw times of the measured steps.
         losses: float64, (ranks, warm-up and measured steps): the mean loss of each rank's batch in each step.
         elapsed_ns: The duration of the measured steps.
-        failures: The samples that could not be read or decoded, and that no step trained on.
+        failures: The samples that could not be read or decoded, and so were not trained on.
         accuracy: The accuracy of the trained model on ``validation``; None if it was not requested.
-        validation: The name of the dataset of ``accuracy``; empty for none.
-        epochs: How many passes over the data were begun.
+        validation: The name of the dataset used for ``accuracy``; empty if there is none.
+        epochs: The number of passes over the data that were begun.
     """
 
     kind: ClassVar[str] = "training"
@@ -105,12 +105,12 @@ class TrainingMeasurement:
 
     @property
     def batch_size(self) -> int:
-        """The samples in a full batch of one device."""
+        """The number of samples in a full batch on one device."""
         return self.options.batch_size
 
     @property
     def full(self) -> NDArray[np.bool_]:
-        """bool, (steps,): the steps in which every rank had a full batch."""
+        """bool, (steps,): whether every rank had a full batch in each step."""
         every: NDArray[np.bool_] = (self.times.samples == self.options.batch_size * self.options.devices).all(
             axis=0
         )
@@ -118,7 +118,7 @@ class TrainingMeasurement:
 
     @property
     def traced_sizes(self) -> NDArray[np.int64]:
-        """int64, (steps,): the samples of each step on rank 0, which is the one that is traced."""
+        """int64, (steps,): the number of samples in each step on rank 0, the rank that is traced."""
         sizes: NDArray[np.int64] = self.times.samples[0]
         return sizes
 
@@ -130,38 +130,38 @@ class TrainingMeasurement:
 
 
 _DIVERGED = 100
-"""The multiple of the first loss above which a run has diverged."""
+"""The multiple of the first loss above which a run is considered diverged."""
 
 _LATE_LOADER = 0.05
-"""The share of a step above which the wait for a loader that works ahead makes it the bound of the step."""
+"""If waiting for a loader that works ahead takes more than this share of a step, the loader is its bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSummary:
-    """The figures of a training run: nanoseconds per step, on the slowest rank; None without steps.
+    """The figures of a training run: nanoseconds per step, on the slowest rank; None if there are no steps.
 
     Attributes:
-        steps: The measured steps.
+        steps: The number of measured steps.
         mean_ns: The mean of the full steps.
         p50_ns: The median of the full steps.
         p90_ns: The 90th percentile; None if there are too few.
         p99_ns: The 99th percentile, likewise.
         mean_interval_ns: The 95 % interval of the mean; None if there are too few full steps.
         p50_interval_ns: The interval of the median.
-        throughput_samples_per_s: All samples over the sum of the steps' times, of the rank whose sum is the
-            longest.
-        throughput_interval: Its 95 % interval, as wide relative to it as that of the mean of the full steps.
+        throughput_samples_per_s: All samples divided by the sum of the steps' times on the rank with the
+            largest sum.
+        throughput_interval: Its 95 % interval, whose relative width is that of the full steps' mean.
         wait_ns: The mean wait for data, on the rank that waits longest.
-        copy_ns: The mean copy, likewise.
-        compute_ns: The mean of forward, backward, communication and update, likewise.
-        forward_ns: The mean of the sampled steps, likewise; None if none was sampled.
-        backward_ns: The same.
-        communicate_ns: The same.
-        update_ns: The same.
+        copy_ns: The mean time to copy, on the rank where it is longest.
+        compute_ns: The mean time of forward, backward, communication and update, likewise.
+        forward_ns: The mean over the sampled steps, likewise; None if no step was sampled.
+        backward_ns: The same for the backward pass.
+        communicate_ns: The same for communication.
+        update_ns: The same for the update.
         bound: The part that bounds a step.
-        first_loss: The mean of the ranks in the first step, the warm-up included.
-        last_loss: The same in the last one.
-        diverged: Whether the loss of a step is not finite, or more than a hundred times the first one.
+        first_loss: The mean loss over the ranks in the first step, warm-up included.
+        last_loss: The mean loss over the ranks in the last step.
+        diverged: Whether the loss of any step is not finite, or more than a hundred times the first loss.
     """
 
     steps: int
@@ -216,7 +216,7 @@ class TrainingSummary:
 
 
 def _slowest_mean(times_ns: NDArray[np.int64]) -> float | None:
-    """Returns the mean over the steps, of the rank with the highest one; None without steps."""
+    """Returns the mean over the steps for the rank where it is highest; None if there are no steps."""
     return float(times_ns.mean(axis=1).max()) if times_ns.size else None
 
 
@@ -229,8 +229,8 @@ def _bound(
 ) -> Bound | None:
     """Returns the part that bounds a step.
 
-    A loader that works ahead of the steps bounds them as soon as they have to wait for it; among parts that
-    follow one another, the longest one does.
+    A loader that works ahead of the steps bounds them as soon as they have to wait for it; if parts follow
+    one another, the longest one does.
     """
     if wait_ns is None or copy_ns is None or compute_ns is None:
         return None

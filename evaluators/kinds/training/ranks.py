@@ -1,4 +1,4 @@
-"""Ranks: processes that train one model together, started on this host or by a launcher on many."""
+"""Ranks: processes that train one model together, started on this host, or by a launcher on several hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from inferometer.evaluators.kinds.training.request import RankRequest
 from inferometer.manifests.errors import TrainingError
 
 RankWork: TypeAlias = Callable[[Rank, JobCallbacks[Progress]], Iterable[Evaluation[TrainingMeasurement]]]
-"""Trains as one rank. It must be picklable, so it is a module-level function with its arguments.
+"""A function that trains as one rank. It must be picklable: a module-level function with bound arguments.
 
 The ranks work in step: each checks for a stop request once per step.
 """
@@ -33,14 +33,14 @@ def run_ranks(
     environ: Mapping[str, str],
     companions: CompanionsOf | None = None,
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
-    """Runs ``work`` as the rank that this process is, or as all ranks on this host, or as a single process.
+    """Runs ``work`` as this process's rank, as all ranks on this host, or as a single process.
 
-    A rank with companions runs in a fresh process, even a single one. Only rank 0 yields evaluations; from a
-    launcher's rank other than 0, only warnings arrive.
+    A rank with companions runs in a fresh process, even if it is the only rank. Only rank 0 yields
+    evaluations; for a launcher's rank other than 0, only warnings are passed on.
 
     Raises:
-        ConfigurationError: The host at which ranks meet has no address.
-        TrainingError: A rank, or a companion, was killed or ended early.
+        ConfigurationError: The host at which the ranks meet has no address.
+        TrainingError: A rank or a companion was killed or ended early.
         InferometerError: Raised by ``work``.
     """
     rank, count = request.of_this_process(environ), request.num_ranks or 1
@@ -74,11 +74,11 @@ def in_ranks(
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     """Runs ``work`` as each of the ranks of this host, each in a fresh Python process.
 
-    Progress, warnings and evaluations are those of the first rank. Closing the iterator ends all processes
-    at once, with all that they have started; so does the end of this one.
+    Progress, warnings and evaluations are those of the first rank. Closing the iterator ends all processes at
+    once, with everything that they have started; so does the end of this process.
 
     Raises:
-        TrainingError: A rank, or a companion, was killed or ended early; the message names it.
+        TrainingError: A rank or a companion was killed or ended early; the message names it.
         InferometerError: Raised by ``work`` in a rank.
     """
     tasks = [
@@ -96,14 +96,14 @@ def in_ranks(
 
 
 def local_ranks(count: int, address: str) -> tuple[Rank, ...]:
-    """Returns the ranks of a run whose processes are all on this host."""
+    """Returns the ranks for a run whose processes are all on this host."""
     launcher = os.getpid()
     return tuple(Rank(number, count, number, address, count, launcher=launcher) for number in range(count))
 
 
 @contextmanager
 def held_address() -> Iterator[str]:
-    """Gives a free port of the loopback address, which no other program gets until the end.
+    """Yields a free port on the loopback address, reserved until the context ends.
 
     A bound socket that does not listen keeps the port. A socket that sets SO_REUSEADDR, such as those of
     PyTorch's store and MXNet's scheduler, can still listen on it.

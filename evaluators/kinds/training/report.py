@@ -1,7 +1,7 @@
 """The reports on training: the figures of each run, the raw times and losses of every step, and scaling.
 
-Scaling is how the time of a step changes with the number of devices. The summary gives the figures of one
-training as rows of text.
+Scaling describes how the time of a step changes with the number of devices. The summary gives the figures of
+one training as rows of text.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _SAMPLED = ("forward", "backward", "communicate", "update")
 class TrainingReport(Report[TrainingMeasurement]):
     """One row for each training, with the figures of ``TrainingSummary`` in milliseconds per step.
 
-    The batch size is that of one device. Step times are of full steps on the slowest rank, and the parts of a
-    step are those of the rank with the highest mean.
+    The batch size is per device. Step times are those of full steps on the slowest rank, and the time of each
+    part of a step is that of the rank with the highest mean.
     """
 
     name = "training"
@@ -110,7 +110,7 @@ class TrainingReport(Report[TrainingMeasurement]):
 
 
 class TrainingStepsReport(Report[TrainingMeasurement]):
-    """One row for each measured step of each rank of each training; only some steps have parts."""
+    """One row for each measured step of each rank of each training; only some steps were timed in parts."""
 
     name = "training_steps"
     summary = "the raw times of every measured step of a training in µs, and its loss"
@@ -170,7 +170,7 @@ _ADVICE = {
 
 
 def training_rows(evaluation: Evaluation[TrainingMeasurement]) -> tuple[tuple[str, str], ...]:
-    """Returns rows of step times, throughput, parts, losses and accuracy; unnamed ones continue a row."""
+    """Returns rows of step times, throughput, parts, losses and accuracy; unnamed rows continue others."""
     measured, summary = evaluation.measurement, TrainingSummary.of(evaluation.measurement)
     return (
         ("trained", _how(measured)),
@@ -274,9 +274,9 @@ _Trainings: TypeAlias = Sequence[Evaluation[TrainingMeasurement]]
 class _ScalingReport(Report[TrainingMeasurement]):
     """One row for each training of a group that ran on different numbers of devices.
 
-    The first number of devices of a group is its base: its mean step time, over its evaluations if there are
-    several. Efficiency is cut to two decimals and capped at 100 %, as DLBS reports it; a column beside it has
-    the value as it is. Groups with one number of devices only are left out.
+    The smallest number of devices in a group is its base: their mean step time, over several evaluations if
+    there are several. Efficiency is cut to two decimals and capped at 100 %, as reported by DLBS; a further
+    column contains the raw value. Groups with only one number of devices are left out.
     """
 
     takes = (TrainingMeasurement,)
@@ -298,7 +298,7 @@ class _ScalingReport(Report[TrainingMeasurement]):
     )
 
     def rows(self, evaluations: _Trainings) -> Iterator[Row]:
-        """Yields the evaluations of each group, by the number of their devices."""
+        """Yields a row for each evaluation of each group, sorted by the number of devices."""
         groups: dict[Hashable, list[Evaluation[TrainingMeasurement]]] = {}
         for evaluation in evaluations:
             if len(evaluation.measurement.full_ns):
@@ -335,15 +335,15 @@ class _ScalingReport(Report[TrainingMeasurement]):
 
     @abstractmethod
     def _kept(self, measured: TrainingMeasurement) -> int:
-        """Returns the batch that stays the same in a group."""
+        """Returns the batch size that stays the same within a group."""
 
     @abstractmethod
     def _speedup(self, faster: float, more: float) -> float:
-        """Returns the speedup of ``more`` times the devices, whose steps are ``faster`` times as fast."""
+        """Returns the speedup with ``more`` times as many devices, if a step is ``faster`` times as fast."""
 
 
 class WeakScalingReport(_ScalingReport):
-    """Weak scaling: each device keeps its batch, so that efficiency is t1 / tN."""
+    """Weak scaling: each device keeps its batch size, so efficiency is t1 / tN."""
 
     name = "weak_scaling"
     summary = "training with the same batch per device on more devices: speed-up and efficiency"
@@ -356,7 +356,7 @@ class WeakScalingReport(_ScalingReport):
 
 
 class StrongScalingReport(_ScalingReport):
-    """Strong scaling: the effective batch is divided among the devices; efficiency is t1 / (N · tN)."""
+    """Strong scaling: the devices share the effective batch; efficiency is t1 / (N · tN)."""
 
     name = "strong_scaling"
     summary = "training with the same effective batch on more devices: speed-up and efficiency"
@@ -369,12 +369,12 @@ class StrongScalingReport(_ScalingReport):
 
 
 def devices_of(evaluation: Evaluation[TrainingMeasurement]) -> int:
-    """Returns the devices of all ranks."""
+    """Returns the number of devices over all ranks."""
     return evaluation.measurement.options.devices * evaluation.measurement.options.ranks
 
 
 def cut_percent(percent: float) -> float:
-    """Returns a percentage of at most 100, cut to two decimals: 90.909… is 90.9."""
+    """Returns a percentage of at most 100, truncated to two decimals: 90.909… becomes 90.9."""
     return min(100.0, math.floor(round(100 * percent, 6)) / 100)
 
 
@@ -383,7 +383,7 @@ def _mean_ns(evaluation: Evaluation[TrainingMeasurement]) -> float:
 
 
 def _alike(evaluation: Evaluation[TrainingMeasurement]) -> Hashable:
-    """Returns what the evaluations of a group have in common."""
+    """Returns what must be equal for evaluations to be in the same group."""
     system, options, data = evaluation.system, evaluation.measurement.options, evaluation.measurement.data
     identity: Iterable[Hashable] = (
         system.manifest.name,

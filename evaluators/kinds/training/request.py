@@ -1,7 +1,7 @@
-"""Requests of training: the model, its data, how it is trained, and the ranks that train together.
+"""Requests for training: the model, its data, how it is trained, and the ranks that train together.
 
-A new option of a training is a field of ``TrainingOptions``, one of its data a field of ``TrainingData``.
-Because help shows the options, slow imports happen only where they are needed.
+To add an option, add a field to ``TrainingOptions`` or, for options of the data, to ``TrainingData``. Because
+help shows the options, slow imports happen only where they are needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _DISTRIBUTED = ("dist_sync", "dist_device_sync", "dist_async")
 
 
 def length_of(values: Mapping[str, Any]) -> dict[str, int | None]:
-    """Returns ``num_batches`` and ``num_epochs``, one of which ends the run.
+    """Returns ``num_batches`` and ``num_epochs``, exactly one of which is set and ends the run.
 
     Raises:
         ConfigurationError: Both are given.
@@ -62,10 +62,10 @@ def length_of(values: Mapping[str, Any]) -> dict[str, int | None]:
 
 
 def check_length(length: object) -> None:
-    """Checks the whole numbers in the options of a training, or in the length of another run.
+    """Checks the integers in the options of a training run, or in the length of another run.
 
     Raises:
-        ConfigurationError: One has another type, or is out of range.
+        ConfigurationError: An option has the wrong type, or is out of range.
     """
     from inferometer.evaluators.loading.loader import MOST_SAMPLES
 
@@ -79,22 +79,22 @@ def check_length(length: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingData:
-    """The batches of a training, and how they are loaded.
+    """The batches of a training run, and how they are loaded.
 
     Attributes:
-        path: The files of a dataset; with neither path nor name, the data is synthetic.
+        path: The files of a dataset; if neither path nor name is given, the data is synthetic.
         name: The name of a dataset in its manifest.
         backend: The format of the files at ``path``; None detects it.
-        on_device: Whether one synthetic batch stays on the device, instead of a copy for each step.
-        shuffle: Whether the order is drawn anew for each epoch.
-        workers: The workers that read and preprocess.
+        on_device: Whether one synthetic batch stays on the device instead of being copied for each step.
+        shuffle: Whether samples are put in a new random order for each epoch.
+        workers: The number of workers that read and preprocess.
         processes: Whether the workers are processes; otherwise they are threads.
-        prefetch: Batches that are loaded ahead.
-        drop_cache: Whether the files are dropped from the page cache first.
+        prefetch: The number of batches to load ahead.
+        drop_cache: Whether to drop the files from the page cache first.
         seed: The seed of the order, and of synthetic data.
 
     Raises:
-        ConfigurationError: Two sources of data are named, or an option that synthetic data does not have.
+        ConfigurationError: Two sources of data are given, or an option that synthetic data does not support.
     """
 
     path: Path | None = None
@@ -126,10 +126,10 @@ class TrainingData:
     def of(
         cls, values: Mapping[str, Any], path: Path | None, name: str | None, *, on_device: bool = False
     ) -> TrainingData:
-        """Returns the data that the values of options describe, with ``data_backend`` and ``loader``.
+        """Returns the data described by option values, which include ``data_backend`` and ``loader``.
 
         Raises:
-            ConfigurationError: A value is not valid, or two contradict each other.
+            ConfigurationError: A value is not valid, or two values contradict each other.
         """
         from inferometer.evaluators.datasets.opening import BACKENDS
 
@@ -171,7 +171,7 @@ class TrainingData:
         return self.path is None and self.name is None
 
     def loader_options(self, batch_size: int, rank: int = 0, ranks: int = 1) -> LoaderOptions:
-        """Returns the options of the loader of one rank; synthetic data needs no workers."""
+        """Returns the options for the loader of one rank; synthetic data needs no workers."""
         from inferometer.evaluators.loading.loader import LoaderOptions
 
         options = LoaderOptions(batch_size, seed=self.seed, shuffle=self.shuffle, rank=rank, ranks=ranks)
@@ -180,7 +180,7 @@ class TrainingData:
         return replace(options, workers=self.workers, processes=self.processes, prefetch=self.prefetch)
 
     def kept(self, backend: str, cache: CachedShare | None, **more: Any) -> DataOptions:
-        """Returns what an evaluation keeps of the data, with its format and the page cache before."""
+        """Returns what an evaluation stores about the data, with its format and the prior page cache."""
         others = further(self, (*_LOADED, "drop_cache")) | more.pop("further", {})
         if self.is_synthetic:
             place = "device" if self.on_device else "host"
@@ -198,7 +198,7 @@ class TrainingData:
         """Opens the dataset.
 
         Raises:
-            UnknownDatasetError: The catalogue has none of that name.
+            UnknownDatasetError: The catalogue has no dataset of that name.
             DatasetError: It cannot be opened.
         """
         from inferometer.evaluators.datasets.opening import open_dataset, open_path
@@ -215,22 +215,22 @@ class TrainingOptions:
     """The options of a training run.
 
     Attributes:
-        batch_size: Samples in a batch of one device; the last batch of an epoch may hold fewer.
-        num_batches: Measured steps; None means that ``num_epochs`` ends the run.
-        num_warmup_batches: Steps before, which train and are not measured.
-        num_epochs: Passes over the data, the warm-up included; None means that ``num_batches`` ends the run.
+        batch_size: The number of samples in a batch on one device; an epoch's last batch may contain fewer.
+        num_batches: The number of measured steps; None means that ``num_epochs`` ends the run.
+        num_warmup_batches: The number of preceding steps, which train but are not measured.
+        num_epochs: The number of passes over the data, warm-up included; None: ``num_batches`` ends the run.
         loss: The loss, as in ``manifests.schema.Loss``.
         optimizer: The optimizer's name.
         learning_rate: Its learning rate.
         momentum: Its momentum.
         weight_decay: Its L2 penalty.
-        precision: The type of the numbers that the model computes with.
+        precision: The numeric type used by the model.
         api: The API of the framework, if it has several.
-        devices: Devices of one rank.
-        ranks: Processes that train together.
+        devices: The number of devices per rank.
+        ranks: The number of processes that train together.
         communication: How gradients are added up over devices and ranks; empty for one device.
         parts_every: The interval, in steps, at which the parts of a step are timed; 0 for never.
-        cudnn_benchmark: Whether cuDNN times its algorithms; None for the framework's default.
+        cudnn_benchmark: Whether cuDNN chooses its algorithms by timing; None for the framework's default.
     """
 
     batch_size: int = declared(defaults.BENCH_BATCH_SIZE, "Samples per batch and device.", "N", within=COUNT)
@@ -267,20 +267,20 @@ class TrainingOptions:
 
     @property
     def effective_batch(self) -> int:
-        """The samples of one full step over all devices and ranks."""
+        """The number of samples in one full step over all devices and ranks."""
         return self.batch_size * self.devices * self.ranks
 
 
 @dataclass(frozen=True, slots=True)
 class RankRequest:
-    """How many processes train together, and which of them this one is.
+    """The number of processes that train together, and the place of this process among them.
 
     Attributes:
-        num_ranks: The processes on all hosts; None for those of the launcher, or a single one.
+        num_ranks: The number of processes on all hosts; None for the launcher's number, or a single one.
         rank: The number of this process, from 0; None if this process starts all ranks on its host.
         rank_address: The host and port, on the host of rank 0, at which the ranks meet; needs ``rank``.
         local_rank: The number of this process on its host, which chooses the GPU.
-        num_servers: The servers of MXNet's kvstore, if one runs; None for those of the launcher, or one.
+        num_servers: The number of servers of an MXNet kvstore; None for the launcher's number, or one.
 
     Raises:
         ConfigurationError: A number is out of range, or the fields contradict each other.
@@ -329,12 +329,12 @@ class RankRequest:
             raise ConfigurationError(f"rank_address is {self.rank_address!r}; it must be like node1:29500")
 
     def of_this_process(self, environ: Mapping[str, str]) -> Rank | None:
-        """Returns the rank of this process; None if it is not one, and starts ranks if there are several.
+        """Returns the rank of this process; None if it is not a rank but starts the ranks, if there are any.
 
-        The fields count first, then the environment of a launcher.
+        The fields take precedence over a launcher's environment.
 
         Raises:
-            ConfigurationError: They contradict each other, or the environment is not valid.
+            ConfigurationError: The fields contradict the environment, or the environment is not valid.
         """
         from inferometer.agent.training.rank_environment import rank_of_environment
         from inferometer.agent.training.trainer import Rank
@@ -357,10 +357,10 @@ class TrainingRequest(TraceOptions):
     Attributes:
         system: The model, its weights, its seed and the threads; it runs in this process.
         data: The batches.
-        options: How it is trained and for how long. The number of ranks is that of the running ones.
-        devices: The devices of one rank. If ranks have a GPU each, that of the first one.
-        validation: The name of the dataset that the trained model classifies; None for none.
-        save_path: A new file for the trained weights; None keeps none.
+        options: How it is trained and for how long. The number of ranks is replaced by the actual one.
+        devices: The devices of one rank. If each rank has one GPU, that of the first rank.
+        validation: The name of the dataset on which the trained model is validated; None for none.
+        save_path: A new file for the trained weights; None saves none.
         fail_on_error: Whether the first sample that fails ends the training.
         trace_level: How deeply rank 0 is traced.
 
@@ -391,18 +391,18 @@ class TrainingRequest(TraceOptions):
         ranks: RankRequest,
         devices: tuple[Device, ...],
     ) -> TrainingRequest:
-        """Returns the request that the values of options describe.
+        """Returns the request described by option values.
 
         Args:
             system: The model.
-            framework: The name of its framework, in small letters.
+            framework: The name of its framework, in lower case.
             values: The values by field, with ``kv_store``, ``dist_backend`` and ``trace_level``.
             data: The batches.
             ranks: The processes that train together.
             devices: The devices of one rank.
 
         Raises:
-            ConfigurationError: A value is not valid, or two contradict each other.
+            ConfigurationError: A value is not valid, or two values contradict each other.
         """
         session, chosen = system.session, values_of(TrainingOptions, {**values, **length_of(values)})
         if (api := chosen.get("api")) and framework != MXNET:
@@ -439,7 +439,7 @@ class TrainingRequest(TraceOptions):
 
     @property
     def optimizer(self) -> OptimizerOptions:
-        """The optimizer of the trainer."""
+        """The options of the trainer's optimizer."""
         from inferometer.agent.training.trainer import OptimizerOptions
 
         options = self.options
@@ -451,16 +451,16 @@ class TrainingRequest(TraceOptions):
 def read_communication(
     values: Mapping[str, Any], framework: str, devices: tuple[Device, ...], ranks: RankRequest
 ) -> str:
-    """Reads how gradients are added up; empty if the trainer decides, or nothing is to be added.
+    """Returns how gradients are summed; empty if the trainer decides, or there is nothing to sum.
 
     Args:
         values: ``kv_store``, ``dist_backend`` and ``num_servers``.
-        framework: The name of the framework, in small letters.
-        devices: The devices of one of the processes.
+        framework: The name of the framework, in lower case.
+        devices: The devices of each process.
         ranks: The processes that train together.
 
     Raises:
-        ConfigurationError: The option belongs to another framework, or does not support the number of
+        ConfigurationError: An option belongs to another framework, or does not support the number of
             processes.
     """
     store, backend = values.get("kv_store"), values.get("dist_backend")

@@ -1,7 +1,7 @@
-"""The training loop: batches from a loader through a trainer, with the time of each part of every step.
+"""The training loop: batches pass from a loader through a trainer, and each part of every step is timed.
 
-It records the spans of the steps, their parts and the layers of both directions, and exchanges losses and
-failures between the ranks.
+It records the spans of the steps, of their parts, and of the layers in the forward and backward pass, and
+exchanges losses and failures between the ranks.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _PARTS = ("forward", "backward", "communicate", "update")
 
 
 class StepTracing:
-    """The recorder of the steps of a run; the loop calls it outside the time of a step's parts.
+    """Records the spans of a run's steps; the loop calls it outside the timed parts of a step.
 
     For each step it records ``train_step`` with ``wait`` and ``copy``, and from MODEL_TRACE on ``train``
     (exactly the timed region) with its parts, one after the other. The layers of a profiler are below
     ``train``. The profiler is not closed here.
 
     Args:
-        scope: The parent of the steps; one without layers discards those of its steps.
-        profiler: Records the layers; None for none.
+        scope: The parent of the steps; a scope without layers discards the layers of its steps.
+        profiler: Records the layers; None records none.
         attributes: Attributes of every ``train_step`` and ``train``.
     """
 
@@ -74,12 +74,12 @@ class StepTracing:
 
     @property
     def profiles(self) -> bool:
-        """Whether a profiler slows the steps down, and takes time between them."""
+        """Whether a profiler is running, which slows the steps down and takes time between them."""
         return self._profiler is not None
 
     @property
     def times_parts(self) -> bool:
-        """Whether each step is to be timed in parts."""
+        """Whether the parts of each step are to be timed."""
         return self._recorder.wants(TraceLevel.MODEL_TRACE)
 
     def before_step(self) -> None:
@@ -97,11 +97,11 @@ class StepTracing:
         """Records a step.
 
         Args:
-            step: Its number, from 0.
-            samples: Its samples on this rank.
-            times_ns: On the recorder's clock: when its batch was requested, had arrived, and was on the
-                devices, and when the timed region began and ended.
-            parts: The times of its parts.
+            step: The number of the step, from 0.
+            samples: The number of its samples on this rank.
+            times_ns: On the recorder's clock: when its batch was requested, when it had arrived, when it was
+                on the devices, and when the timed region began and ended.
+            parts: The times of its parts, if known.
         """
         asked_ns, loaded_ns, placed_ns, begun_ns, ended_ns = times_ns
         given = {**self._attributes, "batch_size": samples}
@@ -127,7 +127,7 @@ class StepTracing:
     def collect(self) -> None:
         """Collects the layers of the last steps; called when the run ends.
 
-        If that fails, as on a full disk, the trace lacks layers: the times of the steps are complete.
+        If that fails, for example because the disk is full, the trace lacks layers; step times are complete.
         """
         if self._profiler is None or not self._profiled:
             return
@@ -147,7 +147,7 @@ _MOST_FAILURES = 10_000
 
 
 def gathered_failures(trainer: Trainer, failures: Sequence[InputFailure]) -> tuple[InputFailure, ...]:
-    """Returns the failures of every rank, those of rank 0 first, and each input once."""
+    """Returns the failures of all ranks, those of rank 0 first, with each input only once."""
     if trainer.options.rank.count == 1:
         return tuple(failures)
     told = [(each.input_id, each.stage.value, each.message) for each in failures[:_MOST_FAILURES]]
@@ -163,29 +163,29 @@ def gathered_failures(trainer: Trainer, failures: Sequence[InputFailure]) -> tup
 
 
 STOP_EVERY = 10
-"""Ranks without a launcher here agree at this interval of steps, as each may learn of a stop at another."""
+"""Ranks not launched here agree on stopping every so many steps, as each may learn of a stop at another."""
 _TIMES = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")
 
 
 class TrainingRun:
     """One run of a trainer over the epochs of a loader.
 
-    A step lasts from the end of the one before to its own end: the wait for its batch, the copy to the
-    devices, and the step itself, synchronised. The sum of the steps is the elapsed time. Warm-up steps train
-    and are not measured; their losses are kept.
+    A step lasts from the end of the previous step to its own end: the wait for its batch, the copy to the
+    devices, and the step itself, synchronised. The step times add up to the elapsed time. Warm-up steps train
+    but are not measured; their losses are kept.
 
-    ``num_batches`` continues over epochs. ``num_epochs`` ends the run otherwise. Data that is resident on the
-    device is placed once, before the first step.
+    ``num_batches`` counts across epochs; if it is not set, ``num_epochs`` ends the run. Data that stays on
+    the device is copied there once, before the first step.
 
     Several ranks run this at once, each on its own samples; rank 0 has the times of all. From MODEL_TRACE on,
-    all of them time each step in parts. The time of a profiler between two steps is in none of them.
+    all of them time each step in parts. Time that a profiler takes between steps is not included.
 
     Args:
         trainer: The loaded trainer.
         system: The model and what it runs on.
         loader: The batches of this rank.
-        dataset: The identity of what it loads.
-        options: How long the run is, and what the evaluation keeps of how the model is trained.
+        dataset: The identity of the dataset that it loads.
+        options: The length of the run, and the training options that the evaluation stores.
         data: How the batches are loaded.
         fail_on_error: Whether the first failed sample stops the run.
         on_progress: Called after every step.
@@ -197,7 +197,7 @@ class TrainingRun:
         clock: A monotonic clock in nanoseconds; that of the scope's recorder, if there is a scope.
 
     Raises:
-        ConfigurationError: Neither ``num_batches`` nor ``num_epochs`` ends the run, or all is warm-up.
+        ConfigurationError: Neither ``num_batches`` nor ``num_epochs`` ends the run, or all steps are warm-up.
     """
 
     def __init__(
@@ -240,8 +240,8 @@ class TrainingRun:
         """Trains the model.
 
         Returns:
-            The evaluation; a stopped one has the status interrupted and contains the finished steps. None on
-            ranks other than 0.
+            The evaluation; if it was stopped, its status is interrupted and it contains the finished steps.
+            None on ranks other than 0.
 
         Raises:
             EvaluationFailed: A sample failed, and ``fail_on_error`` is set; or no sample of an epoch could be
@@ -277,7 +277,7 @@ class TrainingRun:
 
     @contextmanager
     def _open_profiler(self) -> Iterator[Profiler | None]:
-        """Opens the profiler of the steps, and closes it at the end; gives None if no layers are recorded."""
+        """Opens the steps' profiler, and closes it at the end; yields None if no layers are recorded."""
         if self._trace is None or not self._trace.recorder.wants(TraceLevel.FRAMEWORK_TRACE):
             yield None
             return
@@ -292,7 +292,7 @@ class TrainingRun:
 
     @contextmanager
     def _traced(self, name: str, steps: int, profiler: Profiler | None) -> Iterator[StepTracing | None]:
-        """Records a span around some steps; those of the warm-up keep no layers."""
+        """Records a span around some steps; the layers of warm-up steps are not kept."""
         given = {"batch_size": self._options.batch_size, "steps": steps}
         kind = SpanKind.of(name, TraceLevel.APPLICATION_TRACE, **given)
         with traced(self._trace, kind) as scope:
@@ -308,7 +308,7 @@ class TrainingRun:
     def _run_steps(
         self, batches: Iterator[LoadedBatch | PlacedBatch], numbers: range, tracing: StepTracing | None
     ) -> bool:
-        """Runs the steps with these numbers; returns whether it ran them all."""
+        """Runs the steps with these numbers; returns whether it ran all of them."""
         warm_up = self._options.num_warmup_batches
         begun_ns = self._clock()
         for number in numbers:
@@ -329,7 +329,7 @@ class TrainingRun:
         return True
 
     def _stops(self, number: int) -> bool:
-        """Returns whether to stop before a step; all ranks get the same answer."""
+        """Returns whether to stop before a step; all ranks get the same result."""
         if self._agreed_stop:
             return self._stop_requested()
         if number % STOP_EVERY:
@@ -344,13 +344,13 @@ class TrainingRun:
         measured: bool,
         tracing: StepTracing | None,
     ) -> tuple[int, int, int, int] | None:
-        """Runs a step, and returns its samples and the times of its parts; None without a batch.
+        """Runs a step, and returns its sample count and part times; None if there is no batch.
 
         Args:
-            batches: The source.
-            number: The place of the step among those of the warm-up, or among the measured ones.
-            measured: Whether it is one of the latter.
-            tracing: Starts the profiler.
+            batches: The source of batches.
+            number: The index of the step among the warm-up steps, or among the measured ones.
+            measured: Whether the step is measured.
+            tracing: The recorder, whose profiler is started; None if there is none.
         """
         clock, every = self._clock, self._options.parts_every
         if tracing is not None:
@@ -377,7 +377,7 @@ class TrainingRun:
         return self._trainer.place(TrainingBatch(batch.inputs, self._targets(batch)))
 
     def _targets(self, batch: LoadedBatch) -> NDArray[np.int64]:
-        """Returns the labels in the form of the loss: for CTC a sequence, even of a single label."""
+        """Returns the labels in the loss's form: for CTC, a sequence, even if there is only one label."""
         labels = batch.labels
         if self._trainer.loss is Loss.CTC and labels.ndim == 1:
             classes = self._trainer.output_shape[-1]
@@ -385,7 +385,7 @@ class TrainingRun:
         return labels
 
     def _batches(self) -> Generator[LoadedBatch | PlacedBatch, None, None]:
-        """Yields the batches of epoch after epoch; one that stays on the device again and again."""
+        """Yields the batches of one epoch after another, or repeatedly the one that stays on the device."""
         if self._data.place == "device":
             with closing(_generated(self._loader.epoch(0))) as epoch:
                 resident = self._place(next(epoch))
@@ -428,7 +428,7 @@ class TrainingRun:
         return EvaluationFailed(f"no sample of epoch {epoch + 1} could be used{why}")
 
     def _measurement(self) -> TrainingMeasurement:
-        """Returns what was measured on every rank; all ranks call this."""
+        """Returns the measurements of all ranks; every rank must call this."""
         record, gather = self._record, self._trainer.gather
         columns = np.asarray(record.steps, np.int64).T
         every = gather(columns)  # (ranks, columns, steps)
@@ -467,7 +467,7 @@ class _Record:
     last: tuple[int, int, tuple[int, int, int, int, int], StepParts | None] = (0, 0, (0, 0, 0, 0, 0), None)
 
     def parts_array(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns int64, (4, sampled): the parts of the steps at these places."""
+        """Returns the part times of the steps with these indices: int64, (4, sampled)."""
         rows = [
             (each.forward_ns, each.backward_ns, each.communicate_ns, each.update_ns)
             for each in (self.parts[int(place)] for place in at)
@@ -476,7 +476,7 @@ class _Record:
 
 
 def _steps(options: TrainingOptions, batches: int) -> int:
-    """Returns the steps of a run, the warm-up included."""
+    """Returns the number of steps in a run, warm-up included."""
     if options.num_batches is not None:
         return options.num_warmup_batches + options.num_batches
     if options.num_epochs is None:

@@ -1,4 +1,4 @@
-"""Advice on whether a GPU pays off: its rate compared with those of numbers of CPU cores."""
+"""Advice on whether a GPU pays off: its rate compared with the rates of several numbers of CPU cores."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.manifests.errors import ConfigurationError
 
 USE = "gpu_utilization_percent"
-"""The figure of a monitor that says how much of the time the GPU was at work."""
+"""The monitor's figure for the share of the time in which the GPU was busy, in percent."""
 _CORES = ("threads", "cell.cores")
 _GPUS = ("devices", "num_gpus", "gpus")
 _DEVICE = {"using_gpu", "gpu", "use_gpu", "device", "gpu_device_id", "agent", *_GPUS, *_CORES}
 _OFF = ("", "0", "false", "no", "off", "none")
 LITTLE_USE_PERCENT = 50.0
-"""The advice mentions a lower mean use."""
+"""The advice mentions a mean GPU utilization below this."""
 _RATES = ("throughput_inputs_per_s", "throughput_samples_per_s", "samples_per_s", "max_qps", "goodput_qps")
 
 
@@ -61,10 +61,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Cases that are equal except for where they ran: on numbers of cores, and on a GPU.
+    """Cases that are equal except for where they ran: on several numbers of CPU cores, and on a GPU.
 
     Attributes:
-        cpu: The case of each number of cores, sorted.
+        cpu: The case for each number of cores, in ascending order.
         rates: The rates of these cases.
         gpu: The fastest case on a GPU.
         gpu_rate: The rate of that case.
@@ -92,7 +92,7 @@ class DeviceGroup:
 
     @property
     def even(self) -> Figure:
-        """The cores that match the GPU's rate, if each works at the highest rate per core that was measured.
+        """The number of cores that match the GPU's rate, if each has the highest measured rate per core.
 
         As a rule, the rate per core falls as cores are added, so that fewer cores than this do not reach the
         rate.
@@ -118,7 +118,7 @@ def asks_for_gpu(cell: Cell) -> bool:
 
 
 def failed_on_gpu(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> tuple[Failed, ...]:
-    """Returns the runs that request a GPU and ended incomplete."""
+    """Returns the runs that request a GPU and ended without completing."""
     ended = [(run, history[run.key].result) for run in runs if run.key in history and asks_for_gpu(run.cell)]
     return tuple(
         Failed(run.key, result.reason or result.ended.value)
@@ -135,7 +135,7 @@ def _told_failed(failed: Sequence[Failed]) -> str:
 
 
 def _check_sides(cpu: Sequence[Case], one: Sequence[Case], gpus: int, failed: Sequence[Failed]) -> None:
-    """Raises ConfigurationError unless there are cases on both; ``gpus`` are on any number of GPUs."""
+    """Raises ConfigurationError unless both sides have cases; ``gpus`` counts those on any number of GPUs."""
     if not one:
         reason = "there is none on one GPU alone" if gpus else "there is none on a GPU"
         told = f": {_told_failed(failed)}" if failed and not gpus else "; add one to the plan, or run it"
@@ -173,7 +173,7 @@ def _equal_dimensions(cases: Sequence[Case], over: str) -> tuple[str, ...]:
 def _paired(
     on_cpu: Sequence[Case], on_gpu: Sequence[Case], names: Sequence[str], over: str, figure: str
 ) -> Iterator[DeviceGroup]:
-    """Yields the groups, equal in the dimensions ``names``, that have cases on both sides.
+    """Yields the groups of cases that are equal in the dimensions ``names`` and have cases on both sides.
 
     Raises:
         ConfigurationError: Two cases on the CPU have the same number of cores in a group.
@@ -189,7 +189,7 @@ def _paired(
 
 
 def _unpaired(on_cpu: Sequence[Case], on_gpu: Sequence[Case], names: Sequence[str]) -> str:
-    """Returns why no case on a GPU has one on the CPU."""
+    """Returns why no case on a GPU has a counterpart on the CPU."""
     first, second = on_cpu[0], on_gpu[0]
     differing = [name for name in names if place_of(first, (name,)) != place_of(second, (name,))]
     return (
@@ -231,12 +231,12 @@ def gpu_advice(
 
     The break-even is the GPU's rate divided by the highest measured rate per core, with the interval of
     ``ratio``; a GPU that costs fewer cores is worth it. Parameters with a dot, such as ``cell.software``, may
-    differ between the CPU and the GPU. Of several cases on a GPU, the fastest counts.
+    differ between the CPU and the GPU. Of several cases on a GPU, the fastest is used.
 
     Args:
         cases: The cases.
-        values: The figure, a time or a rate; empty for the throughput, or the main one.
-        over: The dimension that counts the cores; None for the threads or the cores that vary.
+        values: The figure, a time or a rate; empty for the throughput, or else the main figure.
+        over: The dimension that counts the cores; None for threads or cores, whichever varies.
         cores_per_gpu: How many cores a GPU counts for; None if it is unknown.
         failed: The runs on a GPU that are not complete.
 
@@ -330,7 +330,7 @@ def _row(
 
 
 def _advice_of(group: DeviceGroup, price: float | None) -> str:
-    """Returns the advice in a sentence; ``price`` is that of the GPU in cores, and None if it is unknown."""
+    """Returns the advice in a sentence; ``price`` is the GPU's price in cores, or None if unknown."""
     cores = f"{group.best:g} core{'' if group.best == 1 else 's'}"
     told = f"GPU: {figure_text(group.times)} times the rate of {cores}"
     even, use_percent = group.even, group.use_percent
@@ -349,7 +349,7 @@ def _advice_of(group: DeviceGroup, price: float | None) -> str:
 
 
 def _drawing(groups: Sequence[DeviceGroup], names: Sequence[str], over: str, figure: str) -> Drawing | None:
-    """Draws a chart for each group: the rate by the number of cores, and the GPU's rate as a level line."""
+    """Draws a chart for each group: the rate by the number of cores, with the GPU's rate as a level line."""
     charts = []
     for group in groups:
         points = [

@@ -45,21 +45,21 @@ from inferometer.manifests.errors import ConfigurationError, suggestion
 _CONDITION = re.compile(r"\s*(?P<name>[^\s<>=!]+)\s*(?P<operator><=|>=|==|=|!=|<|>)\s*(?P<value>.+?)\s*")
 FRONT, OTHERS = "on the front", "dominated"
 _SCORE, _SCORE_NAME = "score", "score_name"
-"""The first score of a task, whichever it is, and its name."""
+"""The columns with the first score of a task, whichever it is, and with the name of that score."""
 _HOLDS = Column("holds", "holds", stays=True)
 _TIE = Column("tie", "tie", stays=True)
 _FRONT = Column("front", "front", stays=True)
 
 
 class Certainty(str, Enum):
-    """The certainty that a condition holds, for a figure whose value meets it."""
+    """How certain it is that a condition holds, given that the value itself meets it."""
 
     CERTAIN = "certain"
     """The condition holds in the whole interval, or concerns no figure."""
     UNKNOWN = "unknown"
     """The figure has no interval."""
     UNCERTAIN = "uncertain"
-    """The interval reaches beyond the bound. Of several conditions, the last one in this list counts."""
+    """The interval extends beyond the bound. Of several conditions, the least certain one is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Condition:
         return value is not None and self._holds(value)
 
     def certainty(self, case: Case) -> Certainty:
-        """Returns how certain the condition is for a case, from the ends of the interval of its figure."""
+        """Returns how certain the condition is for a case, judging by the ends of its figure's interval."""
         figure = case.figures.get(self.name)
         if figure is None:
             return Certainty.CERTAIN
@@ -111,7 +111,7 @@ class Condition:
         return Certainty.CERTAIN if len(answers) == 1 else Certainty.UNCERTAIN
 
     def distance(self, case: Case) -> float:
-        """Returns by what fraction of the bound a case misses it: 0 if it holds, infinite if not numeric."""
+        """Returns by what fraction of the bound a case misses it: 0 if it is met, infinite if not numeric."""
         if self.fulfilled_by(case):
             return 0.0
         value = self._value_in(case)
@@ -138,7 +138,7 @@ class Condition:
 
 
 def chosen(cases: Sequence[Case], conditions: Sequence[str]) -> tuple[Case, ...]:
-    """Returns the cases for which all conditions hold, such as ``batch_size >= 8``.
+    """Returns the cases that meet all conditions, such as ``batch_size >= 8``.
 
     A case without the named value does not meet a condition.
 
@@ -225,7 +225,7 @@ def best(
     where: Sequence[str] = (),
     values: Sequence[str] = (),
 ) -> PlanTable:
-    """Returns the cases that are best under conditions: a ranking, or the Pareto front.
+    """Returns the best cases that meet the conditions, as a ranking or as the Pareto front.
 
     With one objective, the best case comes first, and ``tie`` says whether the interval of a case overlaps
     that of the best one, so that the two cannot be told apart; for the best one, whether such a case exists.
@@ -282,7 +282,7 @@ def _check_one_score(cases: Sequence[Case]) -> None:
 def pareto(scores: Sequence[Sequence[float]]) -> list[bool]:
     """Returns which points are on the Pareto front: those that no other point dominates.
 
-    A point dominates another if it is at least as good in every objective, and better in one (Miettinen,
+    A point dominates another if it is at least as good in every objective and better in one (Miettinen,
     "Nonlinear Multiobjective Optimization", 1999, section 2.2). Equal points do not dominate each other.
     The comparison uses the values alone, not their intervals.
 
@@ -441,7 +441,7 @@ def reported(cases: Sequence[Case], asked: Asked, failed: Sequence[Failed] = ())
     Args:
         cases: All cases of the plan, at least one.
         asked: The options. Incomplete runs are not shown here; see ``failures``.
-        failed: The cells on a GPU that failed.
+        failed: The runs on a GPU that are not complete.
 
     Raises:
         ConfigurationError: A name or a condition is wrong, or no case meets the conditions.

@@ -31,7 +31,7 @@ _MAIN = (
     "samples_per_s",
     "p50_us",
 )
-"""The figure that a table shows unless others are requested: the first that exists."""
+"""The figures of which a table shows the first that exists, unless others are requested."""
 CASE = (
     *("model_name", "model_version", "framework_name", "batch_size", "using_gpu", "weights", "precision"),
     *("operator", "form", "mode", "inputs", "parameters", "dtype", "api", "cache"),
@@ -39,7 +39,7 @@ CASE = (
 """The columns that tell the rows of one run apart, if a report has them."""
 _UNTOLD = {"id", "created_at", "conditions", "verdict", "status"}
 ENDS = ("_low", "_high")
-"""The suffixes of the columns of an interval, after the key of their figure."""
+"""The suffixes that are added to the key of a figure for the columns of its interval."""
 _DESCRIBING = {column.key for column in EVALUATION_COLUMNS}
 _RUN_COLUMNS = (
     Column("run_s", "the whole run (s)", decimals=2),
@@ -49,7 +49,7 @@ _RUN_COLUMNS = (
     Column("gpu_memory_bytes", "most GPU memory (bytes)", decimals=0),
     Column("gpu_power_watts", "GPU power (W)", decimals=1),
 )
-"""The figures of a run itself: how long its process took, and what a monitor saw of it."""
+"""The figures of a run itself: the duration of its process, and what a monitor observed."""
 Dimensions: TypeAlias = Mapping[str, Value]
 """Values by name: the parameters of a cell, and what the report says about the run."""
 
@@ -91,7 +91,7 @@ class Figure:
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """The ends of the interval; None if one is unknown."""
+        """The ends of the interval; None if either is unknown."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def mapped(self, function: Callable[[float], float]) -> Figure:
@@ -102,13 +102,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of a report on a cell, over the repetitions of the cell.
+    """One row of a report on a cell, aggregated over the repetitions of the cell.
 
     Attributes:
         cell: The cell.
-        dimensions: The values that describe the case; one that differs between repetitions is ``several``.
+        dimensions: The values that describe the case; ``several`` if repetitions differ.
         figures: The figures by the key of their column.
-        doubts: Why the figures may not hold, such as ``2 of 3 disturbed``; empty if there is no doubt.
+        doubts: Why the figures may be unreliable, such as ``2 of 3 disturbed``; empty if there is no doubt.
     """
 
     cell: Cell
@@ -148,7 +148,7 @@ def figure_columns() -> Mapping[str, Column]:
 
 
 def _cases_of(observations: Iterable[Observation]) -> tuple[Case, ...]:
-    """Returns the cases of observations, in the order of the first of each."""
+    """Groups observations into cases, in the order of the first observation of each."""
     groups: dict[tuple[Value, ...], list[Observation]] = {}
     for each in observations:
         groups.setdefault(each.key, []).append(each)
@@ -178,7 +178,7 @@ def _observations_of(
 
 
 def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
-    """Yields the rows of the reports; reports with one row each share a row."""
+    """Yields the rows of an evaluation's reports; if each report has one row, they are merged into one."""
     rows = [list(report.rows([evaluation])) for report in _reports(evaluation.measurement.kind)]
     if all(len(each) == 1 for each in rows):
         yield {key: value for [row] in rows for key, value in row.items()}
@@ -188,12 +188,12 @@ def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
 
 @cache
 def _reports(kind: str) -> tuple[Report[Any], ...]:
-    """Returns the reports on a kind of evaluation; finding them takes longer than reading an evaluation."""
+    """Returns the reports on a kind; cached, because finding them takes longer than reading an evaluation."""
     return tuple(find_report(name) for name in find_kind(kind).reports)
 
 
 def _dimensions(row: Row) -> Iterator[tuple[str, Value]]:
-    """Returns the values of a row that are not measured figures: texts, truth values and whole numbers."""
+    """Yields the values of a row that are not measured figures: texts, truth values and whole numbers."""
     for key, value in row.items():
         if key not in _UNTOLD and (key in _DESCRIBING or not isinstance(value, float)):
             yield key, value
@@ -209,7 +209,7 @@ def _figures(row: Row) -> Iterator[tuple[str, Figure]]:
 
 
 def _of_run(result: Result) -> Iterator[tuple[str, Figure]]:
-    """Returns the figures of ``_RUN_COLUMNS``."""
+    """Yields the figures for ``_RUN_COLUMNS`` from the result of a run."""
     yield "run_s", Figure((result.end_ns - result.start_ns) / 1e9)
     seen = result.monitor or {}
     for key, part in (("cpu_percent", "mean"), ("resident_bytes", "max")):
@@ -240,13 +240,13 @@ def _case(group: Sequence[Observation]) -> Case:
 
 
 def _stability(evaluation: Evaluation[Any]) -> str:
-    """Returns the verdict on the conditions, unless they were stable."""
+    """Returns the verdict on the conditions if they were disturbed or unstable; empty otherwise."""
     conditions = evaluation.conditions
     return conditions.stability.value if conditions is not None and conditions.warning else ""
 
 
 def number_of(value: Value) -> float | None:
-    """Returns a value that is a finite number; None for any other value."""
+    """Returns a value as a float if it is a finite number; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
@@ -255,7 +255,7 @@ def number_of(value: Value) -> float | None:
 def ratio(above: Figure, below: Figure) -> Figure | None:
     """Returns the ratio of two independent figures with its 95 % interval.
 
-    The half-widths of both intervals, in logarithms, add up as squares (Zou and Donner, "Construction of
+    The half-widths of both intervals, in logarithms, add in quadrature (Zou and Donner, "Construction of
     confidence limits about effect measures", Statistics in Medicine 27, 2008).
 
     Returns:
@@ -282,7 +282,7 @@ def inverse(figure: Figure) -> Figure | None:
 
 
 def overlap(one: Figure, other: Figure) -> bool | None:
-    """Returns whether the intervals of two figures have a value in common; None if one is unknown.
+    """Returns whether the intervals of two figures have a value in common; None if either is unknown.
 
     Figures whose 95 % intervals do not overlap differ; figures whose intervals overlap may still differ.
     """
@@ -331,7 +331,7 @@ class PlanReader:
 
         Args:
             runs: The runs, by cell.
-            history: The journal.
+            history: The history of each run in the journal, by the key of the run.
 
         Raises:
             StoreError: The database cannot be read.

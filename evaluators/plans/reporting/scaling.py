@@ -1,4 +1,4 @@
-"""Weak and strong scaling over the devices, ranks, threads or cores of cells, as DLBS prints it."""
+"""Weak and strong scaling over the devices, ranks, threads or cores of cells, as printed by DLBS."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def count_of(case: Case, name: str) -> float | None:
 
 
 def varying(cases: Sequence[Case], among: Sequence[str] = COUNTED) -> tuple[str, ...]:
-    """Returns the dimensions whose number varies; of several with equal numbers, the first."""
+    """Returns the dimensions whose number varies; of several with equal numbers, only the first."""
     found: dict[tuple[float | None, ...], str] = {}
     for name in among:
         numbers = tuple(count_of(case, name) for case in cases)
@@ -137,9 +137,9 @@ class Scaling(str, Enum):
     STRONG = "strong"
 
     def speedup(self, base: Figure, figure: Figure, quantity: Quantity, more: float) -> Figure | None:
-        """Returns how much faster work is done than in the base, which has ``more`` times fewer workers.
+        """Returns the speed-up over the base, which has ``more`` times fewer workers.
 
-        None if a figure is not positive.
+        The speed-up is None if a figure is not positive.
         """
         if quantity is Quantity.RATE:
             return ratio(figure, base)
@@ -162,7 +162,7 @@ def scaling(
 ) -> PlanTable:
     """Returns speed-up and efficiency over a number of devices, ranks, threads or cores.
 
-    N is the ratio to the smallest number in a group of otherwise equal cases. Efficiency is truncated to two
+    N is the number over the smallest in a group of otherwise equal cases. Efficiency is truncated to two
     decimals and capped at 100, as in DLBS; another column holds the exact value. The ends of its interval are
     those of ``ratio``.
 
@@ -227,7 +227,7 @@ def _names(cases: Sequence[Case], kind: Scaling, over: str) -> tuple[str, ...]:
 def by_count(
     cases: Sequence[Case], names: Sequence[str], over: str
 ) -> Mapping[tuple[str, ...], Mapping[float, Case]]:
-    """Returns the cases of each group, which are equal in some dimensions, by their number, sorted.
+    """Returns the groups of cases that are equal in some dimensions, each as cases by number, in order.
 
     Raises:
         ConfigurationError: Two cases of a group have the same number.
@@ -244,7 +244,7 @@ def by_count(
 
 
 def _placed(group: Mapping[float, Case], kind: Scaling, figure: str, over: str) -> list[_Place]:
-    """Returns the places of a group; empty if the group has one number."""
+    """Returns the places of a group; empty if the group has only one number."""
     least = next(iter(group))
     if len(group) < 2:
         return []

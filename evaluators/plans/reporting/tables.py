@@ -1,6 +1,6 @@
 """Tables of a plan, and their charts: a figure by rows and columns, and the incomplete runs.
 
-The charts, of bars, lines over a number, and points of two figures, serve the plan's other reports too.
+The charts (bars, lines over a number, points of two figures) are also used by the plan's other reports.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_ROWS = 40
 MOST_LINES = 14
 """The maximum number of lines in one chart, each in a colour of its own."""
 MOST_POINTS = 300
-"""The number of points beyond which those of a group share one tooltip."""
+"""The number of points beyond which the points of a group share one tooltip."""
 _FAR = 8.0  # a ratio beyond which an axis is logarithmic
 _BETWEEN = " · "
 
@@ -57,13 +57,13 @@ class Point:
 
 
 def interval_text(row: Row, key: str) -> str:
-    """Returns the ``figure_text`` of a figure of a row; empty without a value."""
+    """Returns the ``figure_text`` of a figure in a row; empty if it has no value."""
     value, low, high = (number_of(row.get(f"{key}{end}")) for end in ("", *ENDS))
     return "" if value is None else figure_text(Figure(value, low, high))
 
 
 def figure_text(figure: Figure) -> str:
-    """Returns a figure with its interval, in three digits: ``1.25 [1.19, 1.31]``."""
+    """Returns a figure with its interval, to three digits: ``1.25 [1.19, 1.31]``."""
     ends = f" [{', '.join(map(readable, figure.ends))}]" if figure.ends else ""
     return f"{readable(figure.value)}{ends}"
 
@@ -74,7 +74,7 @@ def label_of(row: Row, names: Sequence[str]) -> str:
 
 
 def heading_of(names: Sequence[str]) -> str:
-    """Returns the names of the parts of a label."""
+    """Returns the heading over labels: the names of their parts."""
     return _BETWEEN.join(name.replace("_", " ") for name in names)
 
 
@@ -84,10 +84,10 @@ def bar_chart(
     """Returns a row of bars for each row of a table.
 
     Args:
-        axis: The figure.
+        axis: The name of the figure.
         rows: The rows; the first ``MOST_ROWS`` with a value are drawn.
         names: The columns that identify a row.
-        figures: The group of each bar by the column of its value.
+        figures: The group of each bar, by the column that has its value.
 
     Returns:
         None if no row has a value of zero or more.
@@ -114,7 +114,7 @@ def line_chart(
         axes: The names of the numbers and of the figure.
         rows: The rows; the first ``MOST_LINES`` are drawn.
         names: The columns that identify a row.
-        places: The number of each column of values.
+        places: The number that each column of values stands for.
 
     Returns:
         None if no row has a value of zero or more.
@@ -147,7 +147,7 @@ def lines_through(points: Sequence[Point]) -> Iterator[Series]:
 
 
 def point_series(points: Sequence[Point], mark: Mark = Mark.DOT) -> Iterator[Series]:
-    """Yields the points, each with its tooltip and name; many points form one series for each group."""
+    """Yields the points, each with its tooltip and name; many points form one series per group."""
     if len(points) <= MOST_POINTS:
         for point in points:
             yield Series(
@@ -165,7 +165,7 @@ def drawing_of(
     groups: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Drawing | None:
-    """Returns a drawing of as many charts as fit; None without a chart."""
+    """Returns a drawing of as many charts as fit; None if there are no charts."""
     there = [chart for chart in charts if chart is not None]
     if not there:
         return None
@@ -204,12 +204,12 @@ def _groups(points: Sequence[Point]) -> Mapping[str, Sequence[Point]]:
 
 
 DOUBTS = Column("doubts", "doubts", detail=1)
-"""The reasons why the figures of a row may not hold."""
+"""The reasons why the figures of a row may be unreliable."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTable:
-    """A table on the cells of a plan.
+    """A table about the cells of a plan.
 
     Attributes:
         name: The name of the table, for the page.
@@ -376,7 +376,7 @@ def interval_columns(column: Column) -> tuple[Column, ...]:
 
 
 def figure_values(name: str, figure: Figure | None, place: str = "") -> dict[str, Value]:
-    """Returns the values of ``value_columns``."""
+    """Returns the values for the columns of ``value_columns``."""
     key = f"{name}[{place}]" if place else name
     values = (None,) * 3 if figure is None else (figure.value, figure.low, figure.high)
     return {f"{key}{end}": value for end, value in zip(("", *ENDS), values, strict=True)}
@@ -405,7 +405,7 @@ def notes_on(cases: Sequence[Case], figures: Sequence[str]) -> Iterator[str]:
 
 
 def failures(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> PlanTable:
-    """Returns the runs that ended incomplete, and those whose jobs had no result, with the reasons."""
+    """Returns the runs that did not complete, and those whose jobs had no result, with the reasons."""
     rows = []
     for run in runs:
         known = history.get(run.key)

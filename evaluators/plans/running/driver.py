@@ -27,7 +27,7 @@ from inferometer.evaluators.plans.running.places import Claim, LocalPlace, Place
 from inferometer.manifests.errors import ConfigurationError, InferometerError
 
 MOST_LOSSES = 3
-"""How often a run whose job ended without a result starts again, before it has failed."""
+"""The number of jobs without a result after which a run has failed; before that, it starts again."""
 _PROBED_S = 0.05
 
 
@@ -62,7 +62,7 @@ class Driver:
         folder: The folder of the plan.
         place: The place where the runs execute.
         command: Returns the command that starts a run.
-        locks: The folder of the files that runs on one machine lock.
+        locks: The folder of the lock files that runs on the same machine use.
         on_begin: Called once this driver has locked the folder.
         claim: Returns what a run gets from a place that has room for it. Returns None while everything that
             could run it is busy, and raises if nothing can ever run it.
@@ -71,7 +71,7 @@ class Driver:
             evaluations; the result that it returns is stored.
         stop_requested: Returns whether to stop: after the current runs, or at once if the jobs of the place
             survive the driver.
-        sleep: Waits between two polls, in seconds.
+        sleep: Waits a number of seconds between two polls.
     """
 
     plan: Plan
@@ -95,7 +95,7 @@ class Driver:
             rerun: Which runs with a result run again; runs that were interrupted always do.
 
         Raises:
-            ConfigurationError: Another driver has the folder, or jobs of another place have not ended.
+            ConfigurationError: Another driver has locked the folder, or jobs of another place have not ended.
             InferometerError: The place cannot start a job, or the journal cannot be written.
         """
         with self._alone():
@@ -185,7 +185,7 @@ class Driver:
         self._tell(journal, run, job=journal.runs[run.key].job)
 
     def _take_ended(self, working: dict[str, Run], waiting: list[Run], journal: Journal) -> None:
-        """Takes the results of jobs that have ended, and restarts those that have no result."""
+        """Collects the results of jobs that have ended; runs without a result wait for another job."""
         jobs = {journal.runs[key].job.partition("/")[2]: key for key in working}
         for job, news in self.place.look(jobs).items():
             run = working[jobs[job]]
@@ -252,7 +252,7 @@ class Driver:
 
 
 def _unnoted(folder: RunFolder, history: RunHistory | None) -> Result | None:
-    """Returns a result that the journal lacks, because the driver was killed before it recorded it."""
+    """Returns a result that the journal lacks, because a driver was killed before it recorded the result."""
     found = read_result(folder.result)
     if found is None or found.ended is Ended.INTERRUPTED:
         return None

@@ -1,6 +1,6 @@
 """The folder of a plan: its expanded cells, a folder for each run, the results of runs, and the journal.
 
-The results of runs are one file each, and the journal of a plan is append-only. The process of a run
+The result of each run is a file, and the journal of a plan is append-only. The process of a run
 records itself and its command in the folder of the run, each with its start time, so that a later process
 with the same id is not mistaken for it. If the process is killed, its command continues and holds the lock
 of its machine until ``end_orphan`` ends it.
@@ -30,7 +30,7 @@ PLANS = "plans"
 AGENTS_PLACE, SLURM_PLACE = "agents", "slurm"
 """The names of two places, with which the ids of their jobs begin."""
 IN_WORK, WAITING = "in work", "waiting"
-"""The states of runs without a result: with a job, and without."""
+"""The states of runs without a result: with a job, and without a job."""
 _TAIL = 64
 
 
@@ -47,7 +47,7 @@ class Ended(str, Enum):
 
 
 STATES = (*(each.value for each in Ended), IN_WORK, WAITING)
-"""All states of runs, those that have ended first."""
+"""All states of runs; the states of ended runs come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class Result:
         ended: How the run ended.
         reason: Why it is not complete, in one line; empty if it is.
         exit_code: The exit code of the command; None if it has none.
-        host: The machine.
+        host: The name of the machine on which the run executed.
         start_ns: When the command began, as Unix time in nanoseconds.
-        end_ns: When the command had ended, as Unix time in nanoseconds.
+        end_ns: When the command ended, as Unix time in nanoseconds.
         evaluations: The ids of the evaluations that it published, in order.
         monitor: The summary of the monitor; None without one.
     """
@@ -78,10 +78,10 @@ class Result:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Result:
-        """Returns the result whose ``asdict`` a document is; fields that later versions add are ignored.
+        """Returns the result from its ``asdict`` document; fields that later versions add are ignored.
 
         Raises:
-            ValueError: The document does not describe a result; also ``KeyError`` and ``TypeError``.
+            KeyError, TypeError, ValueError: The document does not describe a result.
         """
         given = {each.name: document[each.name] for each in fields(cls) if each.name in document}
         evaluations = tuple(given.pop("evaluations", ()))
@@ -106,7 +106,7 @@ def write_result(path: Path, result: Result) -> None:
 
 
 def read_result(path: Path) -> Result | None:
-    """Returns the result of a run; None if there is none, or it is not complete."""
+    """Returns the result of a run; None if there is none, or its file is damaged."""
     try:
         return Result.of(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -117,11 +117,11 @@ class Event(str, Enum):
     """The kinds of journal entries."""
 
     SUBMITTED = "submitted"
-    """A run was given to the place where it runs, with the job's id."""
+    """A run was given to the place where it runs; the entry has the job's id."""
     LOST = "lost"
-    """A job ended without a result, with the reason."""
+    """A job ended without a result; the entry has the reason."""
     RESTARTED = "restarted"
-    """The place started a job again by itself, with the reason."""
+    """The place itself started a job again; the entry has the reason."""
     ENDED = "ended"
     """A run has its result."""
 
@@ -133,8 +133,8 @@ class RunHistory:
     Attributes:
         job: The id of its job that has not ended; empty for none.
         last_job: The id of its last job, whether or not it has ended; empty for none.
-        losses: The reasons of jobs that ended without a result, or were restarted, in order.
-        lost: How many jobs ended without a result since the last one, for a reason that may be the run's.
+        losses: Why jobs ended without a result, or were restarted, in order.
+        lost: How many jobs have ended without a result since the last result, possibly because of the run.
         restarts: How often the place has restarted its job.
         result: Its last result; None if it has none.
     """
@@ -169,7 +169,7 @@ class Journal:
         self._lines = LineJournal(journal_file(folder), synced=True)
 
     def submitted(self, key: str, job: str) -> None:
-        """Records the job of a run; an earlier result of the run no longer counts."""
+        """Records the job of a run; an earlier result of the run is no longer valid."""
         self._add(key, Event.SUBMITTED, {"job": job})
 
     def lost(self, key: str, reason: str, *, counts: bool) -> None:
@@ -196,7 +196,7 @@ def journal_file(folder: Path) -> Path:
 
 
 class JournalFollower:
-    """Reads a journal that another process writes, each time only the lines that were added.
+    """Reads a journal that another process writes; each call reads only the lines that were added.
 
     Args:
         folder: The folder of the plan.
@@ -277,7 +277,7 @@ _WORDS = ("argv", "stop", "slurm", "container_pid")
 _SPEC, _PIDS = "run.json", "processes.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _START = 18
-"""The place of the start time in /proc/PID/stat after the name, which is in parentheses."""
+"""The index of the start time among the fields of /proc/PID/stat after the name and the state."""
 _STOPPING_S = 60.0
 
 
@@ -292,8 +292,8 @@ class RunSpec:
         timeout_s: The time limit in seconds.
         stop: The command that ends what survives the command of the run, such as a container; empty for none.
         monitor_s: The seconds between two samples of the monitor; 0 for none.
-        locks: The folder of the files that runs on one machine lock, one after the other.
-        lock: The name of that file; empty for that of the machine of the process.
+        locks: The folder of the lock files by which runs on one machine execute one after the other.
+        lock: The name of the lock; empty for the name of the machine of the process.
         slurm: The sbatch options of its job in addition to those of the plan.
         container_pid: See ``CellCommand``.
     """
@@ -462,7 +462,7 @@ class PlanFolder:
 
 
 def note_command(folder: RunFolder, command: int) -> None:
-    """Records this process and that of its command, which leads its own session."""
+    """Records this process and the process of its command, which leads its own session."""
     processes = [[pid, _began(pid)] for pid in (os.getpid(), command)]
     with suppress(OSError):  # what is not noted goes on, and the next run waits for it
         (folder.path / _PIDS).write_text(json.dumps(processes), encoding="utf-8")
@@ -480,15 +480,15 @@ def end_orphan(folder: RunFolder) -> None:
 
 
 def stop_container(words: Sequence[str]) -> None:
-    """Ends a container, since ending the engine's client does not; does nothing without words."""
+    """Ends a container, since ending the engine's client does not; does nothing without a command."""
     if words:
         subprocess.run(words, timeout=_STOPPING_S, check=False)  # noqa: S603 - what the plan says
 
 
 def _began(pid: int, *, zombie: bool = True) -> str | None:
-    """Returns when a process began, which tells it from others with the same id; None if it does not exist.
+    """Returns when a process began, to tell it apart from others with the same id; None if it does not exist.
 
-    With ``zombie``, one that has ended counts until its parent has waited for it.
+    With ``zombie``, an ended process exists until its parent has waited for it.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -39,7 +39,7 @@ _ENDED = {
     "REVOKED",
     "TIMEOUT",
 }
-"""The states of a job that has ended (squeue's manual, "JOB STATE CODES"); a requeued one is pending."""
+"""The states of jobs that have ended (squeue's manual, "JOB STATE CODES"); a requeued job is pending."""
 _WIDTHS = {"JobID": 20, "State": 24, "RestartCnt": 12, "NodeList": 64, "Name": 64}
 _FORMAT = ",".join(f"{name}:{width}" for name, width in _WIDTHS.items())
 _PLAN_LENGTH = 8
@@ -101,7 +101,7 @@ class Place(Protocol):
         """Starts the process of the run in a folder, and returns the id of its job.
 
         Raises:
-            InferometerError: It cannot be started, here or anywhere: the plan ends.
+            InferometerError: It cannot be started here or anywhere else, so the plan ends.
         """
         ...
 
@@ -168,7 +168,7 @@ class AgentsPlace:
     Attributes:
         agents_of: Returns the addresses of the agents that can run a cell, or raises an error if there is
             none.
-        hosts: The host of each address. Agents of one host never run at once.
+        hosts: The host of each address. Agents on one host never run at the same time.
         unreachable: Returns whether a result says that the agent could not be reached.
         local: Starts the processes, which call the agents.
     """
@@ -235,9 +235,9 @@ class AgentsPlace:
 
 
 def host_of(name: str) -> str:
-    """Returns the identity of a host: its numerically first address, or its name if that is not resolvable.
+    """Returns the identity of a host: its first address in text order, IPv4 first, or its unresolvable name.
 
-    The loopback address of IPv6 is that of IPv4; other loopback addresses count as hosts of their own.
+    The IPv6 loopback address is replaced by that of IPv4; other loopback addresses are separate hosts.
     """
     plain = name.strip("[]").casefold()
     try:
@@ -252,7 +252,7 @@ def host_of(name: str) -> str:
 class SlurmPlace:
     """A Slurm cluster whose nodes share the folder of the plan; see ``Place``.
 
-    Slurm's commands report how jobs ended, without its accounting database. Jobs continue without a driver.
+    How jobs ended is read from squeue, not the accounting database. Jobs continue without a driver.
     """
 
     options: SlurmOptions = field(default_factory=SlurmOptions)
@@ -351,7 +351,7 @@ class _Job:
 
 
 def _listed() -> list[_Job]:
-    """Returns the jobs of this user that squeue lists; raises ConfigurationError."""
+    """Returns the jobs of this user that squeue lists; raises ConfigurationError if squeue fails."""
     answer = _asked(["squeue", "--me", "--noheader", "--states=all", f"--Format={_FORMAT}"])
     return [_parsed(line) for line in answer.splitlines() if line.strip()]
 
@@ -374,8 +374,8 @@ def _asked(words: Sequence[str], text: str = "") -> str:
     """Runs a command of Slurm and returns its output.
 
     Raises:
-        ConfigurationError: The command is not installed, fails, or does not answer; the message has its last
-            line.
+        ConfigurationError: The command is not installed, fails, or does not answer; the message has its
+            last line of errors.
     """
     try:
         done = subprocess.run(  # noqa: S603 - a command of Slurm

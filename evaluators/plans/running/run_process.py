@@ -51,9 +51,9 @@ from inferometer.manifests.errors import one_line
 
 INTERVAL_S = 1.0
 MOST_SHARE = 0.01
-"""The processor time of a sample is at most this part of the time to the next one."""
+"""The maximum CPU time of a sample, as a share of the time until the next one."""
 _SHORTEST_PART = 0.5
-"""No load is reported over less than this part of an interval: the processors' counters have 10 ms steps."""
+"""The minimum part of an interval over which a load is reported, as CPU counters have 10 ms steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class MonitorSummary:
 
     @property
     def own_share(self) -> float:
-        """The monitor's CPU time as a fraction of the wall time of one core; 0 before any."""
+        """The monitor's CPU time as a fraction of the wall time of one core; 0 if no time has passed."""
         return self.own_cpu_s / self.wall_s if self.wall_s > 0 else 0.0
 
     def document(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Monitor(Closeable):
 
     Args:
         pid: The process.
-        interval_s: The time between two samples; 0 takes none.
+        interval_s: The time between two samples; 0 for no samples.
         joined: Called before each sample until it returns the id of a second process whose tree belongs to
             the first, such as that of a container, which its engine starts elsewhere. Must not raise.
         clock: Returns the time in seconds.
@@ -280,7 +280,7 @@ class _Seen:
 def _read(pid: int) -> tuple[float, float, float] | None:
     """Returns the CPU time in seconds, and resident and virtual memory in bytes; None for an ended process.
 
-    The time includes that of children that have ended and were waited for, which have no entry any more.
+    The CPU time includes ended children that were waited for, which no longer have entries of their own.
     """
     try:
         process = psutil.Process(pid)
@@ -299,7 +299,7 @@ _TAIL_BYTES = 4096
 
 
 def main() -> None:
-    """Runs the folder that the command line names."""
+    """Runs the command of the folder that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--linked", action="store_true")
@@ -312,7 +312,7 @@ def run(folder: RunFolder, *, linked: bool) -> Result:
 
     Args:
         folder: The folder of the run.
-        linked: Whether the end of standard input ends it.
+        linked: Whether this process ends when its standard input closes.
     """
     spec = folder.read()
     end_orphan(folder)
@@ -398,7 +398,7 @@ def _last_line(folder: RunFolder) -> str:
 
 
 def _forward_signals(process: subprocess.Popen[bytes], ended_by: list[str]) -> None:
-    """Ends the command when this process gets a signal; a queue ends it with SIGTERM."""
+    """Ends the command when this process receives SIGINT, or SIGTERM as from a batch queue."""
 
     def end(number: int, _: object) -> None:
         ended_by.append(f"{_ENDED_BY} {signal.Signals(number).name}")

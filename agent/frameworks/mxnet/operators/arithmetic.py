@@ -1,7 +1,7 @@
 """Element-wise arithmetic, comparisons and functions, reductions, and matrix products in MXNet.
 
-The outputs of comparisons are 0 and 1 in the type of the inputs. Reductions include cumulative sums,
-sorting and searching; products include linear algebra.
+Comparisons return 0 or 1 in the type of the inputs. Reductions include cumulative sums, sorting and
+searching; products include linear algebra.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fused operators in MXNet: their parts, some of which oneDNN's pass over a symbol fuses."""
+"""Fused operators in MXNet, built from their parts; MXNet's oneDNN pass over a symbol fuses some of them."""
 
 from __future__ import annotations
 

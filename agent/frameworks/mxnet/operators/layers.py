@@ -1,6 +1,6 @@
 """Network layers in MXNet: activations, dense layers, convolutions, poolings and others.
 
-Also resizing, image sampling, normalizations and recurrent layers. In training, ``BatchNorm`` adds the
+It also has resizing, image sampling, normalizations and recurrent layers. In training, ``BatchNorm`` adds the
 squares of a channel sequentially in float32: with two million elements per channel, its variance is off by
 1e-3 to 3e-3, more with fewer threads, with and without oneDNN.
 """
@@ -36,7 +36,7 @@ def _activation(kind: str, *covers: str) -> Form:
 
 
 def _leaky(kind: str, block: str, slope: str = "") -> Form:
-    """Returns the form of a kind of ``LeakyReLU``; ``slope`` is the table's name for its slope."""
+    """Returns the form for one kind of ``LeakyReLU``; ``slope`` is the table's name for its slope."""
 
     def make(mx: Any, case: Case) -> Function:
         given = {"slope": case[slope]} if slope else {}
@@ -54,7 +54,7 @@ def _slides(window: Window) -> dict[str, Any]:
 
 def _dropout_block(case: Case) -> Any:
     class TrainingDropout(mxnet.gluon.nn.Dropout):  # type: ignore[misc]
-        """A dropout block that drops as in training, in passes without a gradient too."""
+        """A dropout block that drops values as in training, even in passes without a gradient."""
 
         def forward(self, data: Any) -> Any:
             with mxnet.autograd.train_mode():
@@ -176,22 +176,22 @@ _RECURRENT_ATTRIBUTES = dict(
 
 
 class _OutputOnly:
-    """A layer that takes its states as separate arguments and returns the output without the last states."""
+    """A layer that takes its states as separate arguments and returns only the output, not the states."""
 
     def __call__(self, data: Any, *states: Any) -> Any:
         return super().__call__(data, list(states))[0]  # type: ignore[misc]
 
 
 class _RNN(_OutputOnly, mxnet.gluon.rnn.RNN):  # type: ignore[misc]
-    """``gluon.rnn.RNN``."""
+    """A ``gluon.rnn.RNN`` layer that returns only its output."""
 
 
 class _LSTM(_OutputOnly, mxnet.gluon.rnn.LSTM):  # type: ignore[misc]
-    """``gluon.rnn.LSTM``."""
+    """A ``gluon.rnn.LSTM`` layer that returns only its output."""
 
 
 class _GRU(_OutputOnly, mxnet.gluon.rnn.GRU):  # type: ignore[misc]
-    """``gluon.rnn.GRU``."""
+    """A ``gluon.rnn.GRU`` layer that returns only its output."""
 
 
 def _recurrent(mode: str, mx: Any, case: Case) -> Function:

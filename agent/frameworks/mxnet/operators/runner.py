@@ -1,8 +1,8 @@
 """Single operators in MXNet: ``mx.nd``, ``mx.sym`` and Gluon blocks.
 
-A ``Form`` is how MXNet runs an operator; the sibling modules define the forms, by the table's names. A call
-is an operator on its inputs: a function of ``mx.nd``, a bound symbol, a Gluon block, or a symbol whose
-operators oneDNN's pass has fused, as the symbol that it returns shows.
+A ``Form`` defines how MXNet runs an operator; the sibling modules list the forms by the table's names. A call
+runs an operator on its inputs through a function of ``mx.nd``, a bound symbol, a Gluon block, or a symbol
+with operators that oneDNN's pass has fused, as the returned symbol shows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from inferometer.agent.operators.operator import (
 )
 
 Function: TypeAlias = Callable[..., Any]
-"""Takes the input arrays or symbols in the order of the table; returns one or a list of them."""
+"""Takes the input arrays or symbols in the order of the table; returns one output or a list of outputs."""
 ND, SYM, GLUON = "nd", "sym", "gluon"
 _NO_GRADIENT = "MXNet has no gradient of it"
 
@@ -54,9 +54,9 @@ class Block:
 
     Attributes:
         api: The block's class, such as ``gluon.nn.Conv2D``.
-        make: Returns the block for a case, not initialised.
-        parameters: The inputs of the table that are the block's parameters, with the block's attribute for
-            each, such as ``{"weight": "weight"}``.
+        make: Returns the uninitialised block for a case.
+        parameters: The table's inputs that are parameters of the block, each mapped to the block's attribute,
+            such as ``{"weight": "weight"}``.
     """
 
     api: str
@@ -69,16 +69,16 @@ class Form:
     """How MXNet runs an operator.
 
     Attributes:
-        api: The operator as ``mx.nd`` and ``mx.sym`` name it, such as ``broadcast_add``.
+        api: The operator's name in ``mx.nd`` and ``mx.sym``, such as ``broadcast_add``.
         make: Returns the function for a case; its first argument is ``mx.nd`` or ``mx.sym``.
         covers: The operators of MXNet's registry that the form covers; empty means ``api``.
         gluon: The block, if Gluon has one.
-        symbolic: Whether ``mx.sym`` has it.
-        creates: Whether the function also takes ``dtype``, and that of ``mx.nd`` also ``ctx``, because no
-            input determines them.
-        training: Whether to use training mode without a gradient too, because inference mode differs.
+        symbolic: Whether ``mx.sym`` has the operator.
+        creates: Whether the function also takes ``dtype`` and, in ``mx.nd``, ``ctx``, because no input
+            determines them.
+        training: Whether to use training mode even without a gradient, because inference mode differs.
         packed: The vectors that replace several inputs in ``mx.nd`` and ``mx.sym``, with the input names in
-            order; joining them is not timed. A block joins them itself.
+            order; joining the inputs is not timed. A block joins them itself.
     """
 
     api: str
@@ -91,7 +91,7 @@ class Form:
     packed: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
 
     def forms(self, *, fused: bool) -> tuple[str, ...]:
-        """Returns ``nd``, then ``sym`` and ``gluon`` if available; fused operators are symbols."""
+        """Returns ``nd``, then ``sym`` and ``gluon`` if available; if ``fused``, ``sym`` and ``parts``."""
         if fused:
             return (SYM, PARTS)
         return (ND, *((SYM,) if self.symbolic else ()), *((GLUON,) if self.gluon else ()))
@@ -103,7 +103,7 @@ def named(name: str, *covers: str) -> Form:
 
 
 def with_parameters(name: str, *parameters: str, covers: tuple[str, ...] = ()) -> Form:
-    """Returns the form of an operator that takes the table's inputs and parameters by the table's names."""
+    """Returns the form of an operator that takes the table's inputs, and parameters with the same names."""
     return Form(
         name,
         lambda mx, case: partial(getattr(mx, name), **{each: case[each] for each in parameters}),
@@ -290,7 +290,7 @@ class _BlockCall(_Call):
 
 
 def _lacks_gradient(error: BaseException) -> bool:
-    """Returns whether MXNet reports that an operator has no gradient."""
+    """Returns whether an error of MXNet says that an operator has no gradient."""
     return re.search("(not |non-)differentiable", str(error)) is not None
 
 
@@ -313,7 +313,7 @@ def _listed(answer: Any) -> list[Any]:
 
 
 _BACKEND = "MKLDNN"
-"""MXNet 1.9's name for oneDNN's pass; for ``ONEDNN`` it warns and fuses nothing."""
+"""MXNet 1.9's name for oneDNN's pass; given ``ONEDNN``, it warns and fuses nothing."""
 _VARIABLE = "null"
 
 
@@ -379,7 +379,7 @@ class MXNetOperators(OperatorRunner):
 
     @property
     def threads(self) -> int | None:
-        """The number that MXNet's CPU workers report."""
+        """The number of threads that MXNet's CPU workers report."""
         return self._threads
 
     def prepare(

@@ -1,6 +1,6 @@
 """Losses and weight updates in MXNet.
 
-Losses are sequences of MXNet operators, and Gluon blocks. ``mx.sym`` has the updates too, but a symbol
+A loss runs as a sequence of MXNet operators or as a Gluon block. ``mx.sym`` has the updates too, but a symbol
 cannot replace its input.
 """
 
@@ -55,11 +55,11 @@ def _smooth(mx: Any, beta: float, pred: Any, label: Any) -> Any:
 
 
 def _update(name: str, *, kept: int = 0, fixed: Mapping[str, Any] | None = None, **renamed: str) -> Form:
-    """Returns the form of an update.
+    """Returns the form of a weight update.
 
     Args:
         name: The operator.
-        kept: How many of its states are outputs, counted from the last.
+        kept: The number of states, counted from the last, that are outputs.
         fixed: Attributes that do not depend on the case.
         renamed: The table's name for each attribute except ``lr`` and ``wd``.
     """
@@ -79,7 +79,7 @@ def _update(name: str, *, kept: int = 0, fixed: Mapping[str, Any] | None = None,
 
 @cache
 def _one(context: Any) -> Any:
-    """Returns the factor on the gradient, which the operator reads from an array."""
+    """Returns the gradient's factor of 1 as an array, from which the operator reads it."""
     return mxnet.nd.ones((1,), context)
 
 

@@ -1,7 +1,7 @@
 """Element-wise arithmetic, comparisons and functions, reductions, and matrix products in ONNX.
 
 ONNX's logical operators accept only booleans. Reductions include cumulative sums, sorting and searching;
-products include linear algebra, partly by contributed operators.
+products include linear algebra, partly through ONNX Runtime's own operators.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from inferometer.agent.operators.operator import Case
 
 
 def _logical(kind: str, *inputs: str) -> Form:
-    """Returns the form of an operator after casts of its inputs."""
+    """Returns the form of a logical operator whose inputs are first cast to booleans."""
     boolean = onnx.TensorProto.BOOL
     casts = [node("Cast", name, output=f"{name}_is_true", to=boolean) for name in inputs]
     last = node(kind, *(f"{name}_is_true" for name in inputs))
@@ -34,7 +34,7 @@ def _logical(kind: str, *inputs: str) -> Form:
 
 
 def _times(factor: float, *before: onnx.NodeProto) -> Form:
-    """Returns the form of a multiplication of ``last``, the output of ``before``, or of ``data``."""
+    """Returns the form that multiplies ``last``, the output of ``before``, or else ``data`` by a factor."""
 
     def make(_: Case, dtype: np.dtype[Any]) -> Graph:
         last = node("Mul", "last" if before else "data", "factor")
@@ -96,7 +96,7 @@ def _reduction(kind: str, case: Case) -> Graph:
 
 
 def _top(count: int, case: Case, outputs: tuple[str, ...], *, largest: bool) -> Graph:
-    """Returns the graph of the first ``count`` elements; ``outputs`` are from ``values`` and ``indices``."""
+    """Returns a graph that finds the top ``count`` elements; it outputs ``values``, ``indices`` or both."""
     made = onnx.helper.make_node(
         "TopK",
         ["data", "count"],

@@ -21,7 +21,7 @@ def _constant(output: str, shape: str, value: float, dtype: np.dtype[Any]) -> on
 
 
 def _filled(value: float | None = None) -> Form:
-    """Returns the form of a filled tensor; the value defaults to the case's."""
+    """Returns the form that fills a tensor; the value defaults to that of the case."""
 
     def make(case: Case, dtype: np.dtype[Any]) -> Graph:
         filling = case["value"] if value is None else value
@@ -58,7 +58,7 @@ def _range(case: Case, dtype: np.dtype[Any]) -> Graph:
 
 
 def _random(kind: str, **attributes: str) -> Form:
-    """Returns the form of an operator whose attributes are parameters of the table."""
+    """Returns the form of a random operator whose attributes come from the table's parameters."""
 
     def make(case: Case, dtype: np.dtype[Any]) -> Graph:
         given = {name: case[parameter] for name, parameter in attributes.items()}
@@ -82,7 +82,7 @@ def _integers(values: Sequence[int]) -> np.ndarray[Any, Any]:
 
 
 def _gather_nd(_case: Case, _dtype: np.dtype[Any]) -> Graph:
-    """Transposes the coordinates, which are in rows in ONNX and in columns in the table."""
+    """Transposes the coordinates first: they are rows in ONNX and columns in the table."""
     return Graph(
         [
             node("Transpose", "indices", output="coordinates", perm=[1, 0]),
@@ -166,7 +166,7 @@ def _flip(case: Case, _: np.dtype[Any]) -> Graph:
 
 
 def _repeat(case: Case, _: np.dtype[Any]) -> Graph:
-    """Expands a new axis after the repeated one, and joins the two."""
+    """Expands a new axis after the repeated axis, and merges the two axes."""
     shape, times = list(case.shapes["data"]), case["repeats"]
     axis = case["axis"] % len(shape)
     expanded = [*shape[: axis + 1], times, *shape[axis + 1 :]]
@@ -215,7 +215,7 @@ def _split_at(case: Case, _: np.dtype[Any]) -> Graph:
 
 
 def _stack(case: Case, _: np.dtype[Any]) -> Graph:
-    """Stacks by Unsqueeze and Concat, because ONNX stacks only sequences."""
+    """Stacks with Unsqueeze and Concat, because ONNX stacks only sequences."""
     apart = [node("Unsqueeze", name, "axes", output=f"{name}_apart") for name in _JOINED]
     joined = node("Concat", *(f"{name}_apart" for name in _JOINED), axis=case["axis"])
     return Graph([*apart, joined], constants={"axes": np.array([case["axis"]], np.int64)})

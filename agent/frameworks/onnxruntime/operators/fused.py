@@ -1,4 +1,4 @@
-"""Fused operators in ONNX Runtime: their parts, which its optimiser fuses, or its own fused operators."""
+"""Fused operators in ONNX Runtime: parts that its optimiser fuses, or ONNX Runtime's own fused operators."""
 
 from __future__ import annotations
 

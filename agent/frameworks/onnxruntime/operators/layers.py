@@ -1,7 +1,7 @@
 """Network layers in ONNX: activations, dense layers, convolutions, poolings and others.
 
-Also resizing, image sampling, normalizations and recurrent layers; the axis of directions in their output
-is removed.
+It also has resizing, image sampling, normalizations, and recurrent layers, whose output loses its axis of
+directions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Single operators in ONNX Runtime: one graph for each; its inputs are never constants.
+"""Single operators in ONNX Runtime: one graph for each operator, with inputs that are never constants.
 
-A ``Form`` builds the graph of an operator; the sibling modules define the forms, by the table's names. The
-graph that ONNX Runtime's optimiser writes shows which operators it has fused.
+A ``Form`` builds the graph of an operator; the sibling modules list the forms by the table's names. The graph
+that ONNX Runtime's optimiser writes shows which operators it has fused.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _GRAPH = "graph"
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The nodes of an operator, usually one.
+    """The graph of an operator, usually with one node.
 
     Attributes:
-        nodes: From ``onnx.helper.make_node``; their inputs are the table's names.
+        nodes: Nodes from ``onnx.helper.make_node``; their inputs have the table's names.
         outputs: The names of the graph's outputs.
         constants: Tensors of the operator that are parameters in the table, such as axes.
-        fed: The same as graph inputs, for nodes that ONNX Runtime would fold if all inputs were constant.
+        fed: Such tensors as graph inputs, for nodes that ONNX Runtime would fold if all inputs were constant.
         any_shape: Whether the graph leaves the shapes of the inputs open, which prevents folding.
-        fixed: The inputs of the table that are initialisers, whose values the optimiser may fold.
+        fixed: The table's inputs that become initialisers, whose values the optimiser may fold.
         opset: The version of the default domain.
     """
 
@@ -77,8 +77,8 @@ class Form:
     Attributes:
         api: The ONNX operators that its graph may contain, separated by spaces.
         make: Returns the graph for a case and the type of its floating-point inputs.
-        arrange: Returns the graph's inputs if ONNX's order or layout differs from the table's; not timed.
-        joined: ONNX Runtime's operators for a fused one, if its optimiser does not create them itself.
+        arrange: Rearranges the inputs if ONNX's order or layout differs from the table's; not timed.
+        joined: The form with ONNX Runtime's own fused operator, if its optimiser does not create that one.
     """
 
     api: str
@@ -92,12 +92,12 @@ class Form:
 
 
 def single(kind: str, *inputs: str, of: Mapping[str, str] = NOTHING, **attributes: Any) -> Form:
-    """Returns the form of an operator whose inputs are the table's.
+    """Returns the form of an operator whose inputs are those of the table.
 
     Args:
         kind: The operator.
         inputs: Its inputs.
-        of: The attributes that come from the table's parameters, with the parameter for each.
+        of: The attributes that come from the table's parameters, each with the name of its parameter.
         attributes: The fixed attributes.
     """
     return Form(
@@ -125,7 +125,7 @@ def node(kind: str, *inputs: str, output: str = "output", **attributes: Any) -> 
 
 
 def model_of(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> bytes:
-    """Returns the graph in ONNX's format; ONNX Runtime infers the types of the outputs."""
+    """Returns the graph as a serialized ONNX model; ONNX Runtime infers the types of the outputs."""
     used = {name for each in graph.nodes for name in each.input}
     constants = {**graph.constants, **{name: inputs[name] for name in graph.fixed}}
     made = onnx.helper.make_graph(
@@ -237,7 +237,7 @@ class ONNXRuntimeOperators(OperatorRunner):
             raise prediction_failure(f"{where}: {reason(error)}", error) from error
 
     def uncovered(self) -> tuple[str, ...]:
-        """Returns the operators with a CPU kernel that no graph contains."""
+        """Returns the operators that have a CPU kernel but occur in no graph."""
         covered = {name for form in self.table().values() for name in form.api.split()}
         names = {
             each.op_name

@@ -1,6 +1,6 @@
-"""Losses in ONNX, and why it has no weight updates.
+"""Losses in ONNX, and why weight updates are not supported.
 
-Losses are sequences of ONNX operators; ONNX has a loss operator only for class labels. ONNX Runtime's
+A loss is a sequence of ONNX operators; ONNX has a loss operator only for class labels. ONNX Runtime's
 inference packages cannot run updates.
 """
 
@@ -17,7 +17,7 @@ from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.table.training import UPDATES
 
 _Step: TypeAlias = tuple[str, ...]
-"""An operator, its inputs, and its output last."""
+"""An operator, followed by its inputs and its output."""
 
 
 def _loss(
@@ -25,12 +25,12 @@ def _loss(
     scalars: Callable[[Case], Mapping[str, float]] = lambda _: {},
     over: str = "ReduceMean",
 ) -> Form:
-    """Returns the form of steps whose last output, ``each``, holds the losses of the elements.
+    """Returns the form of a loss whose steps end with the output ``each``, the losses of the elements.
 
     Args:
         steps: The steps.
-        scalars: Returns constants of the type of the inputs.
-        over: The reduction of a sample's losses.
+        scalars: Returns the constants, which get the type of the inputs.
+        over: The operator that reduces a sample's losses.
     """
 
     def make(case: Case, dtype: np.dtype[Any]) -> Graph:

@@ -1,7 +1,7 @@
-"""Operators that create, index, move, join and split tensors in PyTorch, and a custom operator of autograd.
+"""Operators that create, index, move, join and split tensors in PyTorch, and a custom autograd operator.
 
-Functions that copy replace those that return a view: ``torch.permute_copy`` for ``torch.permute``. Their
-outputs are contiguous.
+Functions that copy replace functions that return a view, such as ``torch.permute_copy`` for
+``torch.permute``. Their outputs are contiguous.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _drawn_in_place(name: str, *parameters: str) -> Form:
 
 
 def _drawn_from(kind: Any, parameters: Callable[[Case], tuple[float, ...]], *covers: str) -> Form:
-    """Returns the form of a class of ``torch.distributions``, without validation of its parameters."""
+    """Returns the form that samples a ``torch.distributions`` class without validating its parameters."""
 
     def make(case: Case) -> Any:
         given = parameters(case)
@@ -103,7 +103,7 @@ _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect"}
 
 
 def _pad(case: Case) -> Function:
-    """Pads with PyTorch's widths, which begin with the last axis and are 0 for the first two axes."""
+    """Pads with widths in PyTorch's order, the last axis first; they are 0 for the first two axes."""
     top, bottom, left, right = case["pad_width"][4:]
     mode = _MODES[case["mode"]]
     value = {"value": case["value"]} if mode == "constant" else {}
@@ -111,7 +111,7 @@ def _pad(case: Case) -> Function:
 
 
 def _blocks_apart(case: Case) -> Function:
-    """Rearranges by hand: PyTorch's pixel_shuffle expects the block's axes last in the channels."""
+    """Moves blocks explicitly: PyTorch's pixel_shuffle expects the block's axes last in the channels."""
     n, c, h, w = case.shapes["data"]
     size = case["block_size"]
     apart = (n, size, size, c // size**2, h, w)

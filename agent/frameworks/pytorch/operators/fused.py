@@ -1,4 +1,4 @@
-"""Fused operators in PyTorch: their parts, which inductor fuses, and the function that does all of them."""
+"""Fused operators in PyTorch: parts that inductor fuses, and single functions that do all the parts."""
 
 from __future__ import annotations
 

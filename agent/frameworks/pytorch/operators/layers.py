@@ -1,6 +1,6 @@
 """Network layers in PyTorch: activations, dense layers, convolutions, poolings and others.
 
-Also resizing, image sampling, normalizations, and the functions that ``torch.nn``'s recurrent modules call.
+It also has resizing, image sampling, normalizations, and the functions of ``torch.nn``'s recurrent layers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Single operators in PyTorch: eager functions, and the same functions through ``torch.compile``.
 
-A ``Form`` is how PyTorch runs an operator; the sibling modules define the forms, by the table's names. The
+A ``Form`` defines how PyTorch runs an operator; the sibling modules list the forms by the table's names. The
 generated code and the profiler's records show what inductor and PyTorch fuse.
 """
 
@@ -68,7 +68,7 @@ class Form:
     constants: tuple[str, ...] = ()
 
     def forms(self, *, fused: bool) -> tuple[str, ...]:
-        """Returns eager and compiled; fused operators are eager only if one function does all parts."""
+        """Returns ``eager`` and ``compile``; if fused, also ``parts``, and ``eager`` only if ``joined``."""
         if not fused:
             return (EAGER, COMPILE)
         return (*((EAGER,) if self.joined else ()), COMPILE, PARTS)
@@ -80,7 +80,7 @@ def function(name: str, *covers: str, **renamed: str) -> Form:
     Args:
         name: Its name, such as ``linalg.det``.
         covers: See ``Form``.
-        renamed: Its other arguments, with the table's name for each.
+        renamed: Its other arguments, each with the table's name for it.
     """
     found = attrgetter(name)(torch)
     if not renamed:
@@ -100,7 +100,7 @@ _CALL = re.compile(
     r"|(?P<kernel>(?:cpp|triton\w*?)_fused\w*?)_\d+(?:\.run)?\()"
 )
 _POST_OPERATION = re.compile(r"'(\w+)', \[")
-"""The operations that oneDNN applies to each output, each before the list of its parameters."""
+"""Matches the operations that oneDNN applies to each output; a list of parameters follows each of them."""
 _JOINED_CALLS = re.compile(r"attention")
 _NAMES = {"conv2d": "convolution", "dense": "addmm"}
 """Inductor's names for parts whose names in the table differ."""
@@ -122,7 +122,7 @@ class _Frozen(torch.nn.Module):
 
 
 def _compiled(function: Function, weights: Sequence[torch.Tensor]) -> Function:
-    """Returns a function compiled with constant weights; it ignores the last arguments, which are these."""
+    """Returns a function compiled with constant weights; it ignores its last arguments, the weights."""
     module = torch.compile(_Frozen(function, weights).eval(), fullgraph=True, dynamic=False)
     if not weights:
         return module
@@ -216,7 +216,7 @@ class PyTorchOperators(OperatorRunner):
 
     @property
     def threads(self) -> int | None:
-        """The number that PyTorch reports."""
+        """The number of threads that PyTorch reports."""
         return torch.get_num_threads()
 
     def prepare(
@@ -272,7 +272,7 @@ class PyTorchOperators(OperatorRunner):
         return framework_details()
 
     def peak_memory_bytes(self) -> int | None:
-        """Returns the peak of CUDA's caching allocator; the CPU's does not report it."""
+        """Returns the peak memory of CUDA's caching allocator; the CPU's allocator does not report one."""
         if self._device.type != "cuda":
             return None
         found = int(torch.cuda.max_memory_allocated(self._device))
@@ -280,7 +280,7 @@ class PyTorchOperators(OperatorRunner):
         return found
 
     def device_timer(self) -> DeviceTimer | None:
-        """Returns a timer of CUDA events, which exclude the time to reach the device."""
+        """Returns a timer based on CUDA events, so the time to reach the device is excluded."""
         if self._device.type != "cuda":
             return None
         begin, end = (
@@ -314,7 +314,7 @@ class PyTorchOperators(OperatorRunner):
         tensors: Mapping[str, torch.Tensor],
         gradient: bool,
     ) -> tuple[str, Function]:
-        """Returns PyTorch's names of the functions that run, and the callable that runs them."""
+        """Returns PyTorch's names for the functions that run, and the callable that runs them."""
         api, function = found.api, found.make(case)
         if found.joined and form != PARTS:
             api, function = found.joined
@@ -331,7 +331,7 @@ class PyTorchOperators(OperatorRunner):
         return f"torch.compile({api})", function
 
     def _compiled_once(self, key: object, function: Function) -> Function:
-        """Compiles a function, or returns the last compilation if it is of the same case.
+        """Compiles a function, or returns the last compiled function if it is for the same case.
 
         C++ functions share one frame, for which dynamo keeps eight compilations, so each case starts afresh.
         """

@@ -1,6 +1,6 @@
 """Losses and weight updates in PyTorch.
 
-Losses are computed for each element, then their mean or sum over all axes but the first; updates are the
+Losses are computed for each element, then averaged or summed over all axes but the first; updates are the
 functions that the optimisers of ``torch.optim`` call.
 """
 
@@ -23,7 +23,7 @@ from inferometer.agent.operators.table.training import EPSILON
 
 
 def _loss(name: str, aten: str = "", **renamed: str) -> Form:
-    """Returns the form of an element-wise loss; ``renamed`` has the table's name for each argument."""
+    """Returns the form of an element-wise loss; ``renamed`` gives the table's name for each argument."""
     function: Any = getattr(functional, name)
 
     def make(case: Case) -> Any:
@@ -54,7 +54,7 @@ def _ctc(case: Case) -> Any:
 
 
 _LATE = 1e6
-"""A step so late that Adam's bias correction is 1."""
+"""The number of a step so late that Adam's bias correction is 1."""
 
 
 def _sgd(case: Case, *, nesterov: bool = False, several: bool = False) -> Function:

@@ -33,7 +33,7 @@ def shapes_of(texts: Sequence[str], at_least: int = 1) -> list[Shape]:
 
 
 def value_of(text: str) -> Any:
-    """Returns the value of a text such as ``(3, 3)``; lists become tuples, and other texts stay texts."""
+    """Returns the value of a text such as ``(3, 3)``; lists become tuples, and non-literals stay texts."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # also of long nesting
@@ -42,7 +42,7 @@ def value_of(text: str) -> Any:
 
 
 def binary(operator: str, shapes: Sequence[Shape]) -> OwnCase:
-    """Returns element-wise arithmetic of two tensors, in its broadcasting form if the shapes differ."""
+    """Returns the case of element-wise arithmetic, in its broadcasting form if the shapes differ."""
     if len(shapes) < 2:
         raise NoRowError("its other operand is a number, and the table's is a tensor")
     lhs, rhs = shapes[:2]
@@ -60,7 +60,7 @@ def convolution(
     groups: int,
     bias: bool,
 ) -> OwnCase:
-    """Returns a convolution with weights of output channels × input channels per group × kernel."""
+    """Returns a convolution case; ``weight`` is output channels × input channels per group × kernel."""
     window = {"kernel": weight[2:], "stride": stride, "pad": pad, "dilate": dilate}
     rank = len(weight) - 2
     return OwnCase(
@@ -81,11 +81,11 @@ def dense(data: Shape, weight: Shape, *, bias: bool) -> OwnCase:
 def pooling(
     kind: str, data: Shape, *, kernel: Shape, stride: Shape, pad: Shape, **others: bool | Shape
 ) -> OwnCase:
-    """Returns a pooling; ``kind`` is ``max`` or ``avg``."""
+    """Returns the case of a pooling; ``kind`` is ``max`` or ``avg``."""
     parameters = {"kernel": kernel, "stride": stride, "pad": pad, **others}
     return OwnCase(f"{kind}_pool{len(data) - 2}d", {"data": data}, parameters)
 
 
 def global_pooling(kind: str, data: Shape) -> OwnCase:
-    """Returns a pooling over all spatial axes."""
+    """Returns the case of a pooling over all spatial axes."""
     return OwnCase(f"global_{kind}_pool{len(data) - 2}d", {"data": data})

@@ -96,7 +96,7 @@ def _stride_and_pad(size: int, kernel: int, output: int) -> tuple[int, int]:
 
 
 def _dense(shapes: list[Shape], output: Shape) -> OwnCase:
-    """Returns a dense layer; the trace lacks its weights if ONNX Runtime has packed them."""
+    """Returns the case of a dense layer; the trace lacks its weights if ONNX Runtime has packed them."""
     return dense(shapes[0], (output[-1], shapes[0][-1]), bias=output[-1:] in shapes[1:])
 
 

@@ -46,7 +46,7 @@ def _argument(layer: Layer, position: int) -> Any:
     """Returns an argument by its position.
 
     Raises:
-        NoRowError: The trace lacks it, like those of earlier versions.
+        NoRowError: The trace lacks it, as traces of earlier versions do.
     """
     if position >= len(layer.arguments) or not layer.arguments[position]:
         raise NoRowError("the trace does not show its arguments; trace the model again")
@@ -228,7 +228,7 @@ def _readers() -> Mapping[str, Callable[[Layer], OwnCase]]:
 
 
 _READERS = _readers()
-"""The readers by the ATen name of the operator."""
+"""The readers, keyed by the ATen name of the operator."""
 
 
 def read(layer: Layer) -> OwnCase:
