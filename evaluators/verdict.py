@@ -146,7 +146,7 @@ class RunTimes:
 
     def __post_init__(self) -> None:
         if not len(self.latency_ns) == len(self.elapsed_ns) == len(self.inputs) > 0:
-            raise ValueError("a run needs at least one value, and columns of one length")
+            raise ValueError("a run needs at least one value, and columns of equal length")
 
     @classmethod
     def of_batches(cls, latency_ns: NDArray[np.int64], sizes: NDArray[np.int64]) -> RunTimes:
@@ -332,7 +332,7 @@ def noise(runs: Sequence[RunTimes], figures: Sequence[str] = FIGURES) -> dict[st
         ValueError: There are fewer than two runs.
     """
     if len(runs) < 2:
-        raise ValueError(f"noise needs at least two runs, and has {len(runs)}")
+        raise ValueError(f"noise needs at least two runs, but has {len(runs)}")
     rows = [PooledRuns([run], figures).figures() for run in runs]
     with np.errstate(divide="ignore", invalid="ignore"):
         spreads = [np.abs(np.log(one / other)) for one, other in combinations(rows, 2)]

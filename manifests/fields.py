@@ -115,7 +115,7 @@ def check_constraint(value: str) -> str:
 def _two_ends(value: tuple[float, float] | None) -> tuple[float, float] | None:
     """Requires the first number to be less than the second."""
     if value is not None and not value[0] < value[1]:
-        raise ValueError("allowed: the value of black and the larger one of white, such as [-1, 1]")
+        raise ValueError("allowed: the value of black and the larger value of white, such as [-1, 1]")
     return value
 
 

@@ -225,7 +225,7 @@ class TextLayers(Part):
     def _differ(self) -> TextLayers:
         names = self.names
         if len(set(names)) < len(names):
-            raise ValueError(f"two of {', '.join(names)} have the same name; each is an input of its own")
+            raise ValueError(f"two of {', '.join(names)} have the same name; each must be a separate input")
         return self
 
     @property
@@ -451,7 +451,7 @@ class TensorParameters(Part):
     @classmethod
     def _fits_into_memory(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if (elements := math.prod(size for size in value if size != DYNAMIC_AXIS)) > MAX_TENSOR_ELEMENTS:
-            raise ValueError(f"has {elements} elements together; allowed: {MAX_TENSOR_ELEMENTS}")
+            raise ValueError(f"has {elements} elements in total; at most {MAX_TENSOR_ELEMENTS} are allowed")
         return value
 
 

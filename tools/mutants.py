@@ -347,7 +347,7 @@ def broken_text(mutant: Mutant, root: Path) -> str:
     """
     for test in mutant.tests:
         if test.startswith("tests/") and not (root / test.partition("::")[0]).exists():
-            raise ValueError(f"{mutant.name}: {test} is not there; name the tests that must fail")
+            raise ValueError(f"{mutant.name}: {test} does not exist; name the tests that must fail")
     path = root / mutant.path
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     if (count := text.count(mutant.line)) != 1:

@@ -104,7 +104,7 @@ class Converter:
 
     def _gemm(self, node: onnx.NodeProto, attributes: Any, name: str) -> Any:
         if attributes.get("transB") != 1:
-            raise SystemExit(f"{node.name}: is no fully connected layer")
+            raise SystemExit(f"{node.name}: is not a fully connected layer")
         units = self.parameters[node.input[1]].shape[0]
         return mxnet.sym.FullyConnected(*map(self._value, node.input), num_hidden=units, name=name)
 

@@ -38,7 +38,7 @@ def _table() -> Iterator[str]:
     found = [coverage_of(entry, every) for entry in frameworks_with_operators(Registry())]
     absent = [coverage.framework for coverage in found if coverage.version is None]
     if absent:
-        raise ValueError(f"the table is of all frameworks, and {', '.join(absent)} is not installed")
+        raise ValueError(f"the table covers all frameworks, but {', '.join(absent)} is not installed")
     yield _counts(every, found)
     for category in Category:
         of_one = [each for each in every if each.category is category]

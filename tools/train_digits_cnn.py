@@ -223,7 +223,7 @@ def verify(folder: Path, inputs: Array, labels: Array) -> float:
         )
         differing = np.flatnonzero(logits[framework].argmax(axis=1) != logits[first].argmax(axis=1))
         if len(differing):
-            raise SystemExit(f"{framework} and {first} name other digits for images {differing.tolist()}")
+            raise SystemExit(f"{framework} and {first} name different digits for images {differing.tolist()}")
     return float((logits[first].argmax(axis=1) == labels).mean())
 
 
@@ -286,7 +286,7 @@ def dataset_difference(made: Path, committed: Path) -> str:
     if not (apart or changed):
         return "the files are the same, but not the bytes of the zip around them"
     examples = ", ".join((apart + changed)[:5])
-    return f"{len(apart)} files are in one zip only, {len(changed)} have other bytes, such as {examples}"
+    return f"{len(apart)} files are in one zip only, {len(changed)} have different bytes, such as {examples}"
 
 
 def weight_differences(made: Weights, committed: Weights) -> list[str]:

@@ -380,7 +380,7 @@ def compare(made: Path, models: Sequence[type[Trained]]) -> list[str]:
                 differences.append(f"{place}: is missing")
             elif path.suffix == ".png":
                 if not np.array_equal(*(np.asarray(Image.open(root / place)) for root in (made, BUILTIN))):
-                    differences.append(f"{place}: has other pixels")
+                    differences.append(f"{place}: has different pixels")
             elif path.read_bytes() != (BUILTIN / place).read_bytes():
                 differences.append(f"{place}: differs")
     for model in models:

@@ -188,7 +188,7 @@ def resnet_stages(depth: int) -> tuple[tuple[int, int, int, int], bool]:
     """Returns the blocks of each stage, and whether they are bottlenecks; raises ValueError if unknown."""
     if depth not in RESNET_STAGES:
         raise ValueError(
-            f"there is no ResNet of {depth} layers, only of {', '.join(map(str, RESNET_STAGES))}"
+            f"there is no ResNet with {depth} layers, only with {', '.join(map(str, RESNET_STAGES))}"
         )
     return RESNET_STAGES[depth], depth >= 50
 
@@ -251,7 +251,7 @@ def import_package(name: str, architecture: str) -> ModuleType:
         version = ", ".join(installed_version(name).values()) or "of unknown version"
         raise ArtifactError(
             f'architecture "{architecture}": {name} {version} cannot be imported: {one_line(error)}; '
-            "install versions that fit each other and the framework"
+            "install versions that are compatible with each other and the framework"
         ) from error
 
 
@@ -335,7 +335,7 @@ class Architectures:
         for directory in self._directories:
             found = [path for path in _files(directory, framework) if path.stem.casefold() == name.casefold()]
             if len(found) > 1:
-                raise ArtifactError(f'architecture "{name}": both {found[0]} and {found[1]}; keep one')
+                raise ArtifactError(f'architecture "{name}": in both {found[0]} and {found[1]}; keep one')
             if found:
                 return found[0]
         return None
@@ -388,8 +388,8 @@ def _from_package(name: str, framework: str) -> Architecture:
         raise ArtifactError(f'architecture "{name}": unknown source "{prefix}"; {suggestion(prefix, usable)}')
     if package not in usable:
         raise ArtifactError(
-            f'architecture "{name}": is a model of {_PACKAGES[package]}, and this one runs in {framework}; '
-            f"name {' or '.join(f'{prefix}:NAME' for prefix in usable)}, or one of the program or of a file"
+            f'architecture "{name}": is built with {_PACKAGES[package]}, but this model runs in {framework}; '
+            f"name {' or '.join(f'{prefix}:NAME' for prefix in usable)}, one of the program, or one in a file"
         )
 
     def build(*, initialize: bool) -> Any:

@@ -72,7 +72,7 @@ def unpack(archive: Path, folder: Path, limits: UnpackLimits = UnpackLimits()) -
             path = PurePosixPath(entry)
             if path.is_absolute() or ".." in path.parts or "\0" in entry:
                 raise ArtifactError(
-                    f"{archive}: holds {shown(entry)}, which leads out of the archive; nothing was taken"
+                    f"{archive}: holds {shown(entry)}, which leads out of the archive; nothing was unpacked"
                 )
             name = str(path)
             names.add(name)
@@ -237,13 +237,13 @@ class UnpackedArchive:
         unpacked = self.folder / name
         if not is_file(unpacked):
             raise ArtifactError(
-                f"{unpacked}: is missing; remove {self.folder}, and {self.archive} is unpacked again"
+                f"{unpacked}: is missing; remove {self.folder} to unpack {self.archive} again"
             )
         found = digests(unpacked, checksum)
         if found[SHA256] != self.sums[name]:
             raise ArtifactError(
-                f"{unpacked}: is changed or truncated since it was unpacked; remove {self.folder}, and "
-                f"{self.archive} is unpacked again"
+                f"{unpacked}: has been changed or truncated since it was unpacked; remove {self.folder} "
+                f"to unpack {self.archive} again"
             )
         if difference := mismatch(found, checksum, source):
             raise ArtifactError(

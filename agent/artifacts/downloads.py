@@ -88,8 +88,8 @@ def mismatch(found: Mapping[str, str], checksum: str, source: object) -> str | N
     actual = found[algorithm]
     if actual.startswith(expected):  # a whole checksum, the first digits of one, or none
         return None
-    begins = "begins with " if len(expected) < len(actual) else ""
-    return f"its {algorithm} is {actual}, {source} says {begins}{expected}"
+    begins = "it begins with " if len(expected) < len(actual) else ""
+    return f"its {algorithm} is {actual}, but {source} says {begins}{expected}"
 
 
 def _algorithm(checksum: str) -> str:
@@ -291,7 +291,7 @@ class Downloader:
         free = shutil.disk_usage(partial.path.parent).free + (0 if start else partial.size)
         if total_bytes - start > free:
             raise WebError(
-                f"needs {total_bytes - start} bytes more, and {partial.path.parent} has {free} free"
+                f"needs {total_bytes - start} more bytes, but {partial.path.parent} has {free} free"
             )
 
     def _copy(

@@ -146,7 +146,7 @@ def _checked(place: Path, checksum: str, source: object) -> CheckedFile:
             return check_file(place, checksum, source)
         return check_file(place, f"{SHA256}:{_recorded(record)}", f"{record}, from when it was downloaded,")
     except ArtifactError as error:
-        raise ArtifactError(f"{error}; remove it and {record.name}, and it is downloaded again") from error
+        raise ArtifactError(f"{error}; remove it and {record.name} to download it again") from error
 
 
 def _recorded(record: Path) -> str:
@@ -216,7 +216,7 @@ def resolve_artifacts(
     except ArtifactUnavailableError as error:
         if not (weights and manifest.model.architecture):
             raise
-        raise ArtifactUnavailableError(f"{error}, or measure speed alone with --weights=random") from error
+        raise ArtifactUnavailableError(f"{error}, or measure only speed with --weights=random") from error
     paths = {kind: file.path for kind, file in checked.items()}
     checksums = {kind: file.checksum for kind, file in checked.items()}
     return Artifacts(paths.get("graph"), paths.get("weights"), checksums)

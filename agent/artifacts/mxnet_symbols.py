@@ -79,7 +79,7 @@ def symbol_inputs(graph: Path, parameters: Shapes) -> tuple[InputSignature, ...]
     try:
         return tuple(_inputs(_read(graph)["nodes"], parameters))
     except _FAILURES as error:
-        raise ArtifactError(f"{graph}: is no MXNet symbol: {one_line(error)}") from error
+        raise ArtifactError(f"{graph}: is not an MXNet symbol: {one_line(error)}") from error
 
 
 def symbol_text(graph: Path) -> str:
@@ -101,7 +101,7 @@ def _read(graph: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise ArtifactError(f"{graph}: cannot be read: {error.strerror or error}") from error
     except _FAILURES as error:
-        raise ArtifactError(f"{graph}: is no MXNet symbol: {one_line(error)}") from error
+        raise ArtifactError(f"{graph}: is not an MXNet symbol: {one_line(error)}") from error
     for name in _operators(document):
         if _REFUSED.fullmatch(name):
             raise ArtifactError(

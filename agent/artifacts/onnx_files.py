@@ -63,7 +63,7 @@ def mapped(graph: Path) -> Iterator[mmap]:
             yield content
     except (ValueError, IndexError) as error:
         reason = error if graph.stat().st_size else "it is empty"
-        raise ArtifactError(f"{graph}: is no ONNX model: {reason}") from error
+        raise ArtifactError(f"{graph}: is not an ONNX model: {reason}") from error
     except OSError as error:
         raise ArtifactError(f"{graph}: cannot be read: {error.strerror or error}") from error
 

@@ -60,7 +60,7 @@ class TorchArchive:
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         members = archive.infolist()
         if len(members) > _MAX_MEMBERS:
-            raise ValueError(f"it has {len(members)} members; accepted: {_MAX_MEMBERS}")
+            raise ValueError(f"it has {len(members)} members; at most {_MAX_MEMBERS} are accepted")
         self.path = path
         self._archive = archive
         self._members = {each.filename.partition("/")[2]: each for each in members}
@@ -94,7 +94,7 @@ class TorchArchive:
         if member.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{name} is compressed, which PyTorch does not write")
         if max_bytes is not None and member.file_size > max_bytes:
-            raise ValueError(f"{name} has {member.file_size} bytes; accepted: {max_bytes}")
+            raise ValueError(f"{name} has {member.file_size} bytes; at most {max_bytes} are accepted")
         return self._archive.read(member)
 
     def json(self, name: str) -> Any:

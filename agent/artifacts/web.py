@@ -302,7 +302,7 @@ class _Address:
         if not host:
             raise WebError("names no host")
         if parts.username is not None:
-            raise WebError("holds a user name, which is not used")
+            raise WebError("contains a user name, which is not supported")
         query = f"?{parts.query}" if parts.query else ""
         return cls(url, scheme, host, port or _PORTS[scheme], f"{parts.path or '/'}{query}")
 

@@ -40,7 +40,7 @@ def use_allocator(policy: Allocator) -> None:
         return
     if _keep_memory.cache_info().currsize:
         raise ConfigurationError(
-            "allocator is default, and this process already keeps its memory; use another process"
+            "allocator is default, but this process already keeps its memory; use another process"
         )
     os.environ.pop(VARIABLE, None)
 
@@ -52,7 +52,7 @@ def _keep_memory() -> None:
     except (AttributeError, OSError) as error:
         raise ConfigurationError("allocator keep requires glibc, which is not the C library here") from error
     if not (mallopt(_MMAP_THRESHOLD, _MOST) and mallopt(_TRIM_THRESHOLD, _MOST)):
-        raise ConfigurationError("allocator keep is refused by the C library; leave it out")
+        raise ConfigurationError("the C library refuses allocator keep; leave it out")
 
 
 def use_allocator_of_environment() -> None:

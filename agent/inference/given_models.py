@@ -139,7 +139,7 @@ def _given(
     if several and wanted.shape is not None:
         shown_names = [each.name for each in signature.inputs[:5]] + ["…"] * (len(signature.inputs) > 5)
         names = f"{len(signature.inputs)} inputs: {', '.join(shown_names)}"
-        raise ConfigurationError(f"{where}: has {names}; one shape describes a model with one input")
+        raise ConfigurationError(f"{where}: has {names}; a single shape can describe only a single input")
     inputs, shown, batches = [], [], set()
     for place, found in enumerate(signature.inputs):
         known = replace(wanted, images=False, tensors=True) if several and wanted.tensors else wanted

@@ -303,7 +303,7 @@ class Predictor(Closeable):
             PredictionError: The name, the element type or the shape does not match, or the batch is empty.
         """
         if len(self.tensors) > 1:
-            raise PredictionError(f"{self}: takes {len(self.tensors)} inputs, and is run with one")
+            raise PredictionError(f"{self}: takes {len(self.tensors)} inputs, but was given only one")
         [array] = self.checked_inputs(inputs).values()
         return array
 

@@ -95,7 +95,7 @@ class FrameworkEntry:
             FrameworkUnavailableError: The framework is not installed, or fails to import.
         """
         if not self.operators:
-            raise ConfigurationError(f"framework {self.name} runs no single operators")
+            raise ConfigurationError(f"framework {self.name} cannot run single operators")
         return self.import_part(self.operators)
 
     def import_part(self, place: str) -> object:

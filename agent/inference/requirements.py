@@ -32,7 +32,7 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
     made_for = sorted({container_architecture(name) for name in manifest.container})
     if made_for and architecture and architecture not in made_for:
         found.append(
-            f"field container: the model was made for {', '.join(made_for)}, and this machine is "
+            f"field container: the model was made for {', '.join(made_for)}, but this machine is "
             f"{architecture}; to run it here all the same, add {architecture} to container, or leave "
             "container out"
         )
@@ -47,7 +47,7 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
     ):
         found.append(
             f"field inputs.parameters.element_type: found 'string', which {manifest.framework.name} does not "
-            "take; supported: ONNXRuntime"
+            "accept; supported: ONNXRuntime"
         )
     for place, model_input in enumerate(manifest.inputs):
         wanting = _of_input(model_input.parameters, names.total())
@@ -75,7 +75,7 @@ def code_of(manifest: ModelManifest) -> str:
     if files.architecture:
         return f"its weights cannot run code; its architecture, {files.architecture}, is code on this machine"
     if framework == "pytorch" and (files.graph_path or "").casefold().endswith(".pt2"):
-        return "its graph has PyTorch's operators, of which none opens a file; its files cannot run code"
+        return "its graph has PyTorch's operators, none of which opens a file; its files cannot run code"
     if framework == "pytorch":
         return "its graph is TorchScript, a program whose operators can read and write files"
     if framework in {"mxnet", "onnxruntime"}:
@@ -94,7 +94,7 @@ def _of_input(parameters: InputParameters, inputs: int) -> list[str]:
         number = parameters.input_layer[1:]
         found.append(
             f"input_layer: found {number}, and the manifest has {inputs} "
-            f"input{'' if inputs == 1 else 's'}; supported: 0, the first input, and on, or an input's name"
+            f"input{'' if inputs == 1 else 's'}; supported: a number from 0, the first, or an input's name"
         )
     return found
 

@@ -184,9 +184,9 @@ class HardwareSampler(Closeable):
             self._gpu = GpuReader(device)
             self._read_gpu = self._gpu.figures
             if self._gpu.error is not None:
-                scope.recorder.note(f"no figures of {device}: NVML cannot read it: {self._gpu.error}")
+                scope.recorder.note(f"no figures for {device}: NVML cannot read it: {self._gpu.error}")
         elif not device.is_gpu:
-            scope.recorder.note("no figures of a GPU: the model runs on the CPU")
+            scope.recorder.note("no figures for a GPU: the model runs on the CPU")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="hardware-sampler", daemon=True)
 

@@ -283,7 +283,7 @@ def read_inputs(
         raise _wrong_names([item.name for item in inputs], wanted, what)
     if raw and len(raw) != len(inputs):
         count = "one input" if len(inputs) == 1 else f"{len(inputs)} inputs"
-        raise InputError(f"{what}: {len(raw)} raw_input_contents for {count}")
+        raise InputError(f"{what}: has {len(raw)} raw_input_contents for {count}")
     found: dict[str, NDArray[Any]] = {}
     for place, item in enumerate(inputs):
         name = item.name
@@ -322,8 +322,8 @@ def _check_batch(found: Tensors, what: str) -> None:
     for name, array in others:
         if len(array) != len(first[1]):
             raise InputError(
-                f'{what}: input "{name}": found a batch of {len(array)}, and input "{first[0]}" has one of '
-                f"{len(first[1])}; give all inputs the same"
+                f'{what}: input "{name}": found a batch of {len(array)}, but input "{first[0]}" has one of '
+                f"{len(first[1])}; give all inputs the same batch size"
             )
 
 
@@ -366,7 +366,7 @@ def _other(name: str, wanted: TensorSignature, where: str) -> Datatype:
         return others[name]
     takes = f"the model takes {wanted.datatype.name}"
     if others:
-        takes += f", and what that holds exactly: {', '.join(others)}"
+        takes += f", and types it represents exactly: {', '.join(others)}"
     if name in DATATYPES or name in OTHER_DATATYPES:
         raise InputError(f"{where}: found datatype {name}; {takes}")
     raise InputError(f"{where}: {titled('datatype', name)} is not known; {takes}")

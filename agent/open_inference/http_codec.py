@@ -269,7 +269,7 @@ def read_infer_request(model: str, version: str, body: memoryview, head_bytes: i
         raise InputError("the request has a string that is not Unicode") from error
     if position != len(body):
         raise InputError(
-            f"the body has {len(body) - head_bytes} bytes of binary data, and the inputs say "
+            f"the body has {len(body) - head_bytes} bytes of binary data, but the inputs declare "
             f"{position - head_bytes} in {BINARY_SIZE}"
         )
     return InferRequest(InferCall(message, raw), binary, by_default)
@@ -294,7 +294,7 @@ def read_raw_request(
         raise InputError(f"{titled('model', model)} takes {STRINGS.name}; send them in JSON, or after it")
     if (dynamic := dimensions.count(DYNAMIC_AXIS)) > 1:
         raise InputError(
-            f"{titled('model', model)} takes {list(signature.shape)}, whose sizes do not follow from a body; "
+            f"{titled('model', model)} takes {list(signature.shape)}, whose sizes are unclear from a body; "
             "send its elements in JSON, or after it"
         )
     size = signature.datatype.dtype.itemsize * math.prod(side for side in dimensions if side != DYNAMIC_AXIS)
@@ -345,7 +345,7 @@ def _read_input(
         raise InputError(f"{where}: {BINARY_SIZE} is no number of bytes")
     if size > len(body) - position:
         raise InputError(
-            f"{where}: {BINARY_SIZE} says {size} bytes, and the body has {len(body) - position} more"
+            f"{where}: {BINARY_SIZE} says {size} bytes, but the body has {len(body) - position} more"
         )
     return body[position : position + size], position + size
 
@@ -355,7 +355,7 @@ def _shape(item: Mapping[str, Any], where: str) -> list[int]:
     if not isinstance(shape, list) or not all(is_whole(side, -MAX_INT64, MAX_INT64) for side in shape):
         raise InputError(f"{where}: shape is not a list of whole numbers")
     if len(shape) > MAX_DIMENSIONS:
-        raise InputError(f"{where}: shape has {len(shape)} axes; at most {MAX_DIMENSIONS} are possible")
+        raise InputError(f"{where}: shape has {len(shape)} axes; at most {MAX_DIMENSIONS} are supported")
     return shape
 
 

@@ -139,7 +139,7 @@ def _word_pieces(path: Path, text: str, *, lower_case: bool) -> Tokenizer:
     if missing := [token for token in (_UNKNOWN, _FIRST, _SEPARATOR) if token not in vocabulary]:
         raise ArtifactError(
             f"{path}: is neither a file of the library tokenizers nor a vocabulary of word pieces, which has "
-            f"the token {missing[0]} in a line"
+            f"the token {missing[0]} on a line of its own"
         )
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=_UNKNOWN))
     tokenizer.add_special_tokens(

@@ -383,8 +383,8 @@ def _check_obeyed(response: predict_pb2.OpenResponse, agent: str, asked: Session
         passed_over.append("cudnn_benchmark")
     if passed_over:
         raise AgentError(
-            f"agent {agent}: is of an earlier version that does not know {' and '.join(passed_over)}; update "
-            "it, or leave that out"
+            f"agent {agent}: is an earlier version that does not know {' and '.join(passed_over)}; "
+            "update it, or leave that out"
         )
 
 

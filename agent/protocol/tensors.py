@@ -61,12 +61,12 @@ def unpack(content: memoryview, what: str, most: int = sys.maxsize) -> list[byte
         place += _STRING_LENGTH.size
         if place + length > len(content):
             raise InputError(
-                f"{what}: element {len(elements)} has {length} bytes, of which {len(content) - place} come"
+                f"{what}: element {len(elements)} has {length} bytes, but only {len(content) - place} remain"
             )
         elements.append(bytes(content[place : place + length]))
         place += length
     if place != len(content):
-        raise InputError(f"{what}: {len(content) - place} bytes come after {len(elements)} elements")
+        raise InputError(f"{what}: {len(content) - place} bytes remain after {len(elements)} elements")
     return elements
 
 
@@ -74,7 +74,7 @@ def strings(elements: Sequence[bytes], shape: Sequence[int], what: str) -> NDArr
     """Returns an array of strings; raises InputError if they do not fit the shape or are not UTF-8."""
     if len(elements) != math.prod(shape):
         raise InputError(
-            f"{what}: {len(elements)} elements for shape {list(shape)}, which takes {math.prod(shape)}"
+            f"{what}: {len(elements)} elements for shape {list(shape)}, which requires {math.prod(shape)}"
         )
     array = np.empty(len(elements), object)
     for number, element in enumerate(elements):
@@ -126,7 +126,7 @@ def read_elements(
 ) -> NDArray[Any]:
     """Like ``read_array``, for a dtype of ``ELEMENT_TYPES``, but returns a view even if it is not aligned."""
     if len(shape) > MAX_DIMENSIONS:
-        raise InputError(f"{what}: a tensor of {len(shape)} axes; at most {MAX_DIMENSIONS} are possible")
+        raise InputError(f"{what}: a tensor of {len(shape)} axes; at most {MAX_DIMENSIONS} are supported")
     if shape and min(shape) < 0:
         raise InputError(f"{what}: shape {list(shape)} has a negative side")
     if element.hasobject:
@@ -134,8 +134,8 @@ def read_elements(
     expected = math.prod(shape) * element.itemsize
     if len(content) != expected:
         raise InputError(
-            f"{what}: {len(content)} bytes for shape {list(shape)} of {element.name}, which takes {expected} "
-            "bytes"
+            f"{what}: {len(content)} bytes for shape {list(shape)} of {element.name}, which requires "
+            f"{expected} bytes"
         )
     if not expected and math.prod(max(side, 1) for side in shape) * element.itemsize > sys.maxsize:
         # NumPy's own limit, which holds as if no side were 0

@@ -128,7 +128,7 @@ def check_exposure(host: str, *, tls: bool, secret: bool, insecure: bool, what: 
         return None
     if not insecure:
         raise ConfigurationError(
-            f"host {host or '*'} can be reached by others, and the {what} has no {missing}; give --tls_cert, "
+            f"host {host or '*'} can be reached by others, but the {what} has no {missing}; give --tls_cert, "
             "--tls_key and --secret or --secret_file, or accept it with --insecure"
         )
     risks = [
@@ -293,13 +293,13 @@ class Limits:
         if self.max_pixels > MAX_PIXELS:
             raise ConfigurationError(f"max_pixels is {self.max_pixels}; at most {MAX_PIXELS} are decoded")
         if self.client_burst is not None and self.max_client_rps is None:
-            raise ConfigurationError("client_burst is given without max_client_rps, which it belongs to")
+            raise ConfigurationError("client_burst requires max_client_rps")
 
     def check_inputs(self, count: int) -> None:
         """Raises InputError if a request has too many inputs."""
         if count > self.max_inputs:
             raise InputError(
-                f"the batch has {count} inputs, and the agent takes at most {self.max_inputs}; "
+                f"the batch has {count} inputs, but the agent takes at most {self.max_inputs}; "
                 "use a smaller --batch_size here, or serve it with a larger --max_inputs"
             )
 
@@ -342,7 +342,7 @@ class StreamLimit:
     def one(self) -> Iterator[None]:
         """Counts a stream during a ``with`` block; raises SessionLimitError if the limit is reached."""
         if not self._free.acquire(blocking=False):
-            raise SessionLimitError(f"the agent serves its limit of {self._streams} streams; try again later")
+            raise SessionLimitError(f"the agent is at its limit of {self._streams} streams; try again later")
         try:
             yield
         finally:
@@ -481,7 +481,7 @@ class ClientLimits:
         """Counts a stream while it is open; raises SessionLimitError if the client has reached its limit."""
         if self._max_streams is not None and self._streams[client] >= self._max_streams:
             raise SessionLimitError(
-                f"the agent serves this client its limit of {self._max_streams} streams; try again later"
+                f"this client is at its limit of {self._max_streams} streams; try again later"
             )
         self._streams[client] += 1
         try:

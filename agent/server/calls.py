@@ -37,7 +37,7 @@ UNKNOWN = "unknown"
 """The name used for all unknown methods in metrics and logs, because clients can invent names."""
 NS_PER_S = 1_000_000_000
 _CHECKS = 10  # polls within the quiet period
-NOT_ADMITTED = Status(grpc.StatusCode.UNAUTHENTICATED, "the agent requires a secret, and this is not it")
+NOT_ADMITTED = Status(grpc.StatusCode.UNAUTHENTICATED, "the agent requires a secret, which was not sent")
 _Result = TypeVar("_Result")
 _Call = TypeVar("_Call", bound="CallContext")
 Metadata: TypeAlias = "Iterable[tuple[str, str | bytes]]"
@@ -159,7 +159,7 @@ class Method:
         try:
             return self.decode(content)
         except DecodeError as error:
-            raise InputError(f"the request of {self.path} is not a message of its type") from error
+            raise InputError(f"the request to {self.path} is not a message of its type") from error
 
 
 def methods_of(
@@ -408,7 +408,7 @@ class HttpCall(CallContext):
         """
         found = _TIMEOUT.fullmatch(header)
         if found is None:
-            raise InputError(f"header {TIMEOUT_HEADER} is up to 8 digits and one of {''.join(_UNITS_S)}")
+            raise InputError(f"header {TIMEOUT_HEADER} must be up to 8 digits and one of {''.join(_UNITS_S)}")
         self._deadline_s = self._loop.time() + int(found[1]) * _UNITS_S[found[2]]
         self._timer = self._loop.call_at(
             self._deadline_s, self.cancel, DeadlineError("the deadline of the request has passed")

@@ -249,7 +249,7 @@ class Metrics:
         )
         self._request_seconds = Distributions(
             "inferometer_request_duration_seconds",
-            "From when a call began until its answer was made; a stream until its end.",
+            "From the start of a call to its answer or, for a stream, to its end.",
             ("method", "model"),
             _LATENCY_S,
         )
@@ -367,7 +367,7 @@ class _LoadCollector(Collector):
         return self._families(self._load())
 
     def _families(self, load: AgentLoad) -> Iterator[Metric]:
-        info = GaugeMetricFamily("inferometer_info", "1; which version this is.", labels=("version",))
+        info = GaugeMetricFamily("inferometer_info", "1; the label is the version.", labels=("version",))
         info.add_metric((__version__,), 1)
         yield info
         yield GaugeMetricFamily(
@@ -378,11 +378,11 @@ class _LoadCollector(Collector):
         )
         yield GaugeMetricFamily(
             "inferometer_predictions_hanging",
-            "Predictions that hang at the moment.",
+            "Predictions that are currently hanging.",
             len(load.trouble.hanging),
         )
         labels = ("model", "version", "framework", "device")
-        loaded = GaugeMetricFamily("inferometer_models_loaded", "How often a model is loaded.", labels=labels)
+        loaded = GaugeMetricFamily("inferometer_models_loaded", "Loaded copies of a model.", labels=labels)
         waiting = GaugeMetricFamily(
             "inferometer_queue_requests", "Requests that wait for their batch to begin.", labels=("model",)
         )

@@ -373,7 +373,7 @@ class AgentServer:
                 return self._server.add_insecure_port(address)
             return self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
-            raise ConfigurationError(f"cannot listen on {address}: it is taken") from error
+            raise ConfigurationError(f"cannot listen on {address}: it is already in use") from error
 
     def _close_idle_sessions(self) -> None:
         memory = IdleRelease()
@@ -382,7 +382,7 @@ class AgentServer:
             if closed := self._sessions.close_idle() + self.models.close_idle():
                 _log.info("closed %d idle sessions and models", closed)
             if self._shared_memory is not None and (released := self._shared_memory.release_dead()):
-                _log.info("released %d regions of shared memory, whose clients are gone", released)
+                _log.info("released %d regions of shared memory whose clients are gone", released)
 
 
 def serve(
@@ -419,7 +419,7 @@ def serve(
             woken.recv(1)
         on_stopping()
         if not server.stop():
-            _log.error("stopped with predictions under way, which did not end in time")
+            _log.error("stopped although predictions under way had not ended in time")
             logging.shutdown()
             os._exit(1)
     finally:

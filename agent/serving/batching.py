@@ -328,8 +328,8 @@ class PriorityQueue(RequestQueue[Request]):
         with self._lock:
             if self._waiting_at[level - 1] >= self._limits[level - 1]:
                 raise QueueFullError(
-                    f"model {self._model}: its limit of {self._limits[level - 1]} requests of priority "
-                    f"{level} wait; try again later"
+                    f"model {self._model}: its queue of {self._limits[level - 1]} requests of priority "
+                    f"{level} is full; try again later"
                 )
             self._waiting_at[level - 1] += 1
         try:

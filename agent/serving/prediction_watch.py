@@ -150,7 +150,7 @@ class PredictionWatch:
         for model, busy_ns in found:
             _log.error(
                 "model %s: a prediction has run for %.1f s, and may take %.1f s (--predict_timeout_s); until "
-                "it ends, what waits for it is refused",
+                "it ends, requests that wait for it are refused",
                 model,
                 busy_ns / _NS_PER_S,
                 limit_ns / _NS_PER_S,

@@ -245,7 +245,7 @@ class RequestQueue(Generic[_Request]):
             waiting_bytes = self._waiting_bytes + request.nbytes
             if waiting >= self._limit:
                 raise QueueFullError(
-                    f"model {self._model}: its limit of {self._limit} requests wait; try again later"
+                    f"model {self._model}: its queue of {self._limit} requests is full; try again later"
                 )
             if waiting_bytes > self._max_bytes and waiting:
                 raise QueueFullError(

@@ -69,7 +69,7 @@ class VersionPolicy:
             return cls(VersionChoice.SPECIFIC, specific=versions)
         raise ConfigurationError(
             f'version_policy: found "{one_line(text, 60)}"; allowed: all, latest:N with N from 1 on, or '
-            "specific: with versions and commas, such as specific:1,3; for one model NAME=POLICY"
+            "specific: and comma-separated versions, such as specific:1,3; for one model NAME=POLICY"
         )
 
     def __str__(self) -> str:

@@ -189,8 +189,8 @@ class ObjectFinder:
         offset, labels = self._parameters.class_offset, len(self._parameters.labels)
         if labels and scores.shape[2] - offset != labels:
             raise PredictionError(
-                f"the model gives {scores.shape[2]} scores a box and class_offset is {offset}; its manifest "
-                f"has {labels} labels"
+                f"the model gives {scores.shape[2]} scores per box and class_offset is {offset}, "
+                f"but its manifest has {labels} labels"
             )
         return scores
 

@@ -240,7 +240,7 @@ class ImageEnhancement(TaskPostprocessor):
         if channels not in allowed:
             raise self._no_image(name, tensor)
         if channels == 1 and max(len(self._mean), len(self._scale)) > 1:
-            raise PredictionError(f"output {name} is grey, but the manifest has a mean or scale of colours")
+            raise PredictionError(f"output {name} is grey, but the manifest has a mean or scale for colours")
         low, high = self._ends(name, tensor.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             pixels = np.asarray(images, np.float32, order="C")

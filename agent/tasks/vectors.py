@@ -68,7 +68,7 @@ class Classification(TaskPostprocessor):
         labels = self._output.parameters.labels
         if labels and scores.shape[1] != len(labels):
             raise PredictionError(
-                f"the model gives {scores.shape[1]} scores; its manifest has {len(labels)} labels"
+                f"the model gives {scores.shape[1]} scores, but its manifest has {len(labels)} labels"
             )
         return scores
 
@@ -188,7 +188,7 @@ class AnswerSpans(TaskPostprocessor):
             start, end = starts[place, :tokens], ends[place, :tokens]
             if text is None or len(start) < tokens:
                 raise PredictionError(
-                    f"the model gives the scores of {starts.shape[1]} tokens, and the text has {tokens}"
+                    f"the model gives scores for {starts.shape[1]} tokens, but the text has {tokens}"
                 )
             if np.isfinite(start).all() and np.isfinite(end).all():
                 answers.append(self._answer(text, start, end))
@@ -228,7 +228,7 @@ def best_span(start: NDArray[np.float64], end: NDArray[np.float64], longest: int
 def _scores(tensors: Tensors, layer: int | str, inputs: PredictedInputs) -> tuple[str, NDArray[np.float64]]:
     name, tensor = find_layer(tensors, layer)
     if len(inputs.texts) != inputs.size:
-        raise PredictionError("answers are cut out of texts, and the inputs are tensors; give texts")
+        raise PredictionError("answers are cut out of texts, but the inputs are tensors; give texts")
     array: NDArray[Any] = tensor.reshape(tensor.shape[:2]) if tensor.shape[2:] == (1,) else tensor
     if array.ndim != 2 or len(array) != inputs.size:
         raise PredictionError(

@@ -472,7 +472,7 @@ class Profiler(ABC):
         """Notes that a framework's profiler records no device calls, if the trace level includes them."""
         if self._level >= TraceLevel.SYSTEM_LIBRARY_TRACE:
             why = f"{framework}'s profiler has none" if self._gpu else "the model runs on the CPU"
-            recorder.note(f"no calls of a device's runtime, kernels or copies: {why}")
+            recorder.note(f"no calls to a device's runtime, kernels or copies: {why}")
 
 
 @dataclass(frozen=True, slots=True)

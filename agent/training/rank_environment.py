@@ -58,8 +58,8 @@ def require_host(address: str) -> None:
         socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
-            f"{host}: the ranks meet at {address}, and {socket.gethostname()} finds no address of this host: "
-            f"{getattr(error, 'strerror', None) or error}; name one that it finds, or an IP address"
+            f"{host}: the ranks meet at {address}, but {socket.gethostname()} finds no address for it: "
+            f"{getattr(error, 'strerror', None) or error}; name a host that it finds, or an IP address"
         ) from error
 
 
@@ -131,7 +131,7 @@ def _of_dmlc(variables: _Variables) -> Rank:
     role = variables.text("DMLC_ROLE")
     if role != "worker":
         raise ConfigurationError(
-            f"DMLC_ROLE is {role}, and only a worker trains; as a {role}, run "
+            f"DMLC_ROLE is {role}, but only a worker trains; as a {role}, run "
             "python -m inferometer.agent.frameworks.mxnet.kvstore"
         )
     address = variables.address("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
@@ -212,7 +212,9 @@ class _Variables:
         """Returns the number of a process in a group, and the number of processes in the group."""
         number, count = self.number(number_name), self.number(count_name)
         if number >= count:
-            raise ConfigurationError(f"{number_name} is {number}, but {count_name} {count}; it counts from 0")
+            raise ConfigurationError(
+                f"{number_name} is {number}, but {count_name} is {count}; numbers begin at 0"
+            )
         return number, count
 
     def address(self, host_name: str, port_name: str) -> str:

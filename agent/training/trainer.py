@@ -467,7 +467,7 @@ def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Re
     entry = registry.find(manifest.framework.name)
     if not entry.trainer:
         able = ", ".join(each.name for each in registry.entries if each.trainer)
-        raise ConfigurationError(f"framework {entry.name} trains no models; allowed: {able or 'none'}")
+        raise ConfigurationError(f"framework {entry.name} cannot train models; allowed: {able or 'none'}")
     trainer = entry.import_part(entry.trainer)
     if not (isinstance(trainer, type) and issubclass(trainer, Trainer)):
         raise FrameworkUnavailableError(f"framework {entry.name}: {entry.trainer} is not a Trainer")

@@ -231,8 +231,8 @@ def _refuse_launcher(ranks: RankRequest) -> None:
     found = ranks.of_this_process(os.environ)
     if found is not None and found.count > 1:
         raise ConfigurationError(
-            f"a launcher has started this process as {found}; the library starts ranks itself, "
-            "and agent bench training is for a launcher"
+            f"a launcher has started this process as {found}; the library starts ranks itself; "
+            "with a launcher, use agent bench training"
         )
 
 
@@ -281,7 +281,7 @@ def _data(
 ) -> TrainingData:
     choice, backend = dataset_choice(data), values.get("data_backend")
     if backend is not None and choice.path is None:
-        raise ConfigurationError(f"data_backend {backend} is the format of a path; give one as data")
+        raise ConfigurationError(f"data_backend {backend} requires a path; give one as data")
     return TrainingData.of(values, choice.path, choice.name, on_device=on_device)
 
 

@@ -142,7 +142,7 @@ def find_agents(invocation: Invocation) -> list[KnownAgent]:
     except StoreError as error:
         if not configured:
             raise
-        invocation.notify(f"only the agents of the configuration are known: {error}")
+        invocation.notify(f"only the agents in the configuration are known: {error}")
         published = []
     known = {agent.address for agent in configured}
     found = [_checked(agent, invocation.agent_tls) for agent in published]
@@ -187,7 +187,7 @@ def _answered(agent: KnownAgent, answer: Probe | Exception) -> KnownAgent:
         return KnownAgent(agent.address, agent.source, answer.agent_info, answer.open_sessions)
     if agent.agent_info is not None:  # it is alive, and its description is published
         return replace(agent, open_sessions=None)
-    return agent.with_problem(f"agent {agent.address}: serves, but does not say what it is: {answer.problem}")
+    return agent.with_problem(f"agent {agent.address}: responds, but gives no description: {answer.problem}")
 
 
 def _checked(agent: KnownAgent, tls: ClientTls | None) -> KnownAgent:
@@ -200,11 +200,11 @@ def _checked(agent: KnownAgent, tls: ClientTls | None) -> KnownAgent:
     try:
         address = AgentAddress.parse(agent.address)
     except ConfigurationError:
-        return agent.with_problem(f"agent {agent.address}: published with an address that is no host:port")
+        return agent.with_problem(f"agent {agent.address}: published with an address that is not host:port")
     agent = replace(agent, address=str(address))
     if tls is not None and address.secure is False:
         return agent.with_problem(
-            f"agent {address}: published without TLS; to speak to it all the same, name it: --agent {address}"
+            f"agent {address}: published without TLS; to connect to it anyway, name it: --agent {address}"
         )
     if agent.agent_info and only_local_elsewhere(agent.address, agent.agent_info.hostname):
         return agent.with_problem(f"agent {address}: only {agent.agent_info.hostname} itself can reach it")
@@ -256,8 +256,8 @@ class AgentSelector:
             key, separator, part = (piece.strip() for piece in condition.partition("="))
             if not (key and separator and part):
                 raise ConfigurationError(
-                    f'--agent "{text}": "{condition.strip()}" is no condition; '
-                    "write key=part with commas between, such as gpu=H100,framework=PyTorch"
+                    f'--agent "{text}": "{condition.strip()}" is not a condition; '
+                    "write key=part, separated by commas, such as gpu=H100,framework=PyTorch"
                 )
             if key.casefold() not in _VALUES:
                 raise ConfigurationError(f'--agent: unknown key "{key}"; {suggestion(key, _VALUES)}')
@@ -337,7 +337,7 @@ def pick_agent(
         )
     answering = [agent for agent in ask(able) if agent.usable]
     if not answering:
-        raise AgentError(f"none of the {len(able)} agents that fit --agent {selector} answers")
+        raise AgentError(f"none of the {len(able)} agents that fit --agent {selector} responds")
     random.Random(seed).shuffle(answering)  # noqa: S311 - a choice, no secret
     return min(answering, key=lambda agent: inf if agent.open_sessions is None else agent.open_sessions)
 

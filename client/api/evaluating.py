@@ -185,7 +185,7 @@ def measure(
         raise ConfigurationError(f'unknown kind "{kind}"; {suggestion(kind, plugged_kinds())}')
     found = find_kind(kind)
     if found.request is None:
-        raise ConfigurationError(f"kind {kind} has no request, and so no function")
+        raise ConfigurationError(f"kind {kind} declares no request, so it has no function")
     needs, invocation = needs_system(found.request), library_invocation()
     system = SystemArguments(options) if needs else None
     known = [each.argument for each in options_of(found.request)]

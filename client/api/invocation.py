@@ -85,7 +85,7 @@ def read_secret(path: Path) -> str:
     except UnicodeDecodeError:
         lines = []
     if len(content) > _MAX_BYTES or len(lines) != 1 or not lines[0]:
-        raise ConfigurationError(f"secret file {path}: holds no single line of printable ASCII characters")
+        raise ConfigurationError(f"secret file {path}: is not a single line of printable ASCII characters")
     return lines[0]
 
 

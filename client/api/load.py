@@ -99,8 +99,8 @@ class WorkloadRun(_UnderLoad[LoadMeasurement]):
         for each in known:
             if each.percent == percent:
                 return each
-        there = ", ".join(f"{each.percent:g}" for each in known) or "none, as no query counts"
-        raise ConfigurationError(f"percentile {percent:g} was not computed; there are {there}")
+        there = ", ".join(f"{each.percent:g}" for each in known) or "none, because no query was counted"
+        raise ConfigurationError(f"percentile {percent:g} was not computed; available: {there}")
 
     @property
     def p50_ms(self) -> float | None:

@@ -106,7 +106,7 @@ def given_model(
     given = model_of_file(Path(model), registry, wanted)
     found, *rest = map(printable, given.notes)
     if given.manifest.inputs[0].type == "image":
-        invocation.notify(f"{found}; agent manifest init writes a manifest to correct it")
+        invocation.notify(f"{found}; to correct this, write a manifest with agent manifest init")
     for note in rest:
         _log.info(note)
     return given
@@ -187,9 +187,9 @@ class SystemArguments:
         options, given = self._options, given_model(invocation, model, dataset, self._options.input_shape)
         if given is not None:
             if options.model_version is not None or options.framework_name is not None:
-                raise ConfigurationError("version and framework choose a manifest, and this model needs none")
+                raise ConfigurationError("version and framework choose a manifest, but this model needs none")
         elif options.input_shape is not None:
-            raise ConfigurationError("input_shape is for a model without a manifest, which has dimensions")
+            raise ConfigurationError("input_shape is only for a model without a manifest; leave it out")
         else:
             framework = options.framework_name or os.environ.get(FRAMEWORK) or None
             options = replace(options, model_name=str(model), framework_name=framework)
@@ -231,14 +231,14 @@ def _model_of_path(
     path, shape, framework = options.model_path, options.input_shape, options.framework_name
     if path is None:
         if shape is not None:
-            raise ConfigurationError("input_shape is for a model_path; a manifest has dimensions")
+            raise ConfigurationError("input_shape is only for a model_path; leave it out")
         return None
     if options.model_version is not None:
-        raise ConfigurationError("model_version chooses a manifest, and model_path needs none; leave it out")
+        raise ConfigurationError("model_version chooses a manifest, but model_path needs none; leave it out")
     if options.agent_address or invocation.configuration.agent:
         raise ConfigurationError(
-            "model_path is for this process, and an agent is named; it runs the models of its manifests, "
-            "which agent manifest init writes"
+            "model_path works only in this process and cannot be combined with an agent, which runs only the "
+            "models in its manifests; write one with agent manifest init"
         )
     wanted = Wanted(
         shape=shape,
@@ -252,7 +252,7 @@ def _model_of_path(
         raise ConfigurationError(f"{path}: is for {own}; found framework_name {framework}")
     found, *rest = given.notes
     assumed = given.manifest.inputs[0].type == "image"
-    hint = "; agent manifest init writes a manifest to correct it" if assumed else ""
+    hint = "; to correct this, write a manifest with agent manifest init" if assumed else ""
     for note in (found + hint, *rest):
         invocation.notify(printable(note))
     return given
@@ -277,7 +277,7 @@ def _read_ids(given: str | None) -> tuple[str, ...] | None:
     found = tuple(dict.fromkeys(each.strip() for each in written if each.strip()))
     if not found:
         raise ConfigurationError(
-            f"sample_ids {printable(given)}: holds no ids; give a list, or a file of them"
+            f"sample_ids {printable(given)}: contains no ids; give a list of ids, or a file with one per line"
         )
     return found
 

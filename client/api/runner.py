@@ -359,7 +359,7 @@ class Runner:
                 self._running.begin(what)
                 self._door.start(what)
                 if self._predictions and what.system.manifest.output.type == "raw":
-                    self.say("--publish_predictions keeps nothing: the model's output has no classes")
+                    self.say("--publish_predictions stores nothing: the model's output has no classes")
 
             def progress(how_far: Any) -> None:
                 display(how_far)

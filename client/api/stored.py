@@ -292,8 +292,8 @@ def _side(name: str, given: Named | Sequence[Named], notes: list[str]) -> Side:
             found |= {evaluation.id: evaluation for evaluation in _stored(name, each, notes)}
         else:
             raise ConfigurationError(
-                f"{name} holds {each!r}; give what evaluate, sweep, train, ingest, workload, max_qps or "
-                "benchmark_operators returned, or ids"
+                f"{name} holds {each!r}; give results of evaluate, sweep, train, ingest, workload, max_qps "
+                "or benchmark_operators, or ids"
             )
     return Side(name, tuple(found.values()))
 

@@ -76,7 +76,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
         try:
             numbers = tuple(int(part) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value} is not a number; write one, or several with commas between", param, ctx)
+            self.fail(f"{value} is not a number; write one, or several separated by commas", param, ctx)
         for number in numbers:
             if number < 1:
                 self.fail(f"{number} is not in the range x>=1.", param, ctx)
@@ -98,7 +98,7 @@ class TensorShape(click.ParamType):  # type: ignore[type-arg]  # generic in newe
             return value
         parts = str(value).replace("x", ",").split(",")
         if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-            self.fail(f"{value} is not a shape; write sizes with commas, such as 3,224,224", param, ctx)
+            self.fail(f"{value} is not a shape; separate sizes by commas, such as 3,224,224", param, ctx)
         return tuple(map(int, parts))
 
 

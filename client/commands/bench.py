@@ -83,7 +83,7 @@ class GpuList(click.ParamType):  # type: ignore[type-arg]  # generic in newer ve
         parts = [part.strip() for part in str(value).replace(":", ",").split(",") if part.strip()]
         if not all(part.isascii() and part.isdecimal() for part in parts):
             self.fail(
-                f"{value} is not a list of GPUs; write indices with commas between, such as 0,1", param, ctx
+                f"{value} is not a list of GPUs; write indices separated by commas, such as 0,1", param, ctx
             )
         if len(set(parts)) != len(parts):
             self.fail(f"{value} names a GPU twice", param, ctx)

@@ -163,7 +163,7 @@ def _checked(found: DatasetCheck) -> str:
     if not found.unprotected:
         return f"{' and '.join(done) or 'nothing'}, with their checksums"
     which = "the format has" if found.unprotected == read else f"{found.unprotected} of them have"
-    return f"{' and '.join(done)}; {which} no checksum: damage that decodes changes the sum alone"
+    return f"{' and '.join(done)}; {which} no checksum: damage that still decodes changes only the sum"
 
 
 @data.command(cls=Command)

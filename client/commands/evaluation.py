@@ -194,7 +194,7 @@ def _reasons(report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: 
         )
     elif traced and not rows:
         notes = dict.fromkeys(note for e in traced if e.trace for note in e.trace.notes)
-        yield from notes or (f"the traces of {len(traced)} evaluations hold nothing of the kind",)
+        yield from notes or (f"the traces of {len(traced)} evaluations contain nothing of this kind",)
 
 
 _READING = "reading evaluations"

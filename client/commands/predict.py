@@ -176,7 +176,7 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
 
     invocation, sizes = current_invocation(), given["batch_sizes"] or (None,)
     if show_inputs and len(sizes) > 1:
-        raise ConfigurationError("several values of batch_size are for predict dataset; give one")
+        raise ConfigurationError("only predict dataset accepts several values of batch_size; give one")
     tracer = invocation.configuration.tracer
     level = None if given["leveled"] else tracer.level
     defaults = {"trace_level": level, "tracer_address": tracer.address, "trace_url": tracer.url}
@@ -186,7 +186,7 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     predictions, publish = given["publish_predictions"], given["publish"]
     system = take_system(invocation, given, _named(), dataset, BatchSystemOptions)
     if given["pictures"] and len(sizes) > 1:
-        raise ConfigurationError("pictures are those of one evaluation; give one batch_size")
+        raise ConfigurationError("pictures are drawn for one evaluation only; give one batch_size")
     pictures = pictures_of(given["pictures"], given["picture_count"])
     most = None if show_inputs or (predictions and publish) else pictures.most if pictures else 0
     if predictions:
@@ -232,7 +232,7 @@ class _Kinds(Group):
             return None
         kind = find_kind(cmd_name)
         if kind.request is None:
-            raise ConfigurationError(f"kind {cmd_name} has no request, and so no command")
+            raise ConfigurationError(f"kind {cmd_name} declares no request, so it has no command")
 
         def run(**given: Any) -> None:
             _measure(cmd_name, given)

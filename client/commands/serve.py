@@ -118,13 +118,13 @@ def serve(
     """
     invocation = current_invocation()
     if given["allowed_hosts"] is not None and given["http_port"] is None:
-        raise ConfigurationError("--allowed_hosts is given without --http_port, which it belongs to")
+        raise ConfigurationError("--allowed_hosts requires --http_port; give both")
     serving, safety = take_serving(given, invocation), take_safety(given, invocation)
     if given["metrics_port"] is None and given["metrics_host"] != _LOCAL:
-        raise ConfigurationError("--metrics_host is given without --metrics_port, which it belongs to")
+        raise ConfigurationError("--metrics_host requires --metrics_port; give both")
     use_log_format(log_format)
     if invocation.local and host != _LOCAL:
-        raise ConfigurationError(f"--local listens on {_LOCAL} only, --host says {host}; give one of them")
+        raise ConfigurationError(f"--local listens only on {_LOCAL}, but --host is {host}; give one of them")
     level = TraceLevel.named(trace_level)
     collector = tracer_address or invocation.configuration.tracer.address
     options = ServerOptions(
@@ -175,7 +175,7 @@ def web(
     """
     invocation = current_invocation()
     if invocation.local and host != _LOCAL:
-        raise ConfigurationError(f"--local listens on {_LOCAL} only, --host says {host}; give one of them")
+        raise ConfigurationError(f"--local listens only on {_LOCAL}, but --host is {host}; give one of them")
     try:
         from inferometer.client.web.server import PageOptions, serve_page
     except ImportError as error:

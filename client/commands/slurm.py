@@ -232,7 +232,7 @@ def _job(
 def _virtualenv(given: dict[str, Any], profile: ClusterProfile) -> Path | None:
     installs = given["wheels"] or given["packages"]
     if given["virtualenv"] and installs:
-        raise ConfigurationError("--virtualenv exists already; leave out --wheels and --package, or it")
+        raise ConfigurationError("--virtualenv is installed already; leave it out, or --wheels and --package")
     chosen: Path | None = given["virtualenv"] or (None if installs else profile.virtualenv)
     return chosen
 
@@ -246,7 +246,7 @@ def _command(command: Sequence[str], example: str | None, framework: str, *, gpu
         words = list(command[command[:1] == ("agent",) :])
         if not words:
             raise ConfigurationError(
-                f"no command is named; put one after --, or an example: --example={'|'.join(EXAMPLES)}"
+                f"no command is named; put one after --, or name an example: --example={'|'.join(EXAMPLES)}"
             )
     parsed_command(words)  # a job does not wait in the queue in order to fail
     return words

@@ -354,10 +354,10 @@ def _devices_of_a_rank(system: BenchSystem, ranks: RankRequest) -> tuple[Device,
         return system.devices
     if [device.index for device in system.devices] != list(range(system.gpus)):
         raise ConfigurationError(
-            "PyTorch trains with a process for each GPU from 0 on; choose GPUs by CUDA_VISIBLE_DEVICES"
+            "PyTorch trains with one process per GPU, from GPU 0 on; choose GPUs with CUDA_VISIBLE_DEVICES"
         )
     if ranks.rank is None and ranks.num_ranks != system.gpus:
         raise ConfigurationError(
-            f"num_gpus is {system.gpus} and num_ranks {ranks.num_ranks}; PyTorch has one process for each GPU"
+            f"num_gpus is {system.gpus} and num_ranks {ranks.num_ranks}; PyTorch has one process per GPU"
         )
     return system.devices[:1]

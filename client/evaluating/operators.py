@@ -96,7 +96,7 @@ def traced_request(
         ConfigurationError: An option sets what the evaluation determines; see also ``open_traced``.
     """
     if beside := next((shown for name, shown in _TAKEN.items() if given.get(name)), None):
-        raise ConfigurationError(f"--from_evaluation takes that from the evaluation; leave out {beside}")
+        raise ConfigurationError(f"--from_evaluation takes this from the evaluation; leave out {beside}")
     evaluation, traced = open_traced(invocation, evaluation_id)
     return request_of(traced, evaluation, options), traced
 
@@ -242,7 +242,7 @@ def print_uncovered(
         UnknownFrameworkError: The framework is unknown.
     """
     if categories:
-        raise ConfigurationError("--uncovered lists what has no category; leave out --category")
+        raise ConfigurationError("--uncovered lists operators without a category; leave out --category")
     found = _coverages(invocation, frameworks, ())
     rows: list[Row] = [
         {"framework_name": each.framework, "operator": name} for each in found for name in each.uncovered

@@ -64,7 +64,7 @@ def print_predictions(evaluation: Evaluation[BatchMeasurement]) -> None:
     else:
         table = prediction_table(shown, labels)
         write(table.columns, table.rows, Format.TABLE, sys.stdout)
-    _echo_rest(len(predictions), "predictions", "--publish_predictions keeps all in the database")
+    _echo_rest(len(predictions), "predictions", "--publish_predictions stores all in the database")
     click.echo()
 
 
@@ -75,7 +75,7 @@ def print_failures(evaluation: Evaluation[BatchMeasurement]) -> None:
         return
     for failure in failures[:SHOWN_INPUTS]:
         click.echo(f"failed: {failure_line(failure)}")
-    _echo_rest(len(failures), "failures", "a published evaluation keeps all")
+    _echo_rest(len(failures), "failures", "a published evaluation contains all")
     click.echo()
 
 
@@ -177,7 +177,7 @@ def _image_of(samples: Mapping[str, Sample], name: str, *, here: bool) -> Image.
     payload = samples[name].read()
     if isinstance(payload, Url):
         if not here:
-            raise InputError("the agent fetched it, and not this process")
+            raise InputError("the agent fetched it, not this process")
         payload = EncodedImage(fetch_image(payload.address, allow_private=True))
     if isinstance(payload, Pixels):
         return Image.fromarray(payload.array)
@@ -202,7 +202,7 @@ def pictures_of(folder: Path | None, most: int | None) -> Pictures | None:
     """
     if folder is None:
         if most is not None:
-            raise ConfigurationError("picture_count is for the pictures of a folder; give --pictures=DIR")
+            raise ConfigurationError("picture_count requires a folder for pictures; give --pictures=DIR")
         return None
     found = Pictures(folder, MOST_PICTURES if most is None else most)
     found.check()

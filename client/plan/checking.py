@@ -90,8 +90,8 @@ class PlanAgents:
         model, framework = wanted["model_name"], wanted["framework_name"] or self.default_framework
         if wanted["model_path"]:
             raise ConfigurationError(
-                f"model_path {wanted['model_path']}: runs in this process, and agents run the models of "
-                "their manifests, which agent manifest init writes"
+                f"model_path {wanted['model_path']}: works only in this process, and agents run only the "
+                "models in their manifests; write one with agent manifest init"
             )
         told = [each.agent_info for each in self.known if each.agent_info]
         if framework:
@@ -144,13 +144,13 @@ def ask_plan_agents(
     """
     plan, given = request.plan, tuple(given)
     if given and plan.slurm is not None:
-        raise ConfigurationError(f"{request.path}: --agent is for plans without slurm, and it has slurm")
+        raise ConfigurationError(f"{request.path}: --agent requires a plan without slurm; leave it out")
     addresses = _addresses(given or plan.agents, "--agent" if given else f"{request.path}: agents")
     if not addresses:
         return None
     if plan.command.split()[0] != _COMMAND:
         raise ConfigurationError(
-            f'command "{plan.command}" runs in its own process, and served agents run predict; '
+            f'command "{plan.command}" runs in its own process, but served agents run only predict; '
             "leave out the agents"
         )
     asked = ask_agents(
@@ -160,7 +160,7 @@ def ask_plan_agents(
     )
     problems = [each.problem for each in asked if not each.usable]
     if len(problems) == len(asked):
-        raise AgentError(f"none of the agents of plan {plan.name} answers: {'; '.join(problems)}")
+        raise AgentError(f"none of the agents of plan {plan.name} responds: {'; '.join(problems)}")
     for problem in problems:
         say(f"left out    {problem}")
     usable = tuple(each for each in asked if each.usable)
@@ -201,9 +201,9 @@ def _access(invocation: Invocation) -> dict[str, str]:
 
 
 _EXCLUDED = {
-    "agent": "the cell names an agent itself, and the plan has agents",
-    SOFTWARE: "it chooses what runs the model, and here an agent does",
-    IMAGE: "it chooses what runs the model, and here an agent does",
+    "agent": "the cell names an agent, but the plan already has agents",
+    SOFTWARE: "it chooses what runs the model, but here an agent does",
+    IMAGE: "it chooses what runs the model, but here an agent does",
 }
 """The options that a cell cannot have if agents run the plan, with the reason."""
 
@@ -325,7 +325,7 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
         say(f"{problem} ({count} of {len(request.cells)} cells)")
     if problems:
         return _WRONG
-    say(f"checked     {len(request.cells)} cells: none is known that cannot run")
+    say(f"checked     {len(request.cells)} cells: found none that cannot run")
     return 0
 
 

@@ -100,7 +100,7 @@ def _cases(
         say(note)
     if not measured.cases:
         raise ConfigurationError(
-            f"{request.path}: no run is complete yet; agent plan status shows why, agent plan run runs it"
+            f"{request.path}: no run is complete yet; agent plan status shows why, and agent plan run runs it"
         )
     return measured.cases
 
@@ -112,7 +112,7 @@ def _picture(plot: Path | None, asked: Asked, printing: dict[str, Any]) -> Pictu
     if asked.failed:
         raise ConfigurationError("--failed has no picture; leave out --plot")
     if len(asked.objectives) > 2:
-        raise ConfigurationError("--plot draws one objective or two; leave it out, or the others")
+        raise ConfigurationError("--plot draws one or two objectives; leave out the others, or --plot")
     output, overwrite = printing["output"], printing["overwrite"]
     if output is not None and plot.resolve() == output.resolve():
         raise ConfigurationError(f'the picture and the rows cannot both go to "{plot}"; name two files')

@@ -78,7 +78,7 @@ class ClientTls:
             given, missing = (
                 (CERTIFICATE_OPTION, KEY_OPTION) if self.certificate else (KEY_OPTION, CERTIFICATE_OPTION)
             )
-            raise ConfigurationError(f"{given} is given without {missing}; an agent is shown both or none")
+            raise ConfigurationError(f"{given} is given without {missing}; an agent needs both or neither")
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Reads the files.
@@ -255,7 +255,7 @@ def _explain_handshake(details: str) -> str | None:
     if "Hostname Verification Check failed" in details or "not in peer certificate" in details:
         return "its certificate is for another host; use a name that it has, or --tls_server_name"
     if "WRONG_VERSION_NUMBER" in details:
-        return "speaks no TLS; leave out grpcs:// and the --tls options, or serve it with --tls_cert"
+        return "does not speak TLS; leave out grpcs:// and the --tls options, or serve it with --tls_cert"
     if "missing selected ALPN property" in details:
         return "speaks TLS, but not gRPC; is it the right port?"
     if "andshake failed" in details:
@@ -273,8 +273,8 @@ def _explain_closed(agent: object, details: str) -> str | None:
         return None
     if agent.secure:
         return (
-            "requires a certificate that it trusts, and received "
-            "none or another; see --tls_cert and --tls_key"
+            "requires a certificate that it trusts, but received "
+            "none or another one; see --tls_cert and --tls_key"
         )
     return "speaks TLS only; use grpcs://, or --tls_ca with the authority that signed its certificate"
 

@@ -176,7 +176,7 @@ class AgentPool(Closeable):
         found = {name: dict.fromkeys(map(of, descriptions)) for name, of in _MACHINE.items()}
         differing = (f"{name}: {' and '.join(values)}" for name, values in found.items() if len(values) > 1)
         if differences := "; ".join(differing):  # which affect latency
-            say(f"the agents' machines differ, so that latencies are of more than one system: {differences}")
+            say(f"the agents' machines differ, so latencies are those of more than one system: {differences}")
 
     @property
     def description(self) -> SystemDescription:
@@ -286,7 +286,7 @@ class AgentPool(Closeable):
             self._lost[name] = reason
             left = len(self._agents) - len(self._lost)
         again = f"; {batches} batches go to others" if batches and left else ""
-        self._say(f"left out from here on: {reason}{again}; {left} of {len(self._agents)} agents go on")
+        self._say(f"left out from here on: {reason}{again}; {left} of {len(self._agents)} agents continue")
 
     def _none_left(self) -> AgentError:
         return AgentError(f"no agent is left: {'; '.join(self._lost.values())}")

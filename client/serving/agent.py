@@ -192,7 +192,7 @@ class Heartbeat:
             if self._directory is not None and self._published:
                 self._directory.remove(self._id)
         except StoreError as error:
-            _log.warning("%s; it expires by itself", error)
+            _log.warning("%s; it expires on its own", error)
         finally:
             self._close()
 

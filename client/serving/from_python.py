@@ -62,7 +62,7 @@ class ServedAgent:
         if self._heartbeat is not None:
             self._heartbeat.begin_stop()
         if not server.stop():
-            _log.warning("agent %s was closed with predictions under way, which continue", self.address)
+            _log.warning("agent %s was closed; the predictions under way continue", self.address)
         if self._heartbeat is not None:
             self._heartbeat.stop()
 

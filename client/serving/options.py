@@ -160,7 +160,7 @@ def take_serving(values: dict[str, Any], invocation: Invocation) -> ServingOptio
     """Takes the options out of a command's values; see ``serving_options``."""
     gpu, gpu_device_id = values.pop("gpu"), values.pop("gpu_device_id")
     if gpu_device_id and not gpu:
-        raise ConfigurationError("--gpu_device_id chooses a GPU; give --gpu with it")
+        raise ConfigurationError("--gpu_device_id requires --gpu")
     session = SessionOptions(
         device=Device(DeviceKind.GPU, gpu_device_id) if gpu else Device(),
         threads=values.pop("threads"),

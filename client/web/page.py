@@ -208,7 +208,7 @@ def _details(
 def _omitted(evaluation: Evaluation, details: int) -> str:
     return (
         f"This report has times, layers and pictures of its newest {details} evaluations only. "
-        f"One for this evaluation: agent report -o {evaluation.id[:8]}.html --id={evaluation.id}"
+        f"For this evaluation, run: agent report -o {evaluation.id[:8]}.html --id={evaluation.id}"
     )
 
 

@@ -296,7 +296,7 @@ def _missing(figure: str, a: Side, there: Sequence[str]) -> str:
     if there == (MAX_QPS,):
         return f"{figure} is not a figure of searches for the highest rate; they have only {MAX_QPS}"
     if figure == TOP1 and TOP1 in a.kind.figures(a.measurements):
-        return f"{figure} requires right answers that both sides counted over the same inputs; leave it out"
+        return f"{figure} requires that both sides counted right answers over the same inputs; leave it out"
     if there == (THROUGHPUT,):
         reason = "all were due at once, so that latencies follow from how many there were"
         return f"{figure} is not a figure of these queries: {reason}; they have only {THROUGHPUT}"

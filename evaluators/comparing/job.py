@@ -139,8 +139,8 @@ def _undecided(ratio: Ratio) -> str:
     """Returns why a figure is undecided, and how much worse B may be."""
     if not math.isfinite(ratio.threshold):
         return (
-            "the runs of --noise differ by more than 100 % in it, or have no answer at it, so they give no "
-            "threshold; give more and longer runs, made on a quiet machine"
+            "the runs of --noise differ by more than 100 % in this figure, or have no answer for it, so they "
+            "give no threshold; give more and longer runs, made on a quiet machine"
         )
     if ratio.low is None or ratio.high is None:
         if math.isnan(ratio.value):

@@ -246,7 +246,7 @@ def _compare_sides(a: Side, b: Side, threshold: float) -> Comparison:
         )
     if all(each.verdict is None for each in judged):
         raise ConfigurationError(
-            "A and B have no row of the same operator, sizes, form and mode that was measured; measure both "
+            "A and B have no measured row of the same operator, sizes, form and mode; measure both "
             "with the same options of agent op run"
         )
     return Comparison(

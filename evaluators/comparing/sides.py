@@ -132,7 +132,7 @@ class Side:
                 if not _is_of_the_machine(name) and not may_mix:
                     raise ConfigurationError(
                         f"{self.name} mixes evaluations with {name} {one} and {another}, such as {first.id} "
-                        f"and {other.id}; those of one side must be alike"
+                        f"and {other.id}; all evaluations of one side must be alike"
                     )
 
     @property
@@ -189,13 +189,13 @@ class Side:
         if self.kind is not other.kind:
             raise ConfigurationError(
                 f"{self.name} is {self.kind.phrase} and {other.name} {other.kind.phrase}; "
-                "compare evaluations of one kind"
+                "compare evaluations of the same kind"
             )
         for name, left, right in self.differing(other):
             if name in _QUESTION:
                 raise ConfigurationError(
                     f"{self.name} has {name} {left} and {other.name} {right}, so their figures answer "
-                    "different questions; compare evaluations with the same"
+                    "different questions; compare evaluations that agree in this"
                 )
 
     def differing(self, other: Side) -> Iterator[tuple[str, str, str]]:

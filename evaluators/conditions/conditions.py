@@ -425,7 +425,7 @@ class Conditions:
 
 
 NOT_WATCHED = "the server's host is not watched"
-_TOO_FEW = f"by the counters only: fewer than {LEAST_BATCHES} full batches do not tell"
+_TOO_FEW = f"by the counters only: fewer than {LEAST_BATCHES} full batches are too few to judge the times"
 
 
 def judged(
@@ -459,5 +459,5 @@ def judged(
 
 def _why_unknown(host: HostConditions) -> str:
     if host.processors is None:
-        return "this system does not report what its processors do"
-    return f"measured for {host.duration_s:.2g} s, and the counters need {LEAST_S:g} s"
+        return "this system does not report how its processors are used"
+    return f"measured for {host.duration_s:.2g} s, but the counters need at least {LEAST_S:g} s"

@@ -180,8 +180,8 @@ def convert(
     _check_options(target, backend, encoding)
     if len(source) and source.sample(0).truth is not None:
         raise ConfigurationError(
-            f"{source.identity.name}: has more than classes, such as masks or targets, which {backend} does "
-            "not hold; convert a dataset of images and classes"
+            f"{source.identity.name}: has truths other than classes, such as masks or targets, which "
+            f"{backend} cannot hold; convert a dataset of images and classes"
         )
     partial_folder = target.with_name(f"{target.name}.partial")
     task = {
@@ -218,13 +218,13 @@ def _check_options(target: Path, backend: str, encoding: Encoding) -> None:
     if backend not in TARGETS:
         raise ConfigurationError(f"to is {backend}; allowed: {', '.join(TARGETS)}")
     if encoding.raw and backend != "caffe_lmdb":
-        raise ConfigurationError(f"raw is for caffe_lmdb; {backend} has no choice")
+        raise ConfigurationError(f"raw is only for caffe_lmdb; leave it out for {backend}")
     if backend == "npz" and target.suffix != ".npz":
         raise ConfigurationError(f"{target}: an .npz must have that suffix")
     if backend == "npz" and encoding.quality is not None:
         raise ConfigurationError("an .npz holds pixels, which have no quality")
     if backend != "npz" and target.suffix in {".npz", ".zip"}:
-        raise ConfigurationError(f"{target}: is the name of a file, and {backend} is a folder")
+        raise ConfigurationError(f"{target}: is the name of a file, but {backend} is a folder")
 
 
 @contextmanager

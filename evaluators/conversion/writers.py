@@ -282,7 +282,7 @@ class LmdbWriter(DatasetWriter):
             if payload.array.ndim != 3 or payload.array.dtype != np.float32:
                 shape = list(payload.array.shape)
                 raise InputError(
-                    f"is a tensor of {payload.array.dtype} of shape {shape}; a Datum has float32 of 3 axes"
+                    f"is a tensor of {payload.array.dtype} of shape {shape}; a Datum holds float32 in 3 axes"
                 )
             written, message = payload, float_datum(payload.array, number)
         elif self.encoding.raw:

@@ -97,7 +97,7 @@ class _LmdbEntries:
         """
         offset, size = int(self.offsets[index]), int(self.sizes[index])
         if offset + size > file.size:
-            return f"is cut off: it has {size} bytes, and the file ends at byte {file.size}"
+            return f"is cut off: it has {size} bytes, but the file ends at byte {file.size}"
         page, place = divmod(offset, self.page_bytes)
         if place != _OVERFLOW.size:  # within a page of keys, which was checked
             return None
@@ -159,7 +159,7 @@ class _Walk:
             raise self._error("holds no samples")
         self._visit(meta.root, meta.depth)
         if len(self._offsets) != meta.entries:
-            raise self._error(f"is damaged: it declares {meta.entries} entries, and has {len(self._offsets)}")
+            raise self._error(f"is damaged: it declares {meta.entries} entries, but has {len(self._offsets)}")
         ends = np.cumsum(np.fromiter(map(len, self._keys), np.int64, len(self._keys)))
         offsets, sizes = (np.array(each, np.int64) for each in (self._offsets, self._sizes))
         return _LmdbEntries(offsets, sizes, b"".join(self._keys), ends, meta.page_bytes)
@@ -167,7 +167,7 @@ class _Walk:
     def _visit(self, number: int, depth: int) -> None:
         """Adds the entries below a page that is the root of ``depth`` levels."""
         if number in self._visited or depth < 1:
-            raise self._error(f"page {number} is damaged: the tree of pages goes through it again")
+            raise self._error(f"page {number} is damaged: the tree of pages reaches it twice")
         self._visited.add(number)
         size = self._meta.page_bytes
         page = self._file.read(size, number * size)
@@ -300,7 +300,7 @@ def _read_fields(read: Callable[[int, int], bytes], size: int) -> _DatumFields:
             raise InputError(f"is not a Datum, or is damaged, at byte {begin}")
         if length > size - place:
             raise InputError(
-                f"is cut off: field {field} at byte {begin} has {length} bytes, and {size - place} are left"
+                f"is cut off: field {field} at byte {begin} has {length} bytes, but {size - place} are left"
             )
         if field == DATA:
             data_offset, data_size = place, length
@@ -348,8 +348,8 @@ def _pixels_of(fields: _DatumFields, data: bytes) -> NDArray[np.uint8]:
     expected = math.prod(fields.shape)
     if min(fields.shape) < 1 or expected != len(data):
         raise InputError(
-            f"is a Datum of a wrong size: {' × '.join(map(str, fields.shape))} values are "
-            f"{max(expected, 0)} bytes, and it has {len(data)}"
+            f"is a Datum of the wrong size: {' × '.join(map(str, fields.shape))} values take "
+            f"{max(expected, 0)} bytes, but it has {len(data)}"
         )
     channels = fields.shape[0]
     if channels not in {1, 3}:
@@ -367,8 +367,8 @@ def _tensor_of(fields: _DatumFields, parts: list[bytes]) -> NDArray[np.float32]:
     content = b"".join(parts)
     if min(fields.shape) < 1 or 4 * math.prod(fields.shape) != len(content):
         raise InputError(
-            f"is a Datum of a wrong size: it says {' × '.join(map(str, fields.shape))} "
-            f"values, and has {len(content) / 4:g}"
+            f"is a Datum of the wrong size: it declares {' × '.join(map(str, fields.shape))} "
+            f"values, but has {len(content) / 4:g}"
         )
     return np.frombuffer(content, "<f4").reshape(fields.shape).astype(np.float32)
 

@@ -415,7 +415,7 @@ def _mask(written: Any, height: int, width: int) -> RunLengths | Polygons | None
         mask = run_lengths(written)
         if (mask.height, mask.width) != (height, width):
             raise ValueError(
-                f"its mask has {mask.height} × {mask.width} pixels, and the image {height} × {width}"
+                f"its mask has {mask.height} × {mask.width} pixels, but the image has {height} × {width}"
             )
         return mask
     if not isinstance(written, list):

@@ -225,7 +225,7 @@ def number(value: object, name: str) -> float:
         ValueError: The value is not a number, or not finite in float64; the message begins with ``name``.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} is {shown(value)}, and no number")
+        raise ValueError(f"{name} is {shown(value)}, not a number")
     try:
         found = float(value)
     except OverflowError:
@@ -238,7 +238,7 @@ def number(value: object, name: str) -> float:
 def numbers(value: object, name: str) -> list[float]:
     """Returns a list of numbers; raises ValueError if it is not a list, or like ``number`` for an element."""
     if not isinstance(value, list):
-        raise ValueError(f"{name} is {shown(value)}, and no list of numbers")
+        raise ValueError(f"{name} is {shown(value)}, not a list of numbers")
     return [number(each, f"a number of {name}") for each in value]
 
 
@@ -251,7 +251,7 @@ def key(value: object, name: str) -> int | str:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{name} is {shown(value)}, and neither a whole number nor a text")
+        raise ValueError(f"{name} is {shown(value)}, neither a whole number nor a text")
     return value
 
 

@@ -78,7 +78,7 @@ def arrange(paths: Iterable[str], source: str) -> list[Place]:
     if loose and len(loose) < len(images):
         raise DatasetError(
             f"{source}: {printable_name(loose[0])} lies beside class folders, so its class is unknown; "
-            "move it into one of them or away"
+            "move it into one of them, or elsewhere"
         )
     places = (Place(path, None if loose else path.split("/", 1)[0]) for path in images)
     return sorted(places, key=lambda place: place.order)
@@ -340,12 +340,12 @@ def _lines(content: bytes, path: Path) -> Sequence[tuple[int, str]]:
     except UnicodeDecodeError as error:
         raise DatasetError(
             f"list of URLs {path} is not UTF-8 at byte {error.start}; give a text file with one URL or path "
-            "a line"
+            "per line"
         ) from error
     stripped = enumerate(map(str.strip, text.removeprefix(_BOM).split("\n")), start=1)
     lines = tuple((number, line) for number, line in stripped if line and not line.startswith("#"))
     if not lines:
-        raise DatasetError(f"list of URLs {path} is empty; give one URL or path a line")
+        raise DatasetError(f"list of URLs {path} is empty; give one URL or path per line")
     return lines
 
 

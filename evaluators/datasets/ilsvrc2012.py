@@ -263,7 +263,7 @@ def _labels(names: list[str], places: tuple[Path, ...], folder: Path) -> list[st
     truth_path, truth, meta = _kit(places)
     if truth is None:
         raise DatasetError(
-            f"{folder}: has no {_VALUES} and no {_GROUND_TRUTH} for the images; put one of them beside them, "
+            f"{folder}: has no {_VALUES} and no {_GROUND_TRUTH} for the images; put one of these files, "
             f"or the folder {_DEVELOPMENT_KIT}"
         )
     classes = _numbers(truth_path, truth)
@@ -367,7 +367,7 @@ def _ids_of_numbers(meta: bytes | None, places: tuple[Path, ...], truth: Path) -
     ids_in_order = _wordnet_ids(path)
     if list(ids_in_order) == sorted(ids_in_order):
         raise DatasetError(
-            f"{path}: is sorted, and so is not in the order of the numbers in {truth.name}; put {_META} of "
+            f"{path}: is sorted, so it is not in the order of the numbers in {truth.name}; put {_META} of "
             "the kit beside it"
         )
     return ids_in_order

@@ -394,13 +394,13 @@ class DatasetChoice:
 
     def __post_init__(self) -> None:
         if self.sample_ids is not None and (self.synthetic is not None or self.array is not None):
-            raise ConfigurationError("sample_ids are those of a dataset; leave them out")
+            raise ConfigurationError("sample_ids apply only to a dataset; leave them out")
         if self.backend and not self.path:
-            raise ConfigurationError("data_backend is the format of what dataset_path names; give both")
+            raise ConfigurationError("data_backend is the format of dataset_path; give both")
         if self.synthetic is not None and (self.is_named or self.array is not None):
             raise ConfigurationError("synthetic needs no dataset; leave out dataset_name and dataset_path")
         if self.array is not None and self.is_named:
-            raise ConfigurationError("inputs are the dataset; leave out the other one")
+            raise ConfigurationError("inputs are already the dataset; leave out the named one")
 
     @property
     def samples(self) -> int | None:
@@ -492,7 +492,7 @@ class DatasetChoice:
             known = ", ".join(dict.fromkeys(dataset.name for dataset in catalog.datasets))
             raise ConfigurationError(
                 f"model {model.name} names no dataset; give dataset_name (known: {known}) or dataset_path, "
-                "or synthetic for its speed only"
+                "or, to measure only its speed, synthetic"
             )
         dataset = catalog.find_dataset(model.dataset, category=self.category)
         return self._subset(open_dataset(dataset, cache, tensors))

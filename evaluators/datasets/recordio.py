@@ -315,7 +315,7 @@ class RecordDataset(StoredDataset):
         return EncodedImage(content)
 
     def _extent(self, size: int) -> str:
-        return f"it should have {size + _BEGIN.size} bytes, and the file ends at byte {self._file.size}"
+        return f"it should have {size + _BEGIN.size} bytes, but the file ends at byte {self._file.size}"
 
     def _unusual(self, index: int, offset: int, end: int) -> Sample:
         """Returns the sample of a record that has several parts or labels, or is damaged."""

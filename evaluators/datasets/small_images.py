@@ -217,7 +217,7 @@ def _chosen(names: Mapping[str, object], source: str) -> list[str]:
     for number in range(1, max(numbers) + 1):
         if number not in numbers:
             raise DatasetError(
-                f"{source}: data_batch_{number} is missing, and data_batch_{max(numbers)} is there"
+                f"{source}: data_batch_{number} is missing, but data_batch_{max(numbers)} is there"
             )
     return [numbers[number] for number in sorted(numbers)]
 
@@ -311,7 +311,7 @@ def _read(path: Path, file: _Reader, dimensions: int) -> NDArray[np.uint8]:
     if len(content) != size:
         found = f"ends at byte {len(header) + len(content)}" if len(content) < size else "has more"
         raise DatasetError(
-            f"{path}: is truncated or damaged: shape {list(shape)} ends at byte {len(header) + size}, and "
+            f"{path}: is truncated or damaged: shape {list(shape)} ends at byte {len(header) + size}, but "
             f"the file {found}"
         )
     return np.frombuffer(content, np.uint8).reshape(shape)
@@ -353,7 +353,7 @@ class IdxDataset(LoadedDataset):
         self._images, self._labels = read_idx(images, 3), read_idx(labels, 1)
         if len(self._images) != len(self._labels):
             raise DatasetError(
-                f"{labels}: has {len(self._labels)} labels, and {images} has {len(self._images)} images"
+                f"{labels}: has {len(self._labels)} labels, but {images} has {len(self._images)} images"
             )
         return len(self._images)
 

@@ -145,7 +145,7 @@ def _list(path: Path, number: int, part: Any, name: str) -> list[Any]:
     found = _value(path, number, part, name)
     if not isinstance(found, list):
         raise DatasetError(
-            f"{path}: is not in SQuAD's format: {name} is {shown(found)} and no list, at question {number}"
+            f"{path}: is not in SQuAD's format: {name} is {shown(found)}, not a list, at question {number}"
         )
     return found
 
@@ -217,7 +217,7 @@ def _refuse_equal_ids(path: Path, samples: tuple[Sample, ...]) -> None:
     known: set[str] = set()
     for sample in samples:
         if sample.id in known:
-            raise DatasetError(f"{path}: two rows have the id {printable(sample.id)}; ids are for one each")
+            raise DatasetError(f"{path}: two rows have the id {printable(sample.id)}; ids must differ")
         known.add(sample.id)
 
 
@@ -279,7 +279,7 @@ def _truth(row: _TextRow) -> Truth | None:
     if not found:
         return None
     if len(found) > 1:
-        raise DatasetError(f"{row.place}: has {' and '.join(found)}; one of them is scored")
+        raise DatasetError(f"{row.place}: has {' and '.join(found)}; only one of them can be scored")
     if found[0] == "target":
         return TargetValues(_vector(row, _list_of(row, "target")))
     if found[0] == "answer":

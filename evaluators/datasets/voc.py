@@ -144,7 +144,7 @@ def _number(element: ElementTree.Element, path: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise ValueError(f"{path} is {printable(text[:60])}, and no number") from None
+        raise ValueError(f"{path} is {printable(text[:60])}, not a number") from None
     if not math.isfinite(number):
         raise ValueError(f"{path} is {number}")
     return number

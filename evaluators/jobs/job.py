@@ -71,8 +71,8 @@ class SystemRequest:
     def __post_init__(self) -> None:
         if self.given is not None and self.agents:
             raise ConfigurationError(
-                f"model {self.given.manifest.name} has no manifest and runs in this process; an agent runs "
-                "the models of its manifests, which agent manifest init writes"
+                f"model {self.given.manifest.name} has no manifest and runs only in this process; an "
+                "agent runs only the models in its manifests; create one with agent manifest init"
             )
 
     def check_batches(self, batch_size: int) -> None:

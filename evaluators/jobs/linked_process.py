@@ -134,7 +134,7 @@ class LinkedProcess:
         if code >= 0:
             return code, f"{self} ended with code {code} before it was complete"
         name = signal.Signals(-code).name
-        cause = "; the kernel does that where memory runs out" if -code == signal.SIGKILL else ""
+        cause = "; the kernel does that when memory runs out" if -code == signal.SIGKILL else ""
         return code, f"{self} was ended by {name} before it was complete{cause}"
 
     def end(self) -> None:

@@ -165,8 +165,8 @@ def _written(name: str, value: Any) -> Any:
         return storable(value)
     if value.ndim != 1 or value.size > _MOST_VALUES or value.dtype.kind not in _KEPT:
         raise StoreError(
-            f"{name} is an array of {value.dtype} and shape {value.shape}; plain documents keep numbers of "
-            f"one axis, at most {_MOST_VALUES:,}; others need a Kind.documents of their own"
+            f"{name} is an array of {value.dtype} and shape {value.shape}; plain documents keep one axis "
+            f"of at most {_MOST_VALUES:,} numbers; for other arrays, override Kind.documents"
         )
     return {"dtype": str(value.dtype), "values": storable(value.tolist())}
 

@@ -33,7 +33,7 @@ def interval_over(values: Sequence[float]) -> Interval:
         values: One value for each process, at least two.
     """
     if len(values) < 2:
-        raise ValueError(f"an interval needs at least two values, and there are {len(values)}")
+        raise ValueError(f"an interval needs at least two values; found {len(values)}")
     mean = float(np.mean(values))
     reach = mean_reach(values)
     return Interval(max(mean - reach, 0.0), mean + reach)

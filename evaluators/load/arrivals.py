@@ -85,8 +85,8 @@ class ArrivalProcess:
         least_s, most_s = extent.min_duration_s, extent.max_duration_s
         if (count := self.mean_qps(rate_qps, least_s) * least_s) > 2 * _MOST_QUERIES:
             raise ConfigurationError(
-                f"{rate_qps:g} queries/s for {least_s:g} s are some {count:.2g} queries, and {_MOST_QUERIES} "
-                "are allowed; ask for less"
+                f"{rate_qps:g} queries/s for {least_s:g} s are some {count:.2g} queries; at most "
+                f"{_MOST_QUERIES} are allowed; ask for less"
             )
         random = random_state(seed)
         pieces: list[NDArray[np.float64]] = []
@@ -336,7 +336,7 @@ class Schedule:
             raise ConfigurationError(f"schedule {path}: cannot be read: {reason}") from error
         offsets = np.fromiter(_offsets_ns(text, path), np.int64)
         if not len(offsets):
-            raise ConfigurationError(f"schedule {path}: has no offset; give one a line, in seconds")
+            raise ConfigurationError(f"schedule {path}: has no offset; give one per line, in seconds")
         if len(unsorted := np.flatnonzero(np.diff(offsets) < 0)):
             number = int(unsorted[0]) + 2
             raise ConfigurationError(
@@ -379,7 +379,7 @@ def _offsets_ns(text: str, path: Path) -> Iterator[int]:
     header = _cells(lines[0][1], path)
     if known := [name for name in header if name in _UNITS_NS]:
         if len(known) > 1:
-            raise ConfigurationError(f"schedule {path}: has columns {' and '.join(known)}; leave one")
+            raise ConfigurationError(f"schedule {path}: has columns {' and '.join(known)}; keep only one")
         column, unit_ns = header.index(known[0]), _UNITS_NS[known[0]]
         lines = lines[1:]
     for number, line in lines:

@@ -96,7 +96,7 @@ def _variables_of(cell: Cell) -> dict[str, str]:
             name = parameter.removeprefix(VARIABLE)
             if not (name.isidentifier() and name.isascii()):
                 raise ConfigurationError(
-                    f'{parameter}: "{name}" is not the name of a variable, such as OMP_NUM_THREADS'
+                    f'{parameter}: "{name}" is not a valid variable name, such as OMP_NUM_THREADS'
                 )
             found[name] = shown(value)
     return found
@@ -111,12 +111,12 @@ def sbatch_options_of(cell: Cell, plan: Plan) -> tuple[str, ...]:
     options = tuple(word for word in _words_of(cell, SLURM) if word)
     if options and plan.slurm is None:
         raise ConfigurationError(
-            f"{SLURM}: the plan has no section slurm, without which no cell is a job; add one, or slurm: {{}}"
+            f"{SLURM}: the plan has no section slurm, so its cells are not jobs; add one, such as slurm: {{}}"
         )
     for option in options:
         if not option.startswith("-") or option.splitlines() != [option] or "\0" in option:
             raise ConfigurationError(
-                f"{SLURM}: {option!r} is not an option of sbatch on one line, such as --gres=gpu:1"
+                f"{SLURM}: {option!r} is not a single-line option of sbatch, such as --gres=gpu:1"
             )
     return options
 

@@ -112,7 +112,7 @@ def _unknown(where: str, wanted: str, values: Mapping[str, Value]) -> Configurat
 
 
 def _too_long(where: str) -> ConfigurationError:
-    return ConfigurationError(f"{where}: with its references it is longer than {_MOST_CHARACTERS} characters")
+    return ConfigurationError(f"{where}: is longer than {_MOST_CHARACTERS} characters with its references")
 
 
 def _replaced(value: Scalar, looked_up: Callable[[str], Value], where: str) -> Value:
@@ -124,7 +124,7 @@ def _replaced(value: Scalar, looked_up: Callable[[str], Value], where: str) -> V
         found = _INNERMOST.search(text)
         if found is None:
             if "${" in text:
-                raise ConfigurationError(f'{where}: a reference in "{value}" has no end; write ${{NAME}}')
+                raise ConfigurationError(f'{where}: a reference in "{value}" is not closed; write ${{NAME}}')
             return text
         referred = looked_up(found[1])
         if found[0] == text:
@@ -172,7 +172,7 @@ def fits(
         if not is_constant(value):
             raise ConfigurationError(
                 f'the condition on {name} cannot be decided: its value "{shown(value)}" has references; '
-                "conditions take parameters without them"
+                "conditions accept only parameters without them"
             )
         if isinstance(wanted, str) and wanted:
             try:
@@ -212,8 +212,8 @@ def holds(comparison: str, values: Mapping[str, Value]) -> bool:
     compared = parts["operator"]
     if compared not in ("==", "!=") and any(isinstance(side, str) for side in (left, right)):
         raise ConfigurationError(
-            f'the constraint "{comparison}": "{shown(left)}" {compared} "{shown(right)}" takes numbers; '
-            "texts compare with == and != alone"
+            f'the constraint "{comparison}": "{shown(left)}" {compared} "{shown(right)}" requires numbers; '
+            "texts can only be compared with == and !="
         )
     return bool(_OPERATORS[compared](left, right))
 
@@ -383,7 +383,7 @@ def _check_size(plan: Plan, varied: Mapping[str, Sequence[Value]]) -> None:
     for name, values in varied.items():
         if not values:
             raise ConfigurationError(
-                f"variable {name}: has no values, and the plan no cells; name one, or leave the variable out"
+                f"variable {name}: has no values, so the plan has no cells; give one, or omit the variable"
             )
     size = math.prod(len(values) for values in varied.values()) + len(plan.include)
     size *= math.prod(len(each.cases) or 1 for each in plan.extensions)
@@ -487,4 +487,4 @@ def _typed(name: str, value: Scalar, kind: str) -> Any:
             raise ValueError
         return shown(value) if kind == "str" else _TYPES[kind](value)
     except (ValueError, OverflowError):  # an integer too large for a float
-        raise ConfigurationError(f'parameter {name}: "{shown(value)}" is no {kind}') from None
+        raise ConfigurationError(f'parameter {name}: "{shown(value)}" is not of type {kind}') from None

@@ -133,7 +133,7 @@ class _Import:
         self._names = {name: ours for name, ours in names.NAMES.items() if name in self._set}
         same = [each for each in names.GPUS if each in self._names]
         for each in same[1:]:
-            self._lost[each] = f"{same[0]} says it"
+            self._lost[each] = f"{same[0]} determines it"
             del self._names[each]
 
     def imported(self) -> Imported:
@@ -399,7 +399,7 @@ class _Import:
             counts.update(refused[:1])
         if cells and counts.total() == len(cells):
             reasons = "; ".join(f"{name}={value}: {reason}" for name, value, reason in counts)
-            raise _refused(f"none of its {len(cells)} cells has an equal here: {reasons}")
+            raise _refused(f"none of its {len(cells)} cells has an equivalent here: {reasons}")
         for (name, value, reason), count in counts.items():
             self._lost[f"{name}={value}"] = f"{count} of {len(cells)} cells are left out: {reason}"
             plan["parameters"].setdefault(self._named(name), None)

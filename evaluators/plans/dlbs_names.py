@@ -30,7 +30,7 @@ GPUS = ("exp.gpus", "exp.num_gpus", "exp.num_local_gpus")
 ALLOWED: Mapping[str, tuple[str, str]] = {
     FRAMEWORK: (
         f"(?i:{'|'.join(FRAMEWORKS)})",
-        f"not among the frameworks of DLBS that are here: {', '.join(FRAMEWORKS)}",
+        f"not among the supported frameworks of DLBS: {', '.join(FRAMEWORKS)}",
     ),
     "exp.dtype": ("float|float32|float16", "dtype takes float, float32, float16 and bfloat16"),
     "exp.gpus": ("[^:]*", "a replica has one GPU here; separate them with commas"),
@@ -57,7 +57,7 @@ class Name(NamedTuple):
 
 _DERIVED = Name(reason="DLBS computes it, and an evaluation here records what it ran with")
 _CONTAINER = Name(reason="how a container starts belongs to the software of a plan")
-_MONITOR = Name(reason="whether a monitor samples is said where the plan runs")
+_MONITOR = Name(reason="whether a monitor samples is set where the plan is run")
 _PROGRAM = Name(reason="agent bench is the program that runs")
 _RANKS = "a cell is one process; a launcher, such as srun or torchrun, starts the ranks of several hosts"
 _SUM = "only bench training adds gradients up"
@@ -74,11 +74,11 @@ _OF_EACH_FRAMEWORK: Mapping[str, Name] = {
     "host_libpath": Name(reason=f"{_BUILD}LD_LIBRARY_PATH"),
     "host_python_path": Name(reason=f"{_BUILD}PYTHONPATH"),
     "host_path": Name(reason=f"{_BUILD}PATH"),
-    "nvidia_layers": Name(reason="it takes NVIDIA's build of MXNet"),
+    "nvidia_layers": Name(reason="it requires NVIDIA's build of MXNet"),
     "use_dali": Name(reason="NVIDIA's DALI is not supported"),
     "scheduler": Name(reason="agent bench starts the scheduler itself"),
     "cudnn_fastest": Name(reason="cudnn_benchmark includes it"),
-    "data_loader_only": Name(reason="the command bench ingestion loads alone"),
+    "data_loader_only": Name(reason="the command bench ingestion only loads data"),
     "rendezvous": Name(reason=_RANKS),
     "distributed_rank": Name(reason=_RANKS),
     "distributed_rendezvous": Name(reason=_RANKS),
@@ -92,7 +92,7 @@ TABLE: Mapping[str, Name] = {
     "exp.replica_batch": Name("batch_size", default=16),
     "exp.num_batches": Name("num_batches", default=100),
     "exp.num_warmup_batches": Name("num_warmup_batches", default=1),
-    PHASE: Name(default="training", instead="the command of the plan says it"),
+    PHASE: Name(default="training", instead="the command of the plan determines it"),
     "exp.dtype": Name("dtype", default="float32"),
     "exp.device_type": Name("device"),
     "exp.gpus": Name("gpus", default="0"),
@@ -102,29 +102,29 @@ TABLE: Mapping[str, Name] = {
     "exp.docker_image": Name(IMAGE),
     "runtime.launcher": Name(LAUNCHER),
     "exp.num_nodes": Name(reason=_RANKS, default=1),
-    DOCKER: Name(default=True, instead="cell.container names the image, and null is none"),
+    DOCKER: Name(default=True, instead="cell.container names the image; null means no container"),
     STATUS: Name(default="ok"),
-    RERUN: Name(default="never", instead="--rerun says it"),
-    TRIAL: Name(instead="repeat in the plan says how often a cell runs"),
-    VAR_ORDER: Name(instead="var_order in the plan says it"),
+    RERUN: Name(default="never", instead="--rerun determines it"),
+    TRIAL: Name(instead="repeat in the plan sets how often a cell runs"),
+    VAR_ORDER: Name(instead="var_order in the plan determines it"),
     "exp.log_file": Name(reason="a plan names the folder and the log of each run itself"),
     "exp.id": Name(reason="each evaluation gets an id of its own"),
-    "exp.status_msg": Name(reason="the journal of a plan has what failed and why"),
+    "exp.status_msg": Name(reason="the journal of a plan records what failed and why"),
     "exp.effective_batch": _DERIVED,
     "exp.num_replicas": _DERIVED,
     "exp.num_local_replicas": _DERIVED,
     "exp.data": Name(reason="data is synthetic unless data_dir names a dataset"),
     "exp.use_tensor_core": Name(reason="the framework decides by dtype"),
     "exp.sys_info": Name(reason="each evaluation records the host and its conditions"),
-    "exp.ignore_past_errors": Name(reason="batch_option says what is left out after a lack of memory"),
+    "exp.ignore_past_errors": Name(reason="batch_option sets what is left out once memory has run out"),
     "exp.docker_args": _CONTAINER,
     "exp.docker_launcher": _CONTAINER,
     "exp.exp_path": Name(reason="a plan names the folder of each run itself"),
     **{f"monitor.{n}": _MONITOR for n in ("frequency", "launcher", "timeseries", "pid_folder")},
     "monitor.backend_pid_folder": _MONITOR,
     "runtime.cuda_cache": Name(reason="set cell.env.CUDA_CACHE_PATH"),
-    "runtime.visible_gpus": Name(reason="gpus says it"),
-    "runtime.python": Name(reason="cell.software says which interpreter runs"),
+    "runtime.visible_gpus": Name(reason="gpus determines it"),
+    "runtime.python": Name(reason="cell.software determines the interpreter"),
     **{f"exp.{each}": Name() for each in _UNREAD},
     **{f"runtime.EXPORT_CUDA_{each}": Name() for each in ("VISIBLE_DEVICES", "CACHE_PATH")},
     "mxnet.data_dir": Name("data_dir"),
@@ -161,7 +161,7 @@ def why_no_equal(name: str) -> str | None:
     """Returns why a parameter has no equivalent; None for one that a plan keeps under DLBS's name."""
     namespace = name.partition(".")[0]
     if namespace in FOREIGN:
-        return f"there is no {namespace} here; the frameworks of DLBS that are: {', '.join(FRAMEWORKS)}"
+        return f"framework {namespace} is not supported; frameworks of DLBS that are: {', '.join(FRAMEWORKS)}"
     return TABLE.get(name, Name()).reason or None
 
 
@@ -287,11 +287,11 @@ def _ours(name: str, command: str) -> str:
     if option is not None:
         namespace = name.partition(".")[0]
         raise ConfigurationError(
-            f"{name}: it is {option} here; give it, in an extension for {namespace} alone"
+            f"{name}: it is {option} here; give that in an extension for {namespace} only"
         )
     reason = why_no_equal(name) or TABLE.get(name, Name()).instead
     if reason:
-        raise ConfigurationError(f"{name}: has no equal here: {reason}")
+        raise ConfigurationError(f"{name}: has no equivalent here: {reason}")
     return NAMES.get(name, name)
 
 

@@ -282,7 +282,7 @@ class Plan(_Strict):
     def _one_place(self) -> Plan:
         if self.agents and self.slurm is not None:
             raise PydanticCustomError(
-                "places", "agents and slurm are both given, and runs have one place; leave out one of them"
+                "places", "agents and slurm are both given, but runs have one place; leave out one of them"
             )
         return self
 
@@ -297,7 +297,7 @@ def read_plan(path: Path) -> Plan:
         if not path.is_file():  # reading a pipe or a device may never end
             raise ConfigurationError(f"{path}: there is no such file")
         if path.stat().st_size > _MOST_BYTES:
-            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, the limit of a plan")
+            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, the limit for a plan")
         content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error

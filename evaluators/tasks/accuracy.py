@@ -188,13 +188,13 @@ def predicted_samples(samples: Sequence[_Sample], result: BatchResult) -> list[_
     """
     outputs = result.outputs
     if isinstance(outputs, Predictions) and len(outputs) != len(result.input_ids):
-        raise PredictionError(f"{len(result.input_ids)} inputs were predicted, but {len(outputs)} answered")
+        raise PredictionError(f"{len(result.input_ids)} predicted inputs have {len(outputs)} outputs")
     found = []
     remaining = iter(samples)
     for input_id in result.input_ids:
         sample = next((sample for sample in remaining if sample.id == input_id), None)
         if sample is None:
-            raise PredictionError(f"input {input_id}: was answered, but not requested at this place")
+            raise PredictionError(f"input {input_id}: has an output, but was not requested in this position")
         found.append(sample)
     return found
 

@@ -73,7 +73,7 @@ class ClassificationMetric(TaskMetric):
             ConfigurationError: There are too few classes for top-5.
         """
         if not isinstance(predictions, Classifications):
-            raise PredictionError(f"a classification was answered with {predictions.kind}")
+            raise PredictionError(f"the predictions are {predictions.kind}, not classifications")
         counted = self._counter.count(samples, predictions)
         if counted is not None:
             labelled, hits = counted

@@ -195,7 +195,7 @@ class InstanceMetric(DetectionMetric):
             raise PredictionError(f"the prediction is {prediction.kind}; {self.task} scores masks")
         for height, width in sizes - {(truth.height, truth.width)}:
             raise PredictionError(
-                f"the masks have {height} × {width} pixels, and the image of the truth has "
+                f"the masks have {height} × {width} pixels, but the image of the truth has "
                 f"{truth.height} × {truth.width}"
             )
         return prediction

@@ -61,7 +61,7 @@ class RegressionMetric(TaskMetric):
                 f"{len(values)} numbers were predicted; the dataset has {truth.values.size} targets"
             )
         if self._targets and len(self._targets[0]) != len(truth.values):
-            raise DatasetError(f"has {len(truth.values)} targets; others before have {len(self._targets[0])}")
+            raise DatasetError(f"has {len(truth.values)} targets; others have {len(self._targets[0])}")
         with np.errstate(over="ignore"):
             if not np.isfinite(values - truth.values).all():
                 raise PredictionError("a number differs from its target by more than float64 holds")

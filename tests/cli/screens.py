@@ -126,7 +126,7 @@ def evaluations() -> list[Evaluation]:
         _workload(pytorch, 4, 100.0, [1 + n * 7 % 12 for n in range(1200)]),
         _workload(mxnet, 5, 400.0, [3 + n * 11 % 40 for n in range(1200)], late=True),
         _search(pytorch, 6),
-        _search(mxnet, 7, lag_text("0.2 % of the queries would be late and not 4.2 %")),
+        _search(mxnet, 7, lag_text("0.2 % of the queries would be late, not 4.2 %")),
     ]
 
 

@@ -43,7 +43,7 @@ LATENCY = ("info", "evaluation", "latency")
         (
             (*DATASET, "--num_file_parts=2", "--time_budget=3"),
             2,
-            ["time_budget limits how long", "gone through once"],
+            ["time_budget limits how long", "but here it is not repeated"],
         ),
         ((*DATASET, "--repeat=0"), 2, ["--repeat", "0"]),
         ((*DATASET, "--threads=100000"), 2, ["threads is 100000; at most 1024"]),

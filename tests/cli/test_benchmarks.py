@@ -226,7 +226,7 @@ def test_a_model_learns_its_dataset_is_validated_and_saved(agent, tmp_path):
         (("--num_gpus=2", "--gpus=0"), 2, "num_gpus is 2, but gpus names 1"),
         (("--save_weights=/nowhere/w.pt",), 7, "the folder /nowhere does not exist"),
         (("--data_shuffle=maybe",), 2, '"maybe" is not a boolean'),
-        (("--framework_name=ONNXRuntime",), 2, "trains no models"),
+        (("--framework_name=ONNXRuntime",), 2, "cannot train models"),
         (("--drop_cache",), 2, "drop_cache is for files"),
     ],
 )  # fmt: skip

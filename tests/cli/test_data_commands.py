@@ -56,7 +56,7 @@ def test_what_is_converted_is_as_accurate_in_every_format(agent, tmp_path, backe
     assert checked.figure("failed") == "0"
     assert converted.figure("checked") == f"sum {checked.figure('sum')}"
     decoded = "read 450 samples" if options or backend == "npz" else "decoded 450 images"
-    no_checksum = "; the format has no checksum: damage that decodes changes the sum alone"
+    no_checksum = "; the format has no checksum: damage that still decodes changes only the sum"
     assert checked.figure("checked") == decoded + (no_checksum if options else ", with their checksums")
 
     found = agent("predict", "dataset", f"--dataset_path={target}", *ALL)

@@ -207,7 +207,7 @@ def test_agents_of_the_configuration_need_no_database(agent, tmp_path, refusing)
         unreachable = f"--database_address=mongodb://{refusing}/?serverSelectionTimeoutMS=100"
         beside = agent("info", "agents", unreachable, *common)
         assert beside.code == 0
-        assert beside.error.startswith("only the agents of the configuration are known: ")
+        assert beside.error.startswith("only the agents in the configuration are known: ")
     assert not (tmp_path / "data").exists()
 
 
@@ -247,7 +247,7 @@ def test_odd_agents_of_the_database_are_shown_and_keep_nobody_from_the_others(ag
         found = wait_until_listed(agent, (*odd, sound), *tls)
         picked = agent("predict", "dataset", "--agent=any", "--secret=open sesame", *tls, *FEW)
     assert found[sound]["state"] == "alive"
-    assert found[odd[0]]["state"] == "published with an address that is no host:port"
+    assert found[odd[0]]["state"] == "published with an address that is not host:port"
     assert found[odd[1]]["state"].startswith("published without TLS")
     assert picked.code == 0, picked.stderr
     assert f"agent any: {sound}" in picked.stderr
@@ -257,7 +257,7 @@ def test_odd_agents_of_the_database_are_shown_and_keep_nobody_from_the_others(ag
     ("arguments", "code", "part"),
     [
         (("dataset", "--agent=gpus=H100"), 2, 'unknown key "gpus"; did you mean "gpu" or "cpu"?'),
-        (("dataset", "--agent=gpu="), 2, "is no condition"),
+        (("dataset", "--agent=gpu="), 2, "is not a condition"),
         (("dataset", "--agent=any"), 6, "no agent is alive"),
         (("dataset", "--agent=a:1,b"), 2, '"b" is no host:port'),
         (("workload", "--agent=a:1,b:2"), 2, "2 agents are named"),

@@ -117,7 +117,7 @@ def measured(name: str, case, nanoseconds: int) -> OperatorRow:
 
 
 def test_an_option_that_the_evaluation_decides_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="takes that from the evaluation; leave out --shapes"):
+    with pytest.raises(ConfigurationError, match="takes this from the evaluation; leave out --shapes"):
         traced_request(library_invocation(), "any", {"shapes": "small"}, OperatorOptions())
 
 

@@ -222,7 +222,7 @@ def test_over_http_the_secret_and_the_port_are_asked_for_in_one_line(agent: Agen
 
     assert (refused.code, no_tls.code) == (6, 6)
     assert "a secret is given with --secret" in refused.error
-    assert "speaks no TLS; leave out kserve+https://" in no_tls.error
+    assert "does not speak TLS; leave out kserve+https://" in no_tls.error
 
 
 def test_tls_over_http_is_that_over_grpc(agent: Agent, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_tls_over_http_is_that_over_grpc(agent: Agent, tmp_path: Path) -> None:
         (
             ("--agent={served}/DigitsCNN", "--model_name=ResNet50", "--dataset_name=digits_validation"),
             2,
-            'input "data": has shape [-1, 1, 16, 16] at the server, and [-1, 3, 224, 224] in the manifest of',
+            'input "data": has shape [-1, 1, 16, 16] at the server, but [-1, 3, 224, 224] in the manifest of',
         ),
     ],
 )

@@ -56,7 +56,7 @@ def test_a_level_without_deeper_ones_is_refused(agent: Agent) -> None:
     answer = agent(*EVALUATE, "--leveled", "--trace_level=MODEL_TRACE")
 
     assert answer.code == 2
-    assert "leveled down to MODEL_TRACE is one level only" in answer.error
+    assert "leveled down to MODEL_TRACE is only one level" in answer.error
 
 
 def test_what_is_not_delivered_is_said_of_each_level(agent: Agent) -> None:

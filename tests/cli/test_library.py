@@ -78,7 +78,7 @@ def test_a_part_of_a_dataset_is_evaluated_recorded_and_compared_only_with_itself
         ({"model": "DigitsCNM"}, 'unknown model "DigitsCNM"'),
         ({"sample_ids": "1"}, 'sample_ids is "1"; give a list of ids'),
         ({"sample_ids": ["6/0000.pgn"]}, 'has no sample "6/0000.pgn"'),
-        ({"sample_ids": ["1"], "synthetic": True}, "sample_ids are those of a dataset"),
+        ({"sample_ids": ["1"], "synthetic": True}, "sample_ids apply only to a dataset"),
         ({"weights": "good"}, 'unknown weights "good"; give pretrained or random'),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"gpu": True}, "cannot use gpu:0"),

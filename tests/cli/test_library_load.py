@@ -36,7 +36,7 @@ def test_a_workload_has_the_figures_of_its_report(agent: Agent) -> None:
     assert run.reason == row["invalid"]
     assert run.valid is (row["invalid"] == "")
     assert run.complete
-    with pytest.raises(im.ConfigurationError, match="percentile 98 was not computed; there are 50, 90"):
+    with pytest.raises(im.ConfigurationError, match="percentile 98 was not computed; available: 50, 90"):
         run.percentile(98)
     assert "goodput" in repr(run)
     assert "<svg" in run._repr_html_()
@@ -119,7 +119,7 @@ def test_a_comparison_is_that_of_the_command(agent: Agent) -> None:
     for wrong, said in (
         ({"b": runs[0]}, "is on both sides"),
         ({"b": []}, "B holds no evaluation"),
-        ({"b": 3}, "B holds 3; give what evaluate"),
+        ({"b": 3}, "B holds 3; give results of evaluate"),
         ({"b": "nothing"}, "holds no evaluation or group nothing"),
         ({"threshold": -1}, "threshold is -1; it must be at least 0"),
         ({"noise": runs, "threshold": 0.1}, "leave out one"),

@@ -152,12 +152,12 @@ def test_a_failing_size_is_a_row_and_the_exit_code(agent: Agent, monkeypatch: py
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["dataset", "-b", "4,8", "--repeat=2"], "repeat and leveled are for one evaluation"),
-        (["dataset", "-b", "4,8", "--leveled"], "repeat and leveled are for one evaluation"),
-        (["dataset", "-b", "4,x"], "4,x is not a number; write one, or several with commas between"),
+        (["dataset", "-b", "4,8", "--repeat=2"], "repeat and leveled apply to one evaluation"),
+        (["dataset", "-b", "4,8", "--leveled"], "repeat and leveled apply to one evaluation"),
+        (["dataset", "-b", "4,x"], "4,x is not a number; write one, or several separated by commas"),
         (["dataset", "-b", "4,4"], "4,4 names 4 twice"),
         (["dataset", "-b", "4,0"], "0 is not in the range x>=1"),
-        (["urls", "-b", "4,8", "--urls_file_path=x"], "are for predict dataset"),
+        (["urls", "-b", "4,8", "--urls_file_path=x"], "only predict dataset accepts several values"),
     ],
 )
 def test_sizes_that_cannot_be_are_one_line(agent: Agent, given: list[str], said: str) -> None:

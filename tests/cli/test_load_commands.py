@@ -140,7 +140,7 @@ def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
         (("--concurrency=0",), "concurrency"),
         (("--schedule=a.csv",), "schedule sets when each query is due; leave out initial_qps"),
         (("--synthetic", "--dataset_name=digits_validation"), "synthetic needs no dataset"),
-        (("--agent=localhost:1", "--max_batch_size=2"), "are for a model in this process"),
+        (("--agent=localhost:1", "--max_batch_size=2"), "apply only to a model in this process"),
         (("--initial_qps=0",), "initial_qps"),
     ],
 )

@@ -113,8 +113,8 @@ def test_images_are_preprocessed_where_the_shape_tells_how(predict, files, tmp_p
     assert answer.code == 0, answer.stderr
     assert answer.figure("failures") == "0"
     assert answer.stderr.splitlines()[0].endswith(
-        "assumed of images: CHW, RGB, pixels 0…1, resized and cropped; agent manifest init writes a manifest "
-        "to correct it"
+        "assumed of images: CHW, RGB, pixels 0…1, resized and cropped; to correct this, write a "
+        "manifest with agent manifest init"
     )
     listed = tmp_path / "list.txt"
     listed.write_text("images/cat/1.png\nimages/cat/2.png\n")
@@ -163,9 +163,9 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing.onnx": (lambda path: None, "missing.onnx: does not exist"),
     "folder.onnx": (lambda path: path.mkdir(), "is a folder; name a model's file: .pt2"),
     "net.h5": (lambda path: path.touch(), "no framework reads files with such a name; accepted: .pt2"),
-    "text.onnx": (lambda path: path.write_text("a text\n" * 9), "text.onnx: is no ONNX model: "),
-    "empty.onnx": (lambda path: path.touch(), "empty.onnx: is no ONNX model: it is empty"),
-    "cut.onnx": (lambda path: path.write_bytes(save_onnx(path).read_bytes()[:-20]), "is no ONNX model: "),
+    "text.onnx": (lambda path: path.write_text("a text\n" * 9), "text.onnx: is not an ONNX model: "),
+    "empty.onnx": (lambda path: path.touch(), "empty.onnx: is not an ONNX model: it is empty"),
+    "cut.onnx": (lambda path: path.write_bytes(save_onnx(path).read_bytes()[:-20]), "is not an ONNX model: "),
     "constant.onnx": (
         lambda path: save_onnx(path, inputs=()),
         "has no inputs; accepted: a model with inputs",
@@ -201,11 +201,11 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: path.write_text("a text"),
         "is neither a TorchScript archive nor an exported program",
     ),
-    "script.pt2": (lambda path: save_script(TinyNet(), path), "is TorchScript, and .pt2 is for programs"),
-    "text.json": (lambda path: path.write_text("a text"), "text.json: is no MXNet symbol: "),
+    "script.pt2": (lambda path: save_script(TinyNet(), path), "is TorchScript, but .pt2 is for programs"),
+    "text.json": (lambda path: path.write_text("a text"), "text.json: is not an MXNet symbol: "),
     "lone-symbol.json": (
         lambda path: save_symbol(path.parent).rename(path),
-        "has no parameters beside it; their name would be lone-0000.params",
+        "has no parameter file next to it; expected lone-0000.params",
     ),
     "lone-0000.params": (
         lambda path: path.touch(),
@@ -234,9 +234,9 @@ def test_a_wrong_file_is_one_clear_line(predict, tmp_path, name) -> None:
             ("--input_shape=3,8,9",),
             "has the shape (batch, 3, 8, 8); found inputs of (batch, 3, 8, 9)",
         ),
-        (("--input_shape=3,0",), "3,0 is not a shape; write sizes with commas"),
+        (("--input_shape=3,0",), "3,0 is not a shape; separate sizes by commas"),
         (("--model_version=1",), "model_version chooses a manifest"),
-        (("--agent=localhost:1",), "model_path is for this process, and an agent is named"),
+        (("--agent=localhost:1",), "model_path works only in this process and cannot be"),
         (("--framework_name=PyTorch",), "is for ONNXRuntime; found framework_name PyTorch"),
         (("--framework_name=",), "is for ONNXRuntime; found framework_name"),
         (("--weights=random",), "only a model that is built in code (architecture) can have random weights"),
@@ -257,7 +257,7 @@ def test_models_with_a_manifest_run_on_random_tensors(agent, files) -> None:
     of_sensors = ("predict", "dataset", "--model_name=SensorNet", "--weights=random", "--batch_size=2")
     asked = agent(*of_sensors)
     assert "names no dataset; give dataset_name" in asked.error
-    assert "or synthetic for its speed only" in asked.error
+    assert "or, to measure only its speed, synthetic" in asked.error
     answer = agent(*of_sensors, "--synthetic", "--min_batches=1")
     assert (answer.code, answer.figure("failures")) == (0, "0"), answer.stderr
     assert "per batch of 2, over 32 full batches" in answer.figure("latency")

@@ -230,7 +230,7 @@ def test_inputs_that_a_file_does_not_take_are_one_clear_line(agent: Agent, onnx_
 def test_a_model_in_memory_is_not_repeated_in_fresh_processes() -> None:
     choice = dataset_choice(None, SAMPLES)
     system = system_request(Invocation({}), TinyNet(), dataset=choice, **_PLAIN)
-    with pytest.raises(im.ConfigurationError, match="repeat starts fresh processes, and a model in memory"):
+    with pytest.raises(im.ConfigurationError, match="repeat starts fresh processes, but a model in memory"):
         EvaluationRequest(system=system, dataset=choice, repeat=2)
 
 

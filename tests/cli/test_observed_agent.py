@@ -68,7 +68,7 @@ def test_metrics_that_others_can_read_are_warned_of() -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--metrics_host=0.0.0.0"], "--metrics_host is given without --metrics_port"),
+        (["--metrics_host=0.0.0.0"], "--metrics_host requires --metrics_port"),
         (["--metrics_port=0", f"--metrics_host={TOO_LONG}"], f"cannot listen on {TOO_LONG}:0 for metrics"),
         ([f"--host={TOO_LONG}", "--insecure"], f"cannot listen on host {TOO_LONG}"),
     ],

@@ -34,7 +34,7 @@ def test_a_plan_runs_and_is_not_run_again(agent, plan):
     first = agent("plan", "run", plan)
 
     assert first.code == 0, first.stderr
-    assert first.stderr.splitlines()[0] == "checked     2 cells: none is known that cannot run"
+    assert first.stderr.splitlines()[0] == "checked     2 cells: found none that cannot run"
     assert first.stderr.splitlines()[-1] == "runs        2: 2 complete"
     listed = agent("info", "evaluation", "latency", "-f", "json", "--sort=batch_size")
     assert [row["batch_size"] for row in json.loads(listed.stdout)] == [1, 4]
@@ -111,7 +111,7 @@ def test_an_extension_of_the_command_line_makes_cells(agent, plan):
             "Invalid value for '-b' / '--batch_size': 0 is not in the range x>=1. (1 of 2 cells)",
         ),
         (("-P", "batch_size"), '-P "batch_size" is not NAME=VALUE, such as batch_size=4'),
-        (("-P", "exp.inputs=many"), 'parameter num_file_parts: "many" is no int'),
+        (("-P", "exp.inputs=many"), 'parameter num_file_parts: "many" is not of type int'),
         (("-P", "exp.inputs=${exp.input}"), 'unknown reference "exp.input"; did you mean "exp.inputs"?'),
         (("-P", "cell.software=nightly"), 'unknown software "nightly"'),
     ],
@@ -210,7 +210,7 @@ def test_options_of_sbatch_begin_with_a_dash(agent, plan, sbatch):
     answer = agent("plan", "check", plan, "-V", "cell.slurm=[--gres=gpu:1, gpu]")
     assert answer.code == 2
     assert answer.stderr.splitlines() == [
-        "cell.slurm: 'gpu' is not an option of sbatch on one line, such as --gres=gpu:1 (1 of 4 cells)"
+        "cell.slurm: 'gpu' is not a single-line option of sbatch, such as --gres=gpu:1 (1 of 4 cells)"
     ]
 
 

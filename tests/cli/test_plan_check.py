@@ -35,8 +35,8 @@ def plan(tmp_path):
             'no agent can run model "DigitCNN" in ONNXRuntime; did you mean "Dig',
         ),
         (("-P", "model_version=9"), 'no agent can run model "DigitsCNN" 9 in ONNXRuntime (2 of 2 cells)'),
-        (("-P", "model_path=x.onnx"), "model_path x.onnx: runs in this process"),
-        (("-V", "agent=[null, 'a:1']"), "agent: the cell names an agent itself, and the plan has agents"),
+        (("-P", "model_path=x.onnx"), "model_path x.onnx: works only in this process"),
+        (("-V", "agent=[null, 'a:1']"), "agent: the cell names an agent, but the plan already has agents"),
         (("-P", "cell.container=ours:1"), "cell.container: it chooses what runs the model"),
         (("-P", "cell.software=nightly"), "cell.software: it chooses what runs the model"),
         (("-V", "batch_size=[0, 1]"), "0 is not in the range x>=1. (1 of 2 cells)"),
@@ -62,11 +62,11 @@ def test_a_gpu_that_no_agent_has_is_found(agent, plan, served_agent):
 @pytest.mark.parametrize(
     ("more", "words", "code", "message"),
     [
-        ("", ANYWHERE, 6, "none of the agents of plan digits answers: agent 127.0.0.1:1: cannot be reached"),
+        ("", ANYWHERE, 6, "none of the agents of plan digits responds: agent 127.0.0.1:1: cannot be reached"),
         ("", ("--agent=any",), 2, '--agent: agent address "any" is no host:port'),
         ("", ("--agent=kserve://a:1",), 2, "--agent: kserve://a:1: a server of the Open Inference Protocol"),
         ("", ("--agent=a:1", "--agent=a:1"), 2, "--agent: a:1 is named twice"),
-        ("slurm: {}\n", ANYWHERE, 2, "--agent is for plans without slurm, and it has slurm"),
+        ("slurm: {}\n", ANYWHERE, 2, "--agent requires a plan without slurm; leave it out"),
         ("slurm: {}\nagents: [a:1]\n", (), 2, "agents and slurm are both given"),
         ("agents: [a]\n", (), 2, 'digits.yaml: agents: agent address "a" is no host:port'),
     ],
@@ -84,7 +84,7 @@ def test_commands_of_this_process_do_not_go_to_agents(agent, plan, command):
     answer = agent("plan", "check", plan, *ANYWHERE)
     assert answer.code == 2
     assert answer.error == (
-        f'agent: command "{command}" runs in its own process, and served agents run predict; '
+        f'agent: command "{command}" runs in its own process, but served agents run only predict; '
         "leave out the agents"
     )
 

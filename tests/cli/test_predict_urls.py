@@ -231,7 +231,7 @@ def test_urls_are_fetched_again_only_when_that_is_asked_for(call, site):
     assert "over 7 full batches" in answer.figure("latency")
     assert [row[1] for row in table(answer)] == site.classes[:6]
     assert site.requests == 14
-    assert "gone through once; give target_ci" in call(lines, "--time_budget=5").error
+    assert "but here it is not repeated; give target_ci" in call(lines, "--time_budget=5").error
 
 
 def test_one_part_warms_up_unless_told_otherwise(call, site):
@@ -246,7 +246,7 @@ def test_only_the_first_inputs_are_shown_and_the_rest_is_counted(call, site, tmp
     (tmp_path / "0.png").write_bytes(site.images[0])
     answer = call(["0.png", "gone.png"], "--duplicate_input=25")
     assert answer.code == 1
-    assert "… and 5 more predictions; --publish_predictions keeps all in the database" in answer.stdout
+    assert "… and 5 more predictions; --publish_predictions stores all in the database" in answer.stdout
     assert "… and 5 more failures" in answer.stdout
     assert len(failures(answer)) == 20
     assert answer.figure("failures") == "25"

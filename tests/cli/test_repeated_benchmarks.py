@@ -66,7 +66,7 @@ def test_ranks_of_a_launcher_are_not_repeated(agent: Agent, monkeypatch: pytest.
     [
         (("--repeat=0",), "--repeat"),
         (("--repeat=many",), "--repeat"),
-        (("--repeat=2", "--save_weights=one"), "save_weights names one file, and repeat=2 trains 2 models"),
+        (("--repeat=2", "--save_weights=one"), "save_weights names one file, but repeat=2 trains 2 models"),
     ],
 )
 def test_what_cannot_be_repeated_is_one_line(agent: Agent, flags: tuple[str, ...], message: str) -> None:

@@ -118,7 +118,7 @@ def test_priorities_and_their_policies_have_tritons_names(tmp_path):
             ["--inline_predict_us=20000"],
             "inline_predict_us is 20000; allowed: 0 to 10000, since all other calls",
         ),
-        (["--gpu_device_id=1"], "--gpu_device_id chooses a GPU; give --gpu with it"),
+        (["--gpu_device_id=1"], "--gpu_device_id requires --gpu"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_one_line(agent, flags, line):

@@ -149,7 +149,7 @@ def test_limits_stand_in_the_configuration_and_flags_go_before(
         remote = (*FEW, f"--agent={address}", f"--tls_ca={authority.ca}")
         assert agent(*remote, "--batch_size=8").code == 0
         refused = agent(*remote, "--batch_size=9")
-        assert "has 9 inputs, and the agent takes at most 8" in refused.stderr
+        assert "has 9 inputs, but the agent takes at most 8" in refused.stderr
     with served(f"--config={configuration}", "--max_inputs=9") as (address, _):
         assert agent(*FEW, f"--agent={address}", f"--tls_ca={authority.ca}", "--batch_size=9").code == 0
 
@@ -180,7 +180,7 @@ def test_names_that_an_agent_answers_to_over_http_stand_in_the_configuration_and
         ("serving: {max_pixels: 0}", "serving.max_pixels"),
         ("serving: {max_client_rps: -1}", "serving.max_client_rps"),
         ("serving: {tls_cret: a.pem}", "field serving.tls_cret: is not known"),
-        ("serving: {client_burst: 3}", "client_burst is given without max_client_rps"),
+        ("serving: {client_burst: 3}", "client_burst requires max_client_rps"),
         ("agent_tls: {cert: [1]}", "agent_tls.cert"),
     ],
 )

@@ -74,7 +74,7 @@ def test_raw_outputs_have_latency_and_no_accuracy(agent, maps, framework):
     assert answer.code == 0, answer.stderr
     assert answer.figure("accuracy") == RAW
     assert "over 3 full batches" in answer.figure("latency")
-    assert "--publish_predictions keeps nothing: the model's output has no classes" in answer.stderr
+    assert "--publish_predictions stores nothing: the model's output has no classes" in answer.stderr
     (row,) = agent("info", "evaluation", "accuracy", "-f", "csv").rows
     assert (row["top1_accuracy"], row["top5_accuracy"], row["evaluated_inputs"]) == ("", "", "0")
     (row,) = agent("info", "evaluation", "latency", "-f", "csv").rows

@@ -44,7 +44,7 @@ def test_a_traced_training_has_its_layers_in_both_directions(
     assert {row["inputs"] for row in runs} == {"4"}
     tree = agent(*REPORT, "layer_tree", "-f", "csv").rows
     assert sum(int(row["layers"]) for row in tree) == len(rows)
-    assert "no calls of a device" not in agent(*REPORT, "layers").stderr
+    assert "no calls to a device" not in agent(*REPORT, "layers").stderr
     exports(agent, answer.figure("evaluation"), tmp_path)
 
 

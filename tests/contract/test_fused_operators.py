@@ -90,7 +90,7 @@ def test_a_framework_that_joins_nothing_says_so(framework, name):
     operator = operators()[name]
     case = operator.cases(Preset.SMALL)[0]
     inputs = draw_inputs(operator, case, np.dtype(np.float32), 0)
-    with pytest.raises(NotSupportedHereError, match=r"joins none|leaves the parts"):
+    with pytest.raises(NotSupportedHereError, match=r"fuses none|leaves the parts"):
         runner(framework).prepare(operator, case, inputs)
 
 
@@ -107,7 +107,7 @@ def test_pytorch_has_no_eager_function_of_a_convolution_with_its_activation():
     operator = operators()["conv2d_relu"]
     case = operator.cases(Preset.SMALL)[0]
     inputs = draw_inputs(operator, case, np.dtype(np.float32), 0)
-    with pytest.raises(NotSupportedHereError, match="no function that joins"):
+    with pytest.raises(NotSupportedHereError, match="no function that fuses"):
         runner("PyTorch").prepare(operator, case, inputs, form="eager")
 
 

@@ -62,8 +62,8 @@ def test_as_text_it_is_the_same() -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (('"batch_count": 12', '"batch_count": 13'), "the times of its 13 batches are not all there"),
-        (('"failure_count": 1', '"failure_count": 2'), "1 of its 2 failures are there"),
+        (('"batch_count": 12', '"batch_count": 13'), "the times of its 13 batches are not all present"),
+        (('"failure_count": 1', '"failure_count": 2'), "1 of its 2 failures are present"),
         (('"dropped": true', '"dropped": 5'), "dropped is int"),
     ],
 )

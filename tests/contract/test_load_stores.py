@@ -152,5 +152,5 @@ def test_evaluations_are_found_by_what_was_asked(store: EvaluationStore) -> None
 def test_queries_that_are_missing_are_a_damage() -> None:
     text = evaluation_to_json(loaded(3))
     assert '"query_count": 3' in text
-    with pytest.raises(StoreError, match="not all of the 4 queries of a run are there"):
+    with pytest.raises(StoreError, match="not all of the 4 queries of a run are present"):
         evaluation_from_json(text.replace('"query_count": 3', '"query_count": 4'))

@@ -60,7 +60,7 @@ def test_layers_make_up_the_time_of_the_predictions(rounds: Rounds) -> None:
 
 def test_what_mxnet_does_not_give_is_noted_once(rounds: Rounds) -> None:
     assert [note for note in rounds.notes if "memory" in note] == [
-        "no memory of layers: MXNet reserves it for the whole graph"
+        "no memory for single layers: MXNet reserves it for the whole graph"
     ]
     assert len([note for note in rounds.notes if "kernels" in note]) == 1
     assert not any("types" in note for note in rounds.notes)
@@ -96,7 +96,7 @@ def test_where_a_graph_branches_layers_have_types_until_its_order_is_kept() -> N
         found = profiled(predictor, TraceLevel.FRAMEWORK_TRACE, [(1, 1), (1, 1), (2, 1)], profiler)
         assert _same(before, predictor.predict(inputs(predictor, 1)))
 
-    assert "layers of some batches have types only: MXNet did not keep to its graph's order" in found.notes
+    assert "layers of some batches have only types: MXNet did not follow its graph's order" in found.notes
     first, *later = found.predictions
     assert {layer.name for layer in first.layers} == {layer.type for layer in first.layers}
     for prediction in later:
@@ -113,7 +113,7 @@ def test_one_model_is_profiled_at_a_time_in_a_process(predictor: Predictor) -> N
     assert second is not None
     first.start()
     try:
-        with pytest.raises(PredictionError, match="records another model already"):
+        with pytest.raises(PredictionError, match="already recording another model"):
             second.start()
         second.close()
     finally:

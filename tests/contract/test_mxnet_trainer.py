@@ -206,7 +206,7 @@ def test_a_network_with_two_outputs_is_refused(opened: Opened) -> None:
         ({"communication": "dist_synk"}, 'did you mean "dist_sync"'),
         ({"communication": "pigeon"}, ", ".join(KVSTORES)),
         ({"communication": "nccl"}, "on CPUs use local"),
-        ({"communication": "dist_sync"}, "has no address of a scheduler"),
+        ({"communication": "dist_sync"}, "has no scheduler address"),
         ({"communication": "local", "rank": Rank(0, 2, address="127.0.0.1:1")}, "use dist_sync"),
         ({"communication": "dist_sync", "rank": Rank(0, 2, address="nowhere")}, 'address is "nowhere"'),
         ({"api": "modul"}, "gluon, module"),

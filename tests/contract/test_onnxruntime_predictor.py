@@ -136,7 +136,7 @@ def test_a_graph_behind_a_field_number_of_too_many_bits_is_refused(open_predicto
     tag = b"\xba\x80\x80\x80\x10"  # 7 << 3 | 2, the graph, with the bit 2**32 on top, which protobuf drops
     length = bytes([len(graph) & 127 | 128, len(graph) >> 7])
     artifacts.graph.write_bytes(model.SerializeToString() + tag + length + graph)
-    with pytest.raises(ArtifactError, match=r"net\.onnx: is no ONNX model: a field number that is too high"):
+    with pytest.raises(ArtifactError, match=r"net\.onnx: is not an ONNX model: a field number that is too"):
         open_predictor("ONNXRuntime", artifacts=artifacts)
 
 
@@ -144,7 +144,7 @@ def test_a_location_that_is_no_path_is_refused(open_predictor, with_external_dat
     artifacts = with_external_data(nested=False)
     content = artifacts.graph.read_bytes()
     artifacts.graph.write_bytes(content.replace(ENTRY, ENTRY.replace(b"w.bin", b"w\0bin")))
-    with pytest.raises(ArtifactError, match=r"net\.onnx: is no ONNX model: ") as raised:
+    with pytest.raises(ArtifactError, match=r"net\.onnx: is not an ONNX model: ") as raised:
         open_predictor("ONNXRuntime", artifacts=artifacts)
     assert "\n" not in str(raised.value)
 
@@ -154,7 +154,7 @@ def test_a_location_that_is_no_path_is_refused(open_predictor, with_external_dat
 )
 def test_what_is_no_onnx_model_is_refused(open_predictor, tmp_path, content):
     (tmp_path / "net.onnx").write_bytes(content)
-    with pytest.raises(ArtifactError, match=r"net\.onnx: is no ONNX model: ") as raised:
+    with pytest.raises(ArtifactError, match=r"net\.onnx: is not an ONNX model: ") as raised:
         open_predictor("ONNXRuntime", artifacts=Artifacts(graph=tmp_path / "net.onnx"))
     assert "\n" not in str(raised.value)
 

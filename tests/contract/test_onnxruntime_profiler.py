@@ -55,8 +55,8 @@ def test_layers_make_up_the_time_of_the_predictions(rounds: Rounds) -> None:
 
 def test_what_onnx_runtime_does_not_give_is_noted_once(rounds: Rounds) -> None:
     assert rounds.notes == (
-        "no peak memory of layers: ONNX Runtime reserves memory for a whole run",
-        "no calls of a device's runtime, kernels or copies: the model runs on the CPU",
+        "no peak memory for single layers: ONNX Runtime reserves memory for a whole run",
+        "no calls to a device's runtime, kernels or copies: the model runs on the CPU",
     )
 
 

@@ -48,7 +48,7 @@ def test_as_text_it_is_the_same(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (('"row_count": 6', '"row_count": 7'), "6 of its 7 rows are there"),
+        (('"row_count": 6', '"row_count": 7'), "6 of its 7 rows are present"),
         (('"status": "wrong"', '"status": "odd"'), "odd"),
         (('"operator": "sub"', '"operator": 5'), "operator is int"),
     ],

@@ -270,7 +270,7 @@ def test_a_package_that_cannot_be_used_is_named_with_the_reason_each_time(
 ) -> None:
     install(package, f"raise {failure}\n")
     first = refusal(f"{package}:x")
-    assert f"cannot be imported: {reason}; install versions that fit" in first
+    assert f"cannot be imported: {reason}; install versions that are compatible" in first
     assert refusal(f"{package}:x") == first
 
 

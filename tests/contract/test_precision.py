@@ -189,7 +189,7 @@ def test_pytorch_has_the_setting_while_a_model_is_open(opened):
     first = opened("PyTorch", cudnn_benchmark=wanted)
     assert torch.backends.cudnn.benchmark is wanted
     second = opened("PyTorch", cudnn_benchmark=wanted)
-    with pytest.raises(ConfigurationError, match="PyTorch has one setting in a process"):
+    with pytest.raises(ConfigurationError, match="PyTorch has one setting per process"):
         opened("PyTorch", cudnn_benchmark=before)
     first.close()
     first.close()

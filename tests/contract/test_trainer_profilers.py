@@ -210,7 +210,7 @@ def test_a_second_profiler_of_mxnet_is_refused_while_one_records(directory):
         assert profiler is not None
         assert other is not None
         profiler.start()
-        with closing(profiler), closing(other), pytest.raises(Exception, match="records another model"):
+        with closing(profiler), closing(other), pytest.raises(Exception, match="recording another model"):
             other.start()
 
 

@@ -138,7 +138,7 @@ def test_batches_of_an_agent_that_dies_are_done_again_elsewhere(agents, open_poo
 
     assert len(said) == 1
     assert f"left out from here on: agent {killed[0]}: " in said[0]
-    assert "1 of 2 agents go on" in said[0]
+    assert "1 of 2 agents continue" in said[0]
     assert pool.description.agent == f"{first}, {second}"  # both have answered
     assert ids(pool.predict_batches(batches(3))) == expected_ids(3)
     assert pool.description.agent == (second if killed == [first] else first)

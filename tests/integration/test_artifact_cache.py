@@ -92,7 +92,7 @@ def test_a_file_that_was_changed_in_the_cache_never_loads(
     place.write_bytes(content)
     said = refusal(lambda: cache.fetch(url, checksum, "net.yml"))
     assert f"{place}: is changed or truncated: its " in said
-    assert said.endswith("remove it and net.pt.json, and it is downloaded again")
+    assert said.endswith("remove it and net.pt.json to download it again")
     place.unlink()
     place.with_name("net.pt.json").unlink()
     assert cache.fetch(url, checksum, "net.yml").downloaded
@@ -278,7 +278,7 @@ def test_offline_the_line_says_all_that_can_be_done(
     assert said == (
         f"{tmp_path / 'net.yml'}: field model.{kind}_path: {url} cannot be downloaded: Connection refused; "
         f"if you can get the file, put it at {place}"
-        + (", or measure speed alone with --weights=random" if hint else "")
+        + (", or measure only speed with --weights=random" if hint else "")
     )
 
 
@@ -354,7 +354,7 @@ class TestArchives:
         path = getattr(resolve_artifacts(net, cache=cache), change)
         path.write_bytes(path.read_bytes()[:-1])
         said = refusal(lambda: resolve_artifacts(net, cache=cache))
-        assert said.startswith(f"{path}: is changed or truncated since it was unpacked; remove ")
+        assert said.startswith(f"{path}: has been changed or truncated since it was unpacked; remove ")
         path.unlink()
         assert f"{path}: is missing; remove " in refusal(lambda: resolve_artifacts(net, cache=cache))
 
@@ -369,7 +369,7 @@ class TestArchives:
         [
             ({"graph_path": "net/grap"}, 'net.zip: holds no "net/grap"; did you mean "net/graph"'),
             ({"graph_checksum": "0" * 32}, 'its "net/graph" is not the file that is meant: its md5 is '),
-            ({"weights_checksum": "sha256:00000000"}, "says begins with 00000000"),
+            ({"weights_checksum": "sha256:00000000"}, "says it begins with 00000000"),
             ({"base_url": ""}, "field model.base_url: is missing; with is_archive, it names the archive"),
             ({"base_url": "none.zip"}, "none.zip is missing"),
         ],

@@ -96,7 +96,7 @@ def test_busy_agent_is_alive_as_published_and_its_load_is_not_known():
         (unknown,) = ask_agents([configured(address)], None)
     assert known.usable
     assert (known.agent_info, known.open_sessions) == (AGENT_INFO, None)
-    assert unknown.problem.startswith(f"agent {address}: serves, but does not say what it is: did not answer")
+    assert unknown.problem.startswith(f"agent {address}: responds, but gives no description: did not answer")
 
 
 def test_agent_that_refuses_is_a_problem_of_its_own():
@@ -125,7 +125,7 @@ def _named_error(_, context):
 def test_address_of_the_database_that_is_none_is_a_problem_of_that_agent(address):
     with half_agent(**whole_registry()) as sound:
         odd, other = ask_agents([published(address), published(sound)], None)
-    assert odd.problem == f"agent {address}: published with an address that is no host:port"
+    assert odd.problem == f"agent {address}: published with an address that is not host:port"
     assert other.usable
 
 

@@ -291,7 +291,7 @@ def test_an_answer_without_an_end_is_broken_off(file_server: FileServer, downloa
 def test_what_does_not_fit_on_the_disk_is_said(file_server: FileServer, download: Download) -> None:
     answer = Answer(b"", headers={"Content-Length": str(2**60)})
     said = download.refused(file_server.serve("/a", answer), max_bytes=2**61)
-    assert said.startswith(f"needs {2**60} bytes more, and {download.partial.path.parent} has ")
+    assert said.startswith(f"needs {2**60} more bytes, but {download.partial.path.parent} has ")
 
 
 def test_an_encoding_that_nobody_asked_for_is_refused(file_server: FileServer, download: Download) -> None:
@@ -359,7 +359,7 @@ class TestRedirects:
             ("http://10.0.0.1/x", "redirects to http://10.0.0.1/x: leads to this machine or"),
             ("http://169.254.169.254/x", ": leads to this machine or a private network"),
             ("http://[::1]:9/x", ": leads to this machine or a private network"),
-            ("http://user:pass@example.org/x", "example.org/x: holds a user name, which is not used"),
+            ("http://user:pass@example.org/x", "example.org/x: contains a user name, which is not supported"),
             ("http://[/x", ": is not a valid address"),
             (
                 "http://no-such-host.invalid/x",
@@ -382,7 +382,7 @@ class TestRedirects:
     ("url", "said"),
     [
         ("http://no-such-host.invalid/x", "Name or service not known|failure in name resolution|No address"),
-        ("http://user:pass@127.0.0.1/x", "holds a user name, which is not used"),
+        ("http://user:pass@127.0.0.1/x", "contains a user name, which is not supported"),
         ("http:///x", "names no host"),
         ("http://127.0.0.1:99999/x", "is not a valid address: Port out of range"),
         ("http://" + "a" * 70 + ".invalid/x", "."),

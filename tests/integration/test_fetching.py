@@ -251,7 +251,7 @@ def test_a_malformed_redirect_is_one_failed_input(site, target):
         ("", "is not an http or https address"),
         ("http://", "names no host"),
         ("http:///x", "names no host"),
-        ("http://user:pass@example.org/", "holds a user name"),
+        ("http://user:pass@example.org/", "contains a user name"),
         ("http://example.org:99999/", "is not a valid address: Port out of range"),
         ("http://[::1/", "is not a valid address: Invalid IPv6 URL"),
         (

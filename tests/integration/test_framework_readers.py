@@ -138,5 +138,5 @@ def test_without_an_index_a_shuffled_order_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "a.rec", [encoded(0)] * 2)
     path.with_suffix(".idx").unlink()
 
-    with pytest.raises(ConfigurationError, match=r"a\.idx does not exist, and without it MXNet shuffles no"):
+    with pytest.raises(ConfigurationError, match=r"a\.idx does not exist; MXNet cannot shuffle"):
         opened(path, shuffle=True)

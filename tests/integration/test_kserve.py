@@ -150,11 +150,11 @@ def test_of_several_versions_that_of_the_manifest_is_asked_for(opened, versions,
     [
         (
             {"inputs": (Tensor("pixels", "UINT8", (-1, *IMAGE)),)},
-            'input "pixels": is UINT8 at the server, and FP32 in the manifest of Mean 1.0',
+            'input "pixels": is UINT8 at the server, but FP32 in the manifest of Mean 1.0',
         ),
         (
             {"inputs": (Tensor("pixels", "FP32", (-1, 1, 4, 5)),)},
-            'input "pixels": has shape [-1, 1, 4, 5] at the server, and [-1, 1, 4, 4] in the manifest',
+            'input "pixels": has shape [-1, 1, 4, 5] at the server, but [-1, 1, 4, 4] in the manifest',
         ),
         ({"inputs": (Tensor("pixels", "FP32", IMAGE),)}, 'input "pixels": has shape [1, 4, 4] at the server'),
         (

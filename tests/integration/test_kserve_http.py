@@ -127,7 +127,7 @@ def test_what_the_server_refuses_fails_its_batch_and_no_other(opened):
         (lambda r: r["outputs"][0]["data"].pop(), "bytes for shape [2, 3]"),
         (lambda r: r["outputs"][0].pop("data"), "has neither data nor binary_data_size"),
         (lambda r: r["outputs"][0].update(data=[["a"] * 3] * 2), "is not a list of FP32"),
-        (lambda r: r["outputs"][0].update(parameters={"binary_data_size": 9}), "and 0 bytes are there"),
+        (lambda r: r["outputs"][0].update(parameters={"binary_data_size": 9}), "but 0 bytes are left"),
         (lambda r: r["outputs"][0].update(name="others"), 'did not return the requested output "scores"'),
         (lambda r: r["outputs"][0].update(datatype="BF16"), "datatype BF16 is neither numeric nor BYTES"),
         (lambda r: r["outputs"][0].update(shape=[-1, 3]), "shape is not a list of whole numbers"),

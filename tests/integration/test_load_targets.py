@@ -326,7 +326,7 @@ def test_a_session_that_the_agent_has_closed_fails_each_query(start_agent, chann
     with open_remote_agent(agent.address, "Mean") as remote, RemoteTarget(remote, SMALL) as target:
         PredictServiceStub(channel_to(agent.address)).Reset(predict_pb2.ResetRequest(), timeout=DEADLINE_S)
 
-        reason = "the session is not open: it was closed, idle for too long or never there; open another"
+        reason = "the session is not open: it was closed, was idle too long or never existed; open another"
         assert_all_failed(run(target, 3), 3, reason)
 
 

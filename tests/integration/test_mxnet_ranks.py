@@ -177,9 +177,9 @@ def test_a_rank_that_is_killed_ends_the_scheduler_and_then_the_other_rank(start,
     said, _ = ranks[0].communicate(timeout=DEADLINE_S)
 
     assert scheduler.returncode == 1
-    assert complained == "the kvstore has lost 1 rank\n"
+    assert complained == "the kvstore lost contact with 1 rank\n"
     assert ranks[0].returncode == 1
-    reason = "RankLostError: model Trained 1.0: rank 0 of 2: lost the scheduler of the kvstore"
+    reason = "RankLostError: model Trained 1.0: rank 0 of 2: lost contact with the kvstore's scheduler"
     assert said.splitlines()[-1].startswith(reason)
 
 

@@ -149,7 +149,7 @@ def test_requests_wait_by_the_policy_of_their_priority(start_agent, manifest_fol
         wait_for(lambda: agent.models.loaded[0].waiting == 1)
         code, message = refused(client.infer, "Waiting", [tensor_of(images(1))], priority=1)
         assert code == "StatusCode.RESOURCE_EXHAUSTED"
-        assert "its limit of 1 requests of priority 1 wait" in message
+        assert "its queue of 1 requests of priority 1 is full" in message
         code, message = refused(client.infer, "Waiting", [tensor_of(images(1))])
         assert code == "StatusCode.DEADLINE_EXCEEDED"
         assert "timeout expired in the queue" in message
@@ -168,7 +168,7 @@ def test_a_priority_that_is_no_number_is_refused(start_agent, channel_to, value)
     setattr(request.parameters["priority"], fields[type(value)], value)
     code, details = reason(stub.ModelInfer, request)
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert "parameter priority is a whole number from 1, the highest, on" in details
+    assert "parameter priority must be a whole number from 1, the highest, on" in details
 
 
 def test_raw_tensor_is_predicted(client):

@@ -119,15 +119,15 @@ def test_strings_of_several_requests_are_predicted_together(client_of):
 @pytest.mark.parametrize(
     ("message", "part"),
     [
-        (request(RAW[:-1]), "element 5 has 1 bytes, of which 0 come"),
-        (request(RAW[:-2]), "3 bytes come after 5 elements"),
-        (request(RAW + b"\0"), "1 bytes come after 6 elements"),
-        (request(RAW + bytes(4)), "7 elements for shape [3, 2], which takes 6"),
-        (request(RAW + bytes(8)), "4 bytes come after 7 elements"),
-        (request(b""), "0 elements for shape [3, 2], which takes 6"),
-        (request(struct.pack("<I", 2**32 - 1), (1, 2)), "element 0 has 4294967295 bytes, of which 0 come"),
+        (request(RAW[:-1]), "element 5 has 1 bytes, but only 0 remain"),
+        (request(RAW[:-2]), "3 bytes remain after 5 elements"),
+        (request(RAW + b"\0"), "1 bytes remain after 6 elements"),
+        (request(RAW + bytes(4)), "7 elements for shape [3, 2], which requires 6"),
+        (request(RAW + bytes(8)), "4 bytes remain after 7 elements"),
+        (request(b""), "0 elements for shape [3, 2], which requires 6"),
+        (request(struct.pack("<I", 2**32 - 1), (1, 2)), "element 0 has 4294967295 bytes, but only 0 remain"),
         (request(struct.pack("<I2sI", 2, b"\xc3(", 0), (1, 2)), "element 0 is not UTF-8, in its byte 0"),
-        (request(bytes_contents=[b"a"] * 5), "5 elements for shape [3, 2], which takes 6"),
+        (request(bytes_contents=[b"a"] * 5), "5 elements for shape [3, 2], which requires 6"),
         (request(bytes_contents=[b"a", b"\xff"], shape=(1, 2)), "element 1 is not UTF-8"),
         (request(fp32_contents=[1] * 6), "found fp32_contents; BYTES is in bytes_contents"),
         (request(RAW, (2, 3)), "found shape [2, 3]; the model takes [-1, 2]"),
@@ -154,9 +154,9 @@ def test_classes_of_strings_are_refused(client):
     best = triton.InferRequestedOutput("twice", class_count=1)
     code, message = refused(client.infer, "Twice", [words_of(WORDS)], outputs=[best])
     assert code == "StatusCode.INVALID_ARGUMENT"
-    assert 'output "twice": classification is of scores' in message
+    assert 'output "twice": classification needs scores' in message
 
 
 def test_a_framework_without_strings_refuses_such_a_manifest(client):
     _, message = refused(client.infer, "Torch", [words_of(WORDS)])
-    assert "element_type: found 'string', which PyTorch does not take; supported: ONNXRuntime" in message
+    assert "element_type: found 'string', which PyTorch does not accept; supported: ONNXRuntime" in message

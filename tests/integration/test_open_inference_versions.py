@@ -122,7 +122,7 @@ def test_only_what_the_policy_serves_is_listed_described_ready_and_inferred(
         code, message = refused(call, "Several", unserved)
         assert code == "StatusCode.NOT_FOUND"
         assert (
-            f"no version {unserved} by the version policy {policy}; it serves: {', '.join(served)}" in message
+            f"no version {unserved} under version policy {policy}; it serves: {', '.join(served)}" in message
         )
     assert refused(client.infer, "Several", [tensor_of(images(1))], unserved)[0] == "StatusCode.NOT_FOUND"
     config = WITH_VERSION.replace("1", unserved)
@@ -142,7 +142,7 @@ def test_model_may_have_a_policy_of_its_own(client_of):
     assert set(listed(client)) == {"3", "2"}
     assert answered(client, "")[0] == "3"
     _, message = refused(client.get_model_metadata, "Several", "1")
-    assert "by the version policy latest:2; it serves: 3, 2" in message
+    assert "under version policy latest:2; it serves: 3, 2" in message
     config = client.get_model_config("Several@Fake").config
     assert config.version_policy.latest.num_versions == 2
     assert list(client.get_model_config("Mean").config.version_policy.specific.versions) == [1]
@@ -153,7 +153,7 @@ def test_a_policy_that_serves_no_version_of_a_model_leaves_the_model_out(client_
     assert {model.name for model in client.get_model_repository_index().models} == {"Several"}
     code, message = refused(client.infer, "Mean", [tensor_of(images(1))])
     assert code == "StatusCode.NOT_FOUND"
-    assert "no version at all by the version policy specific:2; it serves: none" in message
+    assert "no version at all under version policy specific:2; it serves: none" in message
 
 
 def test_a_version_that_a_model_is_loaded_with_is_a_whole_number_too(client_of):

@@ -257,7 +257,7 @@ def test_what_runs_nowhere_is_an_error() -> None:
     with pytest.raises(FrameworkUnavailableError, match="install Absent"):
         benchmarked(RIGHT, frameworks=[], registry=Registry([absent]))
     plain = FrameworkEntry("Plain", "a:b", ("numpy",), "pip install numpy")
-    with pytest.raises(ConfigurationError, match="Plain runs no single operators"):
+    with pytest.raises(ConfigurationError, match="Plain cannot run single operators"):
         benchmarked(RIGHT, frameworks=["Plain"], registry=Registry([plain]))
 
 

@@ -263,7 +263,7 @@ def test_spans_of_an_agent_whose_clock_is_wrong_are_put_right(agent, monkeypatch
     assert all(began_ns <= each["start_ns"] <= real() for each in spans_of(scope))
     [note] = scope.recorder.notes
     assert "the clock of agent" in note
-    assert "right to within" in note
+    assert "accurate to within" in note
 
 
 def test_the_shortest_round_trip_tells_the_offset():

@@ -65,7 +65,7 @@ def test_requests_wait_by_the_policy_of_their_priority(start_agent, manifest_fol
         answers = [first.result(TIMEOUT_S), second.result(TIMEOUT_S)]
 
     assert [answer.status for answer in answers] == [200, 200]
-    assert (full.status, "its limit of 1 requests of priority 1 wait" in full.error) == (503, True)
+    assert (full.status, "its queue of 1 requests of priority 1 is full" in full.error) == (503, True)
     assert (late.status, "timeout expired in the queue" in late.error) == (504, True)
 
 
@@ -73,7 +73,7 @@ def test_requests_wait_by_the_policy_of_their_priority(start_agent, manifest_fol
 @pytest.mark.parametrize("value", ["high", True, -1, 0.5])
 def test_a_parameter_that_is_no_number_is_refused(agent, asking, name, value):
     answer = asking(agent).infer({"inputs": [json_input(images(1))], "parameters": {name: value}})
-    assert (answer.status, f"parameter {name} is a whole number" in answer.error) == (400, True)
+    assert (answer.status, f"parameter {name} must be a whole number" in answer.error) == (400, True)
 
 
 @pytest.mark.parametrize("binary_in", [True, False], ids=["binary in", "JSON in"])

@@ -146,7 +146,7 @@ BAD_REQUESTS = [
     ({}, "the batch is empty"),
     ({"batch": tensor(GOOD[:0])}, "the batch is empty"),
     ({"batch": tensor(GOOD), "inputs": [input_of("a", 1)]}, "both inputs and batch"),
-    ({"batch": BAD_TENSOR}, "batch: 3 bytes for shape [1, 4, 4] of float32, which takes 64 bytes"),
+    ({"batch": BAD_TENSOR}, "batch: 3 bytes for shape [1, 4, 4] of float32, which requires 64 bytes"),
     ({"batch": BAD_TYPE}, 'batch: element type "object" is not known'),
     ({"inputs": [predict_pb2.Input(id="a", tensor=BAD_TENSOR)]}, "input a: 3 bytes for shape"),
     ({"inputs": [predict_pb2.Input(id="a", pixels=tensor(GOOD))]}, "input a: pixels are uint8"),
@@ -250,7 +250,7 @@ def test_random_bytes_are_an_invalid_argument(channel, predict, method, content)
     else:
         code, details = refused(channel.unary_unary(f"{PREDICT}/{method}"), content)
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert details == f"the request of inferometer.v1.PredictService/{method} is not a message of its type"
+    assert details == f"the request to inferometer.v1.PredictService/{method} is not a message of its type"
     assert open_session(predict)
 
 

@@ -157,7 +157,7 @@ def test_a_full_queue_is_resource_exhausted_and_the_others_are_answered(queue_of
     go()
 
     assert refused.value.code() is EXHAUSTED
-    assert refused.value.details() == "model Picky 1.0: its limit of 2 requests wait; try again later"
+    assert refused.value.details() == "model Picky 1.0: its queue of 2 requests is full; try again later"
     assert [values_of(call.result()) for call in calls] == [[1], [2]]
 
 

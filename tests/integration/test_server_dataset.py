@@ -81,7 +81,7 @@ def test_agent_without_datasets_says_so(start_agent):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"batch_size": 0}, "batch_size is 0; at least 1"),
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"num_file_parts": -2}, "num_file_parts is -2"),
         ({"num_file_parts": 0}, "num_file_parts is 0"),
     ],

@@ -65,7 +65,7 @@ def test_batch_with_too_many_inputs_is_refused_in_each_way_that_it_may_come(star
     agent = start_agent(limits=Limits(max_inputs=2))
     with open_remote_agent(agent.address, "Mean") as model:
         assert len(model.predict_tensor(batch(2)).input_ids) == 2
-        with pytest.raises(InputError, match=r"has 3 inputs, and the agent takes at most 2.*--max_inputs"):
+        with pytest.raises(InputError, match=r"has 3 inputs, but the agent takes at most 2.*--max_inputs"):
             model.predict_tensor(batch(3))
     with grpc.insecure_channel(agent.address) as channel:
         stub = PredictServiceStub(channel)
@@ -262,7 +262,7 @@ def _is_healthy(channel: grpc.Channel) -> bool:
         ({"max_client_rps": float("nan")}, "max_client_rps is nan"),
         ({"max_client_rps": float("inf")}, "max_client_rps is inf"),
         ({"max_pixels": 100_000_001}, "at most 100000000 are decoded"),
-        ({"client_burst": 2}, "client_burst is given without max_client_rps"),
+        ({"client_burst": 2}, "client_burst requires max_client_rps"),
         ({"max_streams": 32}, "max_streams is 32; it must be below 32"),
     ],
 )

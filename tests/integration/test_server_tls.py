@@ -112,8 +112,8 @@ def test_tls_and_its_lack_do_not_go_together_and_that_is_said_at_once(
     assert "speaks TLS only; use grpcs://" in refusal(secure, None)
     # an address that says "without" is taken at its word
     assert "speaks TLS only; use grpcs://" in refusal(secure, ClientTls(authority.ca), "grpc://")
-    assert "speaks no TLS" in refusal(plain, ClientTls(authority.ca))
-    assert "speaks no TLS" in refusal(plain, None, "grpcs://")
+    assert "does not speak TLS" in refusal(plain, ClientTls(authority.ca))
+    assert "does not speak TLS" in refusal(plain, None, "grpcs://")
 
 
 def test_lost_connection_of_a_server_that_speaks_nothing_is_not_taken_for_tls() -> None:

@@ -162,7 +162,7 @@ WRONG = {
     "no axis": ({MASK: (2,)}, NAMES, f'input "{MASK}": found shape [2]; the model takes [-1, -1]'),
     "no rows": ({TYPES: (0, 4)}, NAMES, f'input "{TYPES}": found shape [0, 4]; the model takes [-1, -1]'),
     "no length": ({TYPES: (2, 0)}, NAMES, f'input "{TYPES}": found shape [2, 0]; the model takes [-1, -1]'),
-    "batches": ({MASK: (1, 4)}, NAMES, f'input "{MASK}": found a batch of 1, and input "{IDS}" has one of 2'),
+    "batches": ({MASK: (1, 4)}, NAMES, f'input "{MASK}": found a batch of 1, but input "{IDS}" has one of 2'),
     "too many": ({IDS: (5, 4)}, NAMES, f'input "{IDS}": found a batch of 5, in shape [5, 4]; at most 4'),
 }
 

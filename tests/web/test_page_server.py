@@ -114,7 +114,7 @@ def test_a_comparison_is_that_of_the_command(page: Page, told: Told) -> None:
 def test_two_that_cannot_be_compared_say_why(page: Page) -> None:
     found = page.get(f"/api/compare?a={IDS[0]}&b={IDS[4]}").json
 
-    assert "compare evaluations of one kind" in found["error"]
+    assert "compare evaluations of the same kind" in found["error"]
     assert (
         page.get(f"/api/compare?a={IDS[0]}&b={IDS[0]}").json["error"].endswith("compare it with another one")
     )

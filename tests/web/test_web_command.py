@@ -33,7 +33,7 @@ def refused(data: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
 
 
 def test_others_do_not_reach_it_by_mistake(refused: Refused) -> None:
-    assert "can be reached by others, and the page has no TLS and no secret" in refused("--host=0.0.0.0")
+    assert "can be reached by others, but the page has no TLS and no secret" in refused("--host=0.0.0.0")
     assert "the page has no TLS" in refused("--host=0.0.0.0", "--secret=hush")
     assert "give one of them" in refused("--local", "--host=0.0.0.0")
 

@@ -135,7 +135,9 @@ class VGG(vision.VGG):
 
     def __init__(self, *, depth: int, classes: int = 1000) -> None:
         if depth not in vgg_spec:
-            raise ValueError(f"there is no VGG of {depth} layers, only of {', '.join(map(str, vgg_spec))}")
+            raise ValueError(
+                f"there is no VGG with {depth} layers, only with {', '.join(map(str, vgg_spec))}"
+            )
         layers, channels = vgg_spec[depth]
         super().__init__(layers, channels, classes=classes)
 

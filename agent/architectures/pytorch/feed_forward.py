@@ -255,7 +255,7 @@ class VGG(Pooled):
     def __init__(self, *, depth: int, classes: int = 1000) -> None:
         super().__init__()
         if depth not in _VGG:
-            raise ValueError(f"there is no VGG of {depth} layers, only of {', '.join(map(str, _VGG))}")
+            raise ValueError(f"there is no VGG with {depth} layers, only with {', '.join(map(str, _VGG))}")
         layers: list[nn.Module] = []
         channels = 3
         for width, convolutions in zip((64, 128, 256, 512, 512), _VGG[depth], strict=True):

@@ -68,13 +68,13 @@ def kvstore_of(name: str, rank: Rank, contexts: Sequence[Any]) -> str:
     distributed = name.startswith("dist")
     if rank.count > 1 and not distributed:
         raise ConfigurationError(
-            f"communication is {name}, which is for one process, and there are {rank.count}; use dist_sync"
+            f"communication is {name}, which is for one process, but there are {rank.count}; use dist_sync"
         )
     if distributed and not mxnet.runtime.Features().is_enabled("DIST_KVSTORE"):
         raise ConfigurationError(f"communication is {name}, which this build of MXNet lacks; use device")
     if distributed and not rank.address:
         raise ConfigurationError(
-            f"communication is {name}, and rank {rank.number} of {rank.count} has no address of a scheduler"
+            f"communication is {name}, but rank {rank.number} of {rank.count} has no scheduler address"
         )
     return name if distributed or len(contexts) > 1 else ""
 
@@ -145,7 +145,7 @@ def _end_with_the_first_lost(store: Any) -> None:
         time.sleep(_HEARTBEAT_S)
         for group, name in ((_RANKS, "rank"), (_SERVERS, "server")):
             if count := lost_processes(store, group):
-                sys.stderr.write(f"the kvstore has lost {count} {name}{'s' * (count > 1)}\n")
+                sys.stderr.write(f"the kvstore lost contact with {count} {name}{'s' * (count > 1)}\n")
                 sys.stderr.flush()
                 os._exit(1)  # the main thread waits inside MXNet
 
@@ -286,7 +286,9 @@ class GradientExchange:
 
         threading.Thread(target=free, daemon=True).start()
         if not done.wait(self._rank.timeout_s):
-            raise TrainingError(f"{self._where}: the others did not leave within {self._rank.timeout_s:g} s")
+            raise TrainingError(
+                f"{self._where}: the other ranks did not leave within {self._rank.timeout_s:g} s"
+            )
 
     def _join(self, kind: str) -> Any:
         """Joins the other ranks; MXNet reads the address from the environment when it creates the kvstore."""
@@ -351,7 +353,7 @@ class GradientExchange:
                 )
             if self._store is not None and lost_processes(self._store, _SCHEDULER):
                 raise self._abandoned(
-                    "lost the scheduler of the kvstore, which ends with the first process that is lost"
+                    "lost contact with the kvstore's scheduler, which ends when it loses any process"
                 )
         if failure:
             raise failure[0]

@@ -141,8 +141,8 @@ def parameters_of(block: Any) -> dict[str, Any]:
         return {parameter.name: parameter.data() for parameter in block.collect_params().values()}
     except FAILURES as error:  # also DeferredInitializationError
         raise ArtifactError(
-            f"{type(block).__name__}: has parameters without values; call initialize, and the block once "
-            f"with a batch ({reason(error)})"
+            f"{type(block).__name__}: has parameters without values; call initialize, then call the "
+            f"block once with a batch ({reason(error)})"
         ) from error
 
 

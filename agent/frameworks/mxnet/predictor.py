@@ -110,7 +110,7 @@ class MXNetPredictor(Predictor):
         inputs = symbol_inputs(graph, {name: array.shape for name, array in parameters.items()})
         if weights is None and len(inputs) > 1:
             raise ArtifactError(
-                f"{graph}: has no parameters beside it; their name would be {symbol_stem(graph)}-0000.params"
+                f"{graph}: has no parameter file next to it; expected {symbol_stem(graph)}-0000.params"
             )
         if {array.dtype for array in parameters.values()} == {np.float16}:
             inputs = tuple(replace(each, element_type=each.element_type or "float16") for each in inputs)
@@ -321,7 +321,7 @@ class MXNetPredictor(Predictor):
             symbol = mxnet.sym.load_json(symbol_text(graph))
             arguments = symbol.list_arguments()
         except FAILURES as error:
-            raise ArtifactError(f"{graph}: is no MXNet symbol: {reason(error)}") from error
+            raise ArtifactError(f"{graph}: is not an MXNet symbol: {reason(error)}") from error
         free = [name for name in arguments if not re.search(r"_(weight|bias|gamma|beta|label)$", name)]
         numbered = has_numbers(self.tensors)
         self._names = {}
@@ -346,7 +346,7 @@ class MXNetPredictor(Predictor):
         needed = {*arguments, *self._symbol.list_auxiliary_states()} - inputs
         missing = sorted(needed - set(self._weights))
         if missing and self.artifacts.weights is None:
-            raise ArtifactError(f"{self}: needs weights_path, the parameters' file")
+            raise ArtifactError(f"{self}: needs weights_path, the parameter file")
         if missing:
             raise ArtifactError(
                 f"{self.artifacts.weights}: lacks {len(missing)} of the {len(needed)} parameters of {self}, "

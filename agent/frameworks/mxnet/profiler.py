@@ -98,10 +98,10 @@ class MXNetProfiler(Profiler):
         matched = True
         for window, executor, inside in zip(self._windows, self._ran, by_window, strict=True):
             if not inside:
-                recorder.note("no layers of some batches: MXNet's profiler recorded none at their time")
+                recorder.note("no layers for some batches: MXNet's profiler recorded none while they ran")
             elif not _write(LayerWriter(recorder, window), inside, self._graphs[executor], offset_ns):
                 recorder.note(
-                    "layers of some batches have types only: MXNet did not keep to its graph's order"
+                    "layers of some batches have only types: MXNet did not follow its graph's order"
                 )
                 matched = False
         if not matched and not self._in_order:
@@ -159,7 +159,7 @@ class OperatorRecording:
     def reserve(self) -> None:
         """Reserves MXNet's profiler; raises PredictionError if it is in use."""
         if not _IN_USE.acquire(blocking=False):
-            raise PredictionError("MXNet's profiler cannot be started: it records another model already")
+            raise PredictionError("MXNet's profiler cannot be started: it is already recording another model")
         self._reserved = True
 
     def release(self) -> None:
@@ -268,7 +268,7 @@ def operators_by_window(
 
 def note_unrecorded(recorder: SpanRecorder, level: TraceLevel) -> None:
     """Adds notes on what MXNet's profiler does not record."""
-    recorder.note("no memory of layers: MXNet reserves it for the whole graph")
+    recorder.note("no memory for single layers: MXNet reserves it for the whole graph")
     if level >= TraceLevel.ML_LIBRARY_TRACE:
         recorder.note("no operators inside layers: MXNet's profiler records whole layers")
 

@@ -87,7 +87,7 @@ def _preprocessing(parameters: InputParameters) -> dict[str, Any]:
         ConfigurationError: The iterator does not support this preprocessing.
     """
     if not isinstance(parameters, ImageParameters):
-        raise ConfigurationError("MXNet's iterator reads images, and the model takes tensors; use reader own")
+        raise ConfigurationError("MXNet's iterator reads images, but the model takes tensors; use reader own")
     p = parameters
     required = {
         "decoder": (p.decoder, Decoder.OPENCV),
@@ -100,7 +100,7 @@ def _preprocessing(parameters: InputParameters) -> dict[str, Any]:
     for name, (found, wanted) in required.items():
         if found != wanted:
             raise ConfigurationError(
-                f"MXNet's iterator preprocesses with {name} {_text(wanted)}, and the model requires "
+                f"MXNet's iterator preprocesses with {name} {_text(wanted)}, but the model requires "
                 f"{_text(found)}; use reader own"
             )
     if p.interpolation not in _INTERPOLATION:

@@ -130,7 +130,7 @@ class MXNetStepProfiler(Profiler):
                 writer.add(kind, operator.start_ns - offset_ns, operator.end_ns - offset_ns)
             if sum(layer.output_shapes is not None for layer in layers) < len(outputs):
                 recorder.note(
-                    "some layers have types only: MXNet did not record them when the hooks of its graph did"
+                    "some layers have only types: MXNet did not record them when its graph's hooks did"
                 )
         self._windows, self._steps = [], []
 

@@ -267,7 +267,7 @@ class MXNetTrainer(Trainer):
     def _build(self) -> _Training:
         options, inputs = self.options, self.manifest.inputs[0].parameters
         if self.artifacts.architecture is None:
-            raise ArtifactError(f"{self}: is not built in code (architecture), and cannot be trained")
+            raise ArtifactError(f"{self}: is not built in code (architecture), so it cannot be trained")
         module = options.api == "module"
         contexts = self._contexts[:1] if module else self._contexts  # the copies of Module are its own
         net = build_network(
@@ -411,7 +411,7 @@ def _chosen(manifest: ModelManifest, options: TrainerOptions) -> tuple[list[Any]
         found = ", ".join(map(str, options.devices)) or "none"
         raise ConfigurationError(f"devices: found {found}; allowed: one or more distinct ones")
     if len({each.kind for each in options.devices}) > 1:
-        raise ConfigurationError("devices: found CPUs and GPUs; allowed: either of them")
+        raise ConfigurationError("devices: found CPUs and GPUs; allowed: either CPUs or GPUs")
     if not 0 <= rank.number < rank.count:
         raise ConfigurationError(f"rank is {rank.number}; allowed: 0 to {rank.count - 1}")
     contexts = [find_context(device, model) for device in options.devices]
@@ -422,6 +422,6 @@ def _chosen(manifest: ModelManifest, options: TrainerOptions) -> tuple[list[Any]
     kvstore = kvstore_of(options.communication, rank, contexts)
     if options.predictor.precision is Precision.FLOAT16 and kvstore == "dist_async":
         raise ConfigurationError(
-            f"{model}: the servers of dist_async do not know the scale of float16's loss; use dist_sync"
+            f"{model}: the servers of dist_async do not know the loss scale of float16; use dist_sync"
         )
     return contexts, kvstore

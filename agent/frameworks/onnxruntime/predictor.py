@@ -248,7 +248,7 @@ class ONNXRuntimePredictor(Predictor):
         except FAILURES as error:
             if options.device.is_gpu and "CUDA" in str(error):
                 raise DeviceError(f"{_refusal(self.manifest, self.options)}: {reason(error)}") from error
-            what = "is no ONNX model" if isinstance(error, NO_MODEL) else "ONNX Runtime cannot open it"
+            what = "is not an ONNX model" if isinstance(error, NO_MODEL) else "ONNX Runtime cannot open it"
             raise ArtifactError(f"{graph}: {what}: {reason(error)}") from error
 
     @property
@@ -286,7 +286,7 @@ class ONNXRuntimePredictor(Predictor):
 
 def _without_exporter(manifest: ModelManifest) -> str:
     return (
-        f"{title_of(manifest)}: is built in PyTorch and exported, and PyTorch is not installed; "
+        f"{title_of(manifest)}: is built in PyTorch and exported, but PyTorch is not installed; "
         "install it with: pip install 'inferometer[pytorch]'"
     )
 

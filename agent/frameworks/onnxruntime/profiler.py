@@ -74,17 +74,17 @@ class ONNXRuntimeProfiler(Profiler):
         if self._session is None:
             return
         started_ns, events = self._stop()
-        recorder.note("no peak memory of layers: ONNX Runtime reserves memory for a whole run")
+        recorder.note("no peak memory for single layers: ONNX Runtime reserves memory for a whole run")
         if self._gpu:
-            recorder.note("layers are the time of their launch: ONNX Runtime does not wait for the GPU")
+            recorder.note("layer times are only launch times: ONNX Runtime does not wait for the GPU")
         if not any(event.get("cat") == _KERNEL for event in events):
             self.note_missing_device_calls(recorder, "ONNX Runtime")
         offset_ns = started_ns - recorder.epoch_offset_ns
         runs = list(_runs(events))
         if len(runs) < len(self._windows):
             raise PredictionError(
-                f"ONNX Runtime's profiler recorded {len(runs)} runs of the model, not the "
-                f"{len(self._windows)} that were made"
+                f"ONNX Runtime's profiler recorded {len(runs)} runs of the model, but "
+                f"{len(self._windows)} were made"
             )
         # earlier runs have warmed the session up
         for window, run in zip(self._windows, runs[len(runs) - len(self._windows) :], strict=True):

@@ -283,7 +283,7 @@ class CudnnBenchmark:
         with self._lock:
             if self._holders and torch.backends.cudnn.benchmark != wanted:
                 raise ConfigurationError(
-                    f"cudnn_benchmark: found {str(wanted).lower()}; PyTorch has one setting in a process, "
+                    f"cudnn_benchmark: found {str(wanted).lower()}; PyTorch has one setting per process, "
                     f"and an open model uses {str(not wanted).lower()}: close it, or use another process"
                 )
             if not self._holders:

@@ -352,12 +352,12 @@ def _no_graph(path: Path, kind: TorchFile) -> ArtifactError:
     """Returns the error, including advice, for a file that is not a graph."""
     export = "torch.export.save(torch.export.export(module, (example,)), 'net.pt2')"
     if kind is TorchFile.OLD_PROGRAM:
-        return ArtifactError(f"{path}: is {kind.value}; save it again with a newer one: {export}")
+        return ArtifactError(f"{path}: is {kind.value}; save it with a newer PyTorch: {export}")
     if kind is TorchFile.COMPILED:
         return ArtifactError(f"{path}: is {kind.value}, which is machine code; save the program: {export}")
     if kind is TorchFile.TORCHSCRIPT:
         return ArtifactError(
-            f"{path}: is TorchScript, and {_PROGRAM} is for programs; call it {path.stem}.pt"
+            f"{path}: is TorchScript, but {_PROGRAM} is for programs; rename it to {path.stem}.pt"
         )
     if kind is not TorchFile.PICKLE:
         return ArtifactError(f"{path}: is neither a TorchScript archive nor an exported program")

@@ -261,8 +261,7 @@ def _matched(
     calls: Sequence[tuple[int, int] | None] = read.calls or [None] * len(windows)
     if len(windows) != len(calls):
         raise PredictionError(
-            f"PyTorch's profiler recorded {len(read.calls)} calls of the model, not the {len(windows)} that "
-            "were made"
+            f"PyTorch's profiler recorded {len(read.calls)} calls of the model, but {len(windows)} were made"
         )
     starts = [operator.event.start_ns() for operator in read.operators]
     for window, call in zip(windows, calls, strict=True):

@@ -110,7 +110,7 @@ class ProgramModule(torch.nn.Module):
     def forward(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         """Runs the steps; raises the operators' errors, and TypeError for a wrong number of inputs."""
         if len(inputs) != len(self.input_names):
-            raise TypeError(f"it takes {len(self.input_names)} inputs, and was given {len(inputs)}")
+            raise TypeError(f"it takes {len(self.input_names)} inputs, but was given {len(inputs)}")
         values = self._constants.copy()
         values.update(zip(self._tensor_names, self._buffers.values(), strict=True))
         values.update(zip(self.input_names, inputs, strict=True))
@@ -164,7 +164,7 @@ def step_of(target: object, given: Sequence[tuple[object, object]], outputs: Seq
     if isinstance(target, str) and target in _ON_SIZES:
         places = tuple(value for _, value in given)
         if any(isinstance(value, str) for value in places):
-            raise ValueError(f"{target} takes numbers, and was given a text")
+            raise ValueError(f"{target} takes numbers, but was given text")
         return Step(_ON_SIZES[target], places, {}, _returned(outputs, 1))
     called = _operator(target)
     left = dict(given)
@@ -175,7 +175,7 @@ def step_of(target: object, given: Sequence[tuple[object, object]], outputs: Seq
         places_of.append(left.pop(argument.name))
     known = {argument.name for argument in called._schema.arguments[len(places_of) :]}
     if len(left) + len(places_of) < len(given) or not known.issuperset(left):
-        raise ValueError(f"it gives {called} other arguments than those of its schema")
+        raise ValueError(f"it calls {called} with arguments other than those of its schema")
     named = {str(name): value for name, value in left.items()}
     return Step(called, tuple(places_of), named, _returned(outputs, len(called._schema.returns)))
 
@@ -209,7 +209,7 @@ def _operator(target: object) -> torch._ops.OpOverload:
         found: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, packet), overload)
         if _REFUSED_ARGUMENTS.isdisjoint(argument.name for argument in found._schema.arguments):
             return found
-    raise ValueError(f"it uses {one_line(printable(text), 80)}; accepted: ATen's operators without files")
+    raise ValueError(f"it uses {one_line(printable(text), 80)}; accepted: ATen's operators that use no files")
 
 
 def _returned(outputs: Sequence[OutputNames], number: int) -> OutputNames:
@@ -405,7 +405,7 @@ class _Builder:
 
     def _define(self, name: object) -> str:
         if not isinstance(name, str):
-            raise TypeError("one of its names is not a text")
+            raise TypeError("one of its names is not text")
         self._values[name] = Computed(name)
         return name
 

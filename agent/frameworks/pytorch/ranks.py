@@ -66,7 +66,7 @@ class Ranks:
         self._parallel: DistributedDataParallel | None = None
         if dist.is_initialized():
             raise ConfigurationError(
-                f"{self._where}: this process is in a process group of PyTorch already; train in another one"
+                f"{self._where}: this process is already in a PyTorch process group; train in another process"
             )
         try:
             dist.init_process_group(
@@ -79,7 +79,7 @@ class Ranks:
         except (RuntimeError, ValueError, OSError) as error:
             self.leave()
             raise TrainingError(
-                f"{self._where}: cannot meet the others at {rank.address} within {rank.timeout_s:g} s: "
+                f"{self._where}: cannot reach the other ranks at {rank.address} within {rank.timeout_s:g} s: "
                 f"{reason_of(error)}"
             ) from error
 
@@ -144,7 +144,7 @@ class Ranks:
         if not isinstance(error, RuntimeError) or not _LOST.search(reason):
             return None
         other = f"rank {1 - self._rank.number}" if self._rank.count == 2 else "another rank"
-        return RankLostError(f"{self._where}: lost {other}: {_AROUND.sub('', reason)}")
+        return RankLostError(f"{self._where}: lost contact with {other}: {_AROUND.sub('', reason)}")
 
     def leave(self) -> None:
         """Leaves the other ranks; calling it again does nothing."""

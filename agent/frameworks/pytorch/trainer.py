@@ -218,7 +218,7 @@ class PyTorchTrainer(Trainer):
     def _build(self) -> torch.nn.Module:
         architecture, weights = self.artifacts.architecture, self.artifacts.weights
         if architecture is None:
-            raise ArtifactError(f"{self}: is not built in code (architecture), and cannot be trained")
+            raise ArtifactError(f"{self}: is not built in code (architecture), so it cannot be trained")
         module = build_architecture(str(self), architecture, weights, self.options.predictor)
         if weights is not None:
             read_weights(str(self), module, weights)
@@ -425,7 +425,7 @@ def _optimizer(parameters: list[torch.nn.Parameter], options: OptimizerOptions) 
             return torch.optim.AdamW(parameters, rate, weight_decay=decay)
         case "rmsprop":
             return torch.optim.RMSprop(parameters, rate, weight_decay=decay, momentum=momentum)
-    raise ConfigurationError(f"optimizer is {options.name}, which PyTorch's trainer does not have")
+    raise ConfigurationError(f"optimizer is {options.name}, which PyTorch's trainer does not support")
 
 
 def _chosen(manifest: ModelManifest, options: TrainerOptions) -> tuple[torch.device, str]:
@@ -434,14 +434,14 @@ def _chosen(manifest: ModelManifest, options: TrainerOptions) -> tuple[torch.dev
         raise ConfigurationError(f"api is {options.api}; PyTorch has one API: leave it out")
     if len(options.devices) != 1:
         raise ConfigurationError(
-            f"devices: found {len(options.devices)}; PyTorch trains on one in a process: start a process "
+            f"devices: found {len(options.devices)}; PyTorch trains on one per process: start a process "
             "for each"
         )
     rank = options.rank
     if not 0 <= rank.number < rank.count:
         raise ConfigurationError(f"rank is {rank.number}; allowed: 0 to {rank.count - 1}")
     if rank.count > 1 and not rank.address:
-        raise ConfigurationError(f"rank {rank.number} of {rank.count} has no address to meet the others at")
+        raise ConfigurationError(f"rank {rank.number} of {rank.count} has no address where the ranks meet")
     device = find_device(title_of(manifest), options.devices[0])
     if options.predictor.precision is Precision.FLOAT16 and device.type == "cpu":
         raise ConfigurationError(

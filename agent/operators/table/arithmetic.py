@@ -72,8 +72,8 @@ def element_wise(*specs: TensorSpec) -> Callable[[Case], tuple[TensorSpec, ...]]
         for spec in found:
             if spec.shape != found[0].shape:
                 raise ValueError(
-                    f"{found[0].name} has the shape {found[0].shape}, and {spec.name} {spec.shape}; "
-                    "give both, and make them equal"
+                    f"{found[0].name} has the shape {found[0].shape}, but {spec.name} has {spec.shape}; "
+                    "give both the same shape"
                 )
         return found
 

@@ -79,7 +79,7 @@ class Window:
         """
         if len(sizes) != len(self.kernel):
             raise ValueError(
-                f"data has {len(sizes)} spatial axes, and the operator slides over {len(self.kernel)}"
+                f"data has {len(sizes)} spatial axes, but the operator slides over {len(self.kernel)}"
             )
         found = tuple(
             (size + 2 * pad - dilate * (kernel - 1) - 1) // stride + 1
@@ -115,7 +115,7 @@ def _axes(parameters: Parameters, name: str, rank: int) -> Shape:
     value = parameters.get(name, least)
     axes = value if isinstance(value, tuple) else (int(value),) * rank
     if len(axes) != rank:
-        raise ValueError(f"{name} has {len(axes)} axes, and the operator {rank}")
+        raise ValueError(f"{name} has {len(axes)} axes, but the operator has {rank}")
     if min(axes) < least:
         raise ValueError(f"{name} is {axes}; each number must be {least} or more")
     return axes

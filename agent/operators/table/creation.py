@@ -109,24 +109,24 @@ def is_drawn_from(
         independent: How many of the values are independent; None for all.
     """
     if len(arrays) != 1 or arrays[0].shape != shape:
-        raise ValueError(f"the outputs have the shapes {[each.shape for each in arrays]}, and not {[shape]}")
+        raise ValueError(f"the outputs have the shapes {[each.shape for each in arrays]}, not {[shape]}")
     found = arrays[0].astype(np.float64)
     if not np.isfinite(found).all():
         raise ValueError("a value is not finite")
     if found.min() < moments.low or found.max() > moments.high:
         raise ValueError(
-            f"the values are in {found.min():g}…{found.max():g}, and not in {moments.low:g}…{moments.high:g}"
+            f"the values are in {found.min():g}…{found.max():g}, not in {moments.low:g}…{moments.high:g}"
         )
     if moments.is_whole and (found != np.rint(found)).any():
         raise ValueError("a value is not an integer")
     count = independent or found.size
     error = _DEVIATIONS * sqrt(moments.variance / count)
     if not abs(found.mean() - moments.mean) <= error:
-        raise ValueError(f"the mean is {found.mean():g}, and not {moments.mean:g} ± {error:g}")
+        raise ValueError(f"the mean is {found.mean():g}, not {moments.mean:g} ± {error:g}")
     spread = _DEVIATIONS * moments.variance * sqrt(max(moments.kurtosis - 1, 0.0) / count)
     spread += error**2  # the part of the mean's own error
     if not abs(found.var() - moments.variance) <= spread:
-        raise ValueError(f"the variance is {found.var():g}, and not {moments.variance:g} ± {spread:g}")
+        raise ValueError(f"the variance is {found.var():g}, not {moments.variance:g} ± {spread:g}")
 
 
 _SHAPES = by_preset(

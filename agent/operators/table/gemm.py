@@ -55,7 +55,7 @@ def _result_shape(case: Case) -> Shape:
     if case["transpose_rhs"]:
         l, n = n, l  # noqa: E741
     if k != l or lhs[:-2] != rhs[:-2]:
-        raise ValueError(f"no product of {lhs} and {rhs}")
+        raise ValueError(f"{lhs} cannot be multiplied by {rhs}")
     return (*lhs[:-2], m, n)
 
 

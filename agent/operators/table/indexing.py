@@ -79,7 +79,7 @@ def _one_each(case: Case) -> tuple[TensorSpec, ...]:
 def _many_each(case: Case) -> tuple[TensorSpec, ...]:
     data, indices = case.shapes["data"], case.shapes["indices"]
     if indices[:-1] != data[:-1]:
-        raise ValueError(f"the indices {indices} and the data {data} differ beside the last axis")
+        raise ValueError(f"the indices {indices} and the data {data} differ outside the last axis")
     return (TensorSpec("data", data), _indices("indices", indices, data[-1]))
 
 

@@ -115,7 +115,9 @@ def _bilinear(arrays: Arrays, parameters: Parameters) -> Arrays:
 def _regions(values: Values, case: Case) -> tuple[TensorSpec, ...]:
     data, rois = case.shapes["data"], case.shapes["rois"]
     if len(data) != 4 or len(rois) != 2 or rois[1] != 5:
-        raise ValueError(f"data {data} must have 4 axes, and rois {rois} rows of an image and two corners")
+        raise ValueError(
+            f"data {data} must have 4 axes, and rois {rois} must be rows of an image and two corners"
+        )
     pair_of(case, "output")
     reach = min(data[2:]) / case["spatial_scale"]
     boxes = TensorSpec("rois", rois, Values.BOXES, limit=data[0], scale=reach, differentiable=False)

@@ -90,9 +90,9 @@ def read_order(request: predict_pb2.DatasetRequest) -> DatasetOrder:
     """Returns the evaluation that a request specifies; raises ConfigurationError if it is invalid."""
     parts = request.num_file_parts if request.HasField("num_file_parts") else _ALL_PARTS
     if request.batch_size < 1:
-        raise ConfigurationError(f"batch_size is {request.batch_size}; at least 1")
+        raise ConfigurationError(f"batch_size is {request.batch_size}; it must be at least 1")
     if parts < _ALL_PARTS or parts == 0:
-        raise ConfigurationError(f"num_file_parts is {parts}; at least 1, or -1 for all")
+        raise ConfigurationError(f"num_file_parts is {parts}; it must be at least 1, or -1 for all")
     warmup = request.HasField("warmup_num_file_parts")
     return DatasetOrder(
         dataset_name=request.dataset_name or None,
@@ -327,7 +327,7 @@ class PredictService:
             is_about(session.description.manifest.name)
             if not call.is_active():  # nobody would receive its id
                 self.sessions.close(id_)
-                raise RequestCancelledError("the client went away while its model was loaded")
+                raise RequestCancelledError("the client disconnected while its model was being loaded")
             return open_response(id_, session.description, trace.part(last=True) if trace else None)
 
     def _open(
@@ -449,7 +449,7 @@ def _results(
 def _inputs(call: PredictCall, session_id: str) -> Sequence[Input]:
     """Returns the inputs of one request of a stream."""
     if call.message.session_id != session_id:
-        raise InputError("the requests of a stream all name the session of the first one")
+        raise InputError("all requests of a stream must name the session of the first one")
     batch = call.preprocessed()
     inputs = read_inputs(call.message.inputs) if batch is None else _rows(batch)
     if not inputs:
@@ -464,6 +464,6 @@ def _rows(batch: Tensors | NDArray[Any]) -> tuple[Input, ...]:
     sizes = {array.shape[:1] for array in batch.values()}
     if len(sizes) > 1 or () in sizes:
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in batch.items())
-        raise InputError(f"the tensors of a batch differ in its size: {shapes}")
+        raise InputError(f"the tensors of a batch differ in batch size: {shapes}")
     rows = ({name: array[i] for name, array in batch.items()} for i in range(max(sizes)[0]))
     return tuple(Input(str(i), NamedTensors(row)) for i, row in enumerate(rows))

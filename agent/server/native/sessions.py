@@ -330,10 +330,10 @@ class Sessions:
             raise SessionError(
                 "the session is not open: another one needed its place, and it was unused for "
                 f"{GIVES_WAY_S:g} s or its connection was lost; open another (the agent's --max_sessions "
-                "is how many there may be)"
+                "limits their number)"
             )
         raise SessionError(
-            "the session is not open: it was closed, idle for too long or never there; open another"
+            "the session is not open: it was closed, was idle too long or never existed; open another"
         )
 
     def _remove(self, ids: list[str]) -> list[_Entry]:

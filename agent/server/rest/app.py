@@ -107,7 +107,7 @@ async def _next_part(receive: Receive) -> MutableMapping[str, Any]:
 def too_large(most_bytes: int) -> HttpRequestError:
     """Returns the error for a body that is too large."""
     return HttpRequestError(
-        413, f"the request has more than {most_bytes} bytes, the most that the agent accepts"
+        413, f"the request has more than {most_bytes} bytes, the maximum that the agent accepts"
     )
 
 
@@ -123,7 +123,7 @@ def inflated(body: memoryview, encoding: str, most_bytes: int) -> memoryview:
         known = f"{_GZIP}, {_DEFLATE}"
         raise HttpRequestError(
             415,
-            f"content-encoding {encoding[:40]} is not offered; allowed: {known}",
+            f"content-encoding {encoding[:40]} is not supported; allowed: {known}",
             (("accept-encoding", known),),
         )
     found = zlib.decompressobj(window_bits)
@@ -260,7 +260,7 @@ class RestApp:
                 return None
             self._check_site(headers)
         if client.is_refused:
-            raise AgentError("the agent has as many connections as it may; try again later")
+            raise AgentError("the agent has reached its limit of connections; try again later")
         if isinstance(found, HttpRequestError):
             raise found
         route, names = found

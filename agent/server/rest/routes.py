@@ -99,7 +99,7 @@ def _read_infer(received: Received) -> InferRequest:
     model, version, body = received.name("model"), received.name("version"), received.body
     head_bytes = received.head_bytes
     if head_bytes > len(body):
-        raise InputError(f"header {HEADER_LENGTH} says {head_bytes} bytes, and the body has {len(body)}")
+        raise InputError(f"header {HEADER_LENGTH} says {head_bytes} bytes, but the body has {len(body)}")
     if head_bytes == 0 and len(body):
         return read_raw_request(model, version, body, received.signature(model, version))
     return read_infer_request(model, version, body, head_bytes)
@@ -147,7 +147,7 @@ def _read_region(received: Received) -> pb.SystemSharedMemoryRegisterRequest:
     if not isinstance(key, str):
         raise InputError("the request: key is not a string that names the segment")
     if not all(is_whole(number) for number in numbers):
-        raise InputError("the request: offset and byte_size are whole numbers of bytes, from 0 on")
+        raise InputError("the request: offset and byte_size must be whole numbers of bytes, from 0 on")
     try:
         return pb.SystemSharedMemoryRegisterRequest(
             name=received.name("region"), key=key, offset=numbers[0], byte_size=numbers[1]

@@ -171,7 +171,7 @@ def _whole(message: pb.ModelInferRequest, name: str, what: str) -> int:
     """Returns a non-negative integer parameter; 0 if the request has none."""
     number = whole_number(message.parameters, name)
     if number < 0:
-        raise InputError(f"parameter {name} is a whole number {what}")
+        raise InputError(f"parameter {name} must be a whole number {what}")
     return number
 
 
@@ -304,7 +304,7 @@ def _classes(item: pb.ModelInferRequest.InferRequestedOutputTensor, where: str) 
         return 0
     number = whole_number(item.parameters, _CLASSIFICATION)
     if number < 1:
-        raise InputError(f"{where}: {_CLASSIFICATION} is the number of classes: a whole number from 1 on")
+        raise InputError(f"{where}: {_CLASSIFICATION} must be a number of classes: a whole number from 1 on")
     return number
 
 
@@ -314,7 +314,7 @@ def _best_classes(
     """Returns the shape and the elements, ``score:class:label``, the best first and ties in class order."""
     if array.ndim < 2 or any(side != 1 for side in array.shape[2:]) or array.dtype.kind not in "iuf":
         raise InputError(
-            f'output "{output.name}": {_CLASSIFICATION} is of scores, inputs × classes; '
+            f'output "{output.name}": {_CLASSIFICATION} needs scores, inputs × classes; '
             f"this is {array.dtype} of shape {list(array.shape)}"
         )
     scores = array.reshape(array.shape[:2])

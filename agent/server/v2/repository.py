@@ -264,7 +264,7 @@ class Repository:
         if not chosen:
             known = ", ".join(map(v2_version, served)) or "none"
             raise UnknownModelError(
-                f"{titled('model', name)} has no version {one_line(wanted or 'at all', 80)} by the version "
+                f"{titled('model', name)} has no version {one_line(wanted or 'at all', 80)} under version "
                 f"policy {policy}; it serves: {known}"
             )
         return " || ".join(chosen)

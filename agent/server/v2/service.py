@@ -306,4 +306,4 @@ def _check_final(request: InferCall) -> None:
     """Raises InputError if the parameter for final responses is neither true nor false."""
     parameters = request.message.parameters
     if _WANTS_FINAL in parameters and not parameters[_WANTS_FINAL].HasField("bool_param"):
-        raise InputError(f"parameter {_WANTS_FINAL} is true or false, in bool_param")
+        raise InputError(f"parameter {_WANTS_FINAL} must be true or false, in bool_param")

@@ -257,7 +257,7 @@ class Region:
         if length < self.offset + self.byte_size:
             raise InputError(
                 f"{self}: {titled('segment', self.key)} has {length} bytes; "
-                f"offset {self.offset} and byte_size {self.byte_size} are beyond"
+                f"offset {self.offset} and byte_size {self.byte_size} exceed them"
             )
 
 
@@ -297,7 +297,7 @@ class Place:
         """
         if len(content) > self.byte_size:
             raise InputError(
-                f"{where}: takes {len(content)} bytes, and its place in {self.region} has {self.byte_size}"
+                f"{where}: takes {len(content)} bytes, but its place in {self.region} has {self.byte_size}"
             )
         self.region.write(self.offset, content)
         return {
@@ -413,14 +413,14 @@ class SharedMemory:
         self.peers.check(peer)
         parameter = parameters[REGION]
         if parameter.WhichOneof("parameter_choice") != "string_param":
-            raise InputError(f"{where}: {REGION} is the name of a region")
+            raise InputError(f"{where}: {REGION} must be the name of a region")
         region = self._find(parameter.string_param)
         if BYTE_SIZE not in parameters:
             raise InputError(f"{where}: {BYTE_SIZE} is missing")
         offset, byte_size = _number(parameters, OFFSET, where), _number(parameters, BYTE_SIZE, where)
         if offset + byte_size > region.byte_size:
             raise InputError(
-                f"{where}: {OFFSET} {offset} and {BYTE_SIZE} {byte_size} are beyond {region}, which has "
+                f"{where}: {OFFSET} {offset} and {BYTE_SIZE} {byte_size} extend beyond {region}, which has "
                 f"{region.byte_size} bytes"
             )
         region.used_s = self._clock()
@@ -457,8 +457,8 @@ class SharedMemory:
         region = self._regions.get(name)
         if region is None:
             raise NotFoundError(
-                f"{titled('shared memory region', name)} is not registered; register it, "
-                "again if it was not used for long"
+                f"{titled('shared memory region', name)} is not registered; register it "
+                "(again, if it was unused for long)"
             )
         return region
 
@@ -479,5 +479,5 @@ def _number(parameters: Parameters, name: str, where: str) -> int:
     """Returns a non-negative integer parameter; 0 if it is omitted."""
     number = whole_number(parameters, name)
     if number < 0:
-        raise InputError(f"{where}: {name} is a whole number of bytes, from 0 on")
+        raise InputError(f"{where}: {name} must be a whole number of bytes, from 0 on")
     return number

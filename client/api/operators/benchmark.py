@@ -316,7 +316,7 @@ def _device(ctx: object) -> Device:
         return CPU
     found = _CONTEXT.fullmatch(str(ctx).strip().lower())
     if found is None:
-        raise ValueError(f'unknown ctx "{ctx}"; give cpu, gpu, or one of several such as gpu(1)')
+        raise ValueError(f'unknown ctx "{ctx}"; give cpu, gpu, or a certain GPU such as gpu(1)')
     index = int(found[2] or 0)
     return CPU if found[1] == "cpu" else Device(DeviceKind.GPU, index)
 

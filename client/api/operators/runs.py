@@ -187,7 +187,7 @@ def _own(
     if not inputs and not parameters:
         return ()
     if several or len(operators) != 1:
-        raise ConfigurationError("inputs and parameters are those of exactly one operator; name it alone")
+        raise ConfigurationError("inputs and parameters require exactly one operator; name only one")
     return (
         OwnCase(
             operators[0],

@@ -242,11 +242,11 @@ class Fit:
         """
         if self.most is not None and size > self.most:
             raise ConfigurationError(
-                f"{where}: takes at most {self.most} inputs in a request, and this batch has {size}; "
+                f"{where}: takes at most {self.most} inputs in a request, but this batch has {size}; "
                 f"use --batch_size={self.most}"
             )
         if size < self.fewest:
             raise ConfigurationError(
-                f"{where}: takes {self.fewest} inputs in a request, no more and no fewer, and this batch has "
+                f"{where}: takes {self.fewest} inputs in a request, no more and no fewer, but this batch has "
                 f"{size}; use --batch_size={self.fewest}, and as many inputs as fill the batches"
             )

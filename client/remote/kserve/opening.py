@@ -148,7 +148,7 @@ def open_kserve(
         )
         found = _fit(manifest, served.metadata, served.config, f"server {served.address}")
         say(
-            f"{served.address}: preprocessed and read here, by the manifest of {manifest.name} "
+            f"{served.address}: inputs and outputs are processed here, by the manifest of {manifest.name} "
             f"{manifest.version} for {manifest.framework.name}"
         )
         blank = blank_batch(manifest.tensors, found.fewest)
@@ -346,12 +346,12 @@ def _batch_side(wanted: TensorSignature, found: _TensorMetadata, described: str,
     what = f'{where}: input "{found.name}"'
     if found.datatype != wanted.datatype.name:
         raise ConfigurationError(
-            f"{what}: is {found.datatype} at the server, and {wanted.datatype.name} in {described}"
+            f"{what}: is {found.datatype} at the server, but {wanted.datatype.name} in {described}"
         )
     shape = tuple(found.shape)
     if len(shape) != len(wanted.shape) or not _same_sides(shape[1:], wanted.dimensions) or not shape[0]:
         raise ConfigurationError(
-            f"{what}: has shape {list(shape)} at the server, and {list(wanted.shape)} in {described}"
+            f"{what}: has shape {list(shape)} at the server, but {list(wanted.shape)} in {described}"
         )
     return shape[0]
 

@@ -196,7 +196,7 @@ def share_memory(
             say(f"{address}: tensors travel through shared memory")
             return memory
     if required:
-        raise ConfigurationError(f"{address}: --shared_memory=on, and it cannot be used: {reason}")
+        raise ConfigurationError(f"{address}: --shared_memory=on, but it cannot be used: {reason}")
     return None
 
 

@@ -141,7 +141,7 @@ def retried(
             first = first or error
         wait(pause_s)
         pause_s *= _PAUSE_GROWTH
-    raise ValueError(f"tries is {tries}; at least 1")
+    raise ValueError(f"tries is {tries}; it must be at least 1")
 
 
 def _connection_lost(error: grpc.RpcError) -> bool:
@@ -262,8 +262,8 @@ class RemoteTrace:
         if self._shift_ns:
             ahead, within = found.offset_ns / _NS_PER_US, found.uncertainty_ns / _NS_PER_US
             recorder.note(
-                f"the clock of agent {self._agent} was {ahead:.0f} us ahead: its spans were set back, "
-                f"which is right to within {within:.0f} us"
+                f"the clock of agent {self._agent} was {ahead:.0f} us ahead: its spans were shifted back, "
+                f"accurate to within {within:.0f} us"
             )
 
     def add_message(self, message: predict_pb2.TracePart) -> None:

@@ -156,7 +156,7 @@ class HttpRequestForm(InferForm):
 def _read_reply(response: Response) -> InferReply:
     given, body = response.headers.get(HEADER_LENGTH), response.body
     if given is not None and not (given.isdecimal() and int(given) <= len(body)):
-        raise InputError(f"header {HEADER_LENGTH} is {given[:40]}, and the body has {len(body)} bytes")
+        raise InputError(f"header {HEADER_LENGTH} is {given[:40]}, but the body has {len(body)} bytes")
     head_bytes = len(body) if given is None else int(given)
     message, rest = json_object(body[:head_bytes]), body[head_bytes:]
     items = message.get("outputs")
@@ -185,7 +185,7 @@ def _read_output(item: Mapping[str, Any], what: str, rest: memoryview) -> tuple[
         content = _json_elements(item.get("data"), datatype, what)
         return read_array(datatype.dtype, shape, content, what), rest
     if not is_whole(size) or size > len(rest):
-        raise InputError(f"{what}: {BINARY_SIZE} is {size}, and {len(rest)} bytes are there")
+        raise InputError(f"{what}: {BINARY_SIZE} is {size}, but {len(rest)} bytes are left")
     return read_array(datatype.dtype, shape, rest[:size], what), rest[size:]
 
 

@@ -201,7 +201,7 @@ def task_result_from_documents(documents: Sequence[Stored]) -> TaskResult | None
     head = documents[0]
     details = json.loads("".join(each["details"] for each in documents))
     if not isinstance(details, dict):
-        raise TypeError("the details of its task are no object")
+        raise TypeError("the details of its task are not an object")
     scores = tuple(map(_score, head["scores"]))
     return checked(TaskResult(head["task"], head["definition"], int(head["samples"]), scores, details))
 
@@ -268,10 +268,10 @@ class BatchDocuments:
             raise ValueError("the columns of its times differ in length")
         if len(columns["sizes"]) != stored["batch_count"]:
             raise ValueError(
-                f"the times of {len(columns['sizes'])} of its {stored['batch_count']} batches are there"
+                f"the times of {len(columns['sizes'])} of its {stored['batch_count']} batches are present"
             )
         if len(failures) != stored["failure_count"]:
-            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are there")
+            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are present")
         if (stored["model_accuracy_id"] is None) != (not parts["model_accuracy"]):
             raise ValueError("its accuracy is missing")
         return BatchMeasurement(
@@ -299,7 +299,7 @@ def accuracy_from_documents(documents: Sequence[Stored]) -> Accuracy | None:
     """
     counts = [tuple(int(each[name]) for name in _COUNTS) for each in documents]
     if any(tuple(sorted(each)) != each or each[0] < 0 for each in counts):
-        raise ValueError(f"it counted {counts[0]} of top-1, top-5 and all")
+        raise ValueError(f"its counts {counts[0]} of top-1, top-5 and all inputs contradict each other")
     return Accuracy(*counts[0]) if counts else None
 
 

@@ -311,11 +311,11 @@ def sweep(
     """
     callbacks = callbacks or JobCallbacks()
     if not requests:
-        raise ConfigurationError("a sweep needs at least one value of each option")
+        raise ConfigurationError("a sweep needs at least one value for each option")
     if any(len(request.trace_levels) > 1 for request in requests):
         raise ConfigurationError(
-            "repeat and leveled are for one evaluation, and a sweep has several; leave them out, or evaluate "
-            "one batch_size at a time"
+            "repeat and leveled apply to one evaluation, but a sweep has several; leave them out, or "
+            "evaluate one batch_size at a time"
         )
     count, group_id = len(requests), str(uuid.uuid4()) if len(requests) > 1 else None
     for number, request in enumerate(requests, start=1):

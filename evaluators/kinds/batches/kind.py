@@ -244,7 +244,7 @@ def inference_of(evaluation: Evaluation) -> Evaluation[BatchMeasurement]:
     """
     if not measures(evaluation, BatchMeasurement):
         raise ConfigurationError(
-            f"evaluation {evaluation.id} is no inference over a dataset; give one that is, with "
+            f"evaluation {evaluation.id} is not an inference over a dataset; give one that is, with "
             "--trace_level=FRAMEWORK_TRACE"
         )
     return evaluation

@@ -80,7 +80,7 @@ def picture_of(prediction: Predictions, image: Image.Image, labels: Sequence[str
             return _with_classes(prediction, image, labels)
         case Images():
             return _side_by_side(image, image_alone(prediction))
-    raise ValueError(f"there is no picture of {prediction.kind}")
+    raise ValueError(f"there is no way to draw {prediction.kind}")
 
 
 def _colour_of(place: int) -> Colour:
@@ -256,7 +256,7 @@ def image_alone(prediction: Images) -> Image.Image:
 def _check_size(image: Image.Image, width: int, height: int) -> None:
     if image.size != (width, height):
         raise ValueError(
-            f"the prediction has {width} × {height} pixels, and the image {image.width} × {image.height}"
+            f"the prediction has {width} × {height} pixels, but the image {image.width} × {image.height}"
         )
 
 

@@ -248,17 +248,17 @@ class EvaluationRequest(ModelRequest):
         self.system.check_batches(self.options.batch_size)
         if self.repeat > 1 and self.system.given is not None and self.system.given.in_memory is not None:
             raise ConfigurationError(
-                "repeat starts fresh processes, and a model in memory is in this one only; save it to a file"
+                "repeat starts fresh processes, but a model in memory is only in this one; save it to a file"
             )
         if self.leveled and self.trace_level < TraceLevel.FRAMEWORK_TRACE:
             raise ConfigurationError(
-                f"leveled down to {self.trace_level.name} is one level only; "
+                f"leveled down to {self.trace_level.name} is only one level; "
                 "name FRAMEWORK_TRACE or a deeper trace_level, or leave it out"
             )
         options = self.options
         if options.time_budget_s is not None and not self.options_at(self.trace_level).repeats:
             raise ConfigurationError(
-                "time_budget limits how long the dataset is repeated, and here it is gone through once; "
+                "time_budget limits how long the dataset is repeated, but here it is not repeated; "
                 "give target_ci, min_batches or min_duration too"
             )
 

@@ -238,7 +238,7 @@ class DatasetRun:
         warm_up = ", those of the warm-up included," if self._options.warmup_num_file_parts else ""
         return EvaluationFailed(
             f"input {failure.input_id} failed in {failure.stage.value}: {failure.message}; stopped after "
-            f"{self._done} of {self._total} inputs{warm_up} because of fail_on_error, nothing was published"
+            f"{self._done} of {self._total} inputs{warm_up} because of fail_on_error; nothing was published"
         )
 
 

@@ -160,7 +160,7 @@ class IngestionRun:
             if self._fail_on_error:
                 raise EvaluationFailed(
                     f"input {failure.input_id} failed in {failure.stage.value}: {failure.message}; stopped "
-                    "because of fail_on_error, nothing was published"
+                    "because of fail_on_error; nothing was published"
                 )
             self._failures.setdefault(failure.input_id, failure)
 

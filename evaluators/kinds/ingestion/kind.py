@@ -96,10 +96,10 @@ class IngestionDocuments:
         stored = head["measurement"]
         columns = {name: joined(each[name] for each in parts["loaded_batch"]) for name in _TIMES}
         if {len(column) for column in columns.values()} != {int(stored["batch_count"])}:
-            raise ValueError(f"the times of its {stored['batch_count']} batches are not all there")
+            raise ValueError(f"the times of its {stored['batch_count']} batches are not all present")
         failures = failures_from_documents(parts["input_failure"])
         if len(failures) != stored["failure_count"]:
-            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are there")
+            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are present")
         return IngestionMeasurement(
             **{name: int(stored[name]) for name in _NUMBERS},
             data=checked(DataOptions.of(restored(stored["data"]))),

@@ -111,10 +111,10 @@ class IngestionRequest:
 
     def __post_init__(self) -> None:
         if self.data.is_synthetic:
-            raise ConfigurationError("ingestion reads a dataset, and none is named; give data_dir")
+            raise ConfigurationError("ingestion reads a dataset, but none is named; give data_dir")
         if self.reader not in READERS:
             raise ConfigurationError(f"reader is {self.reader}; allowed: {', '.join(READERS)}")
         if self.reader == FRAMEWORK and self.data.processes:
-            raise ConfigurationError("a framework's reader has threads; leave out the worker processes")
+            raise ConfigurationError("a framework's reader uses threads; leave out the worker processes")
         check_options(self)
         self.data.loader_options(self.batch_size)

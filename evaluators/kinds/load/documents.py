@@ -120,7 +120,7 @@ def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
     ]
     columns = {name: joined(document[name] for document in documents) for name in known}
     if {len(column) for column in columns.values()} != {int(stored["query_count"])}:
-        raise ValueError(f"not all of the {stored['query_count']} queries of a run are there")
+        raise ValueError(f"not all of the {stored['query_count']} queries of a run are present")
     run = LoadRun(
         **{name: restored(stored[name]) for name in _RUN},
         reasons={str(restored(reason)): int(count) for reason, count in _pairs(stored["reasons"])},
@@ -143,7 +143,7 @@ def _mlperf(stored: dict[str, Any] | None) -> MlperfResult | None:
         (float(percent), int(value_ns)) for percent, value_ns in _pairs(stored["percentiles_ns"])
     )
     if not all(0 <= percent <= 100 for percent, _ in percentiles):
-        raise ValueError("LoadGen's percentiles are not percents")
+        raise ValueError("LoadGen's percentiles are not within 0 and 100 percent")
     reasons = tuple(map(str, stored["reasons"]))
     return checked(MlperfResult(**stored | {"reasons": reasons, "percentiles_ns": percentiles}))
 
@@ -190,7 +190,7 @@ class RateSearchDocuments:
 def _answer(stored: dict[str, Any]) -> RateAnswer:
     answer = checked(RateAnswer(**stored | {"method": Method(stored["method"]).value}))
     if not all(map(_plausible, (answer.rate_qps, answer.low_qps, answer.high_qps))):
-        raise ValueError("a rate of its answer makes no sense")
+        raise ValueError("a rate in its answer makes no sense")
     return answer
 
 

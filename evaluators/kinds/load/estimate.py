@@ -415,7 +415,7 @@ def unqueued_late(seen: Sequence[Evidence], late_fraction: float) -> str | None:
         or _binomial_tail(late, queries, late_fraction) > CERTAIN
     ):
         return None
-    return f"{late} of {queries} queries with none before them were late"
+    return f"{late} of {queries} queries with no queue before them were late"
 
 
 def _binomial_tail(least: int, count: int, share: float) -> float:

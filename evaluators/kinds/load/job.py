@@ -258,7 +258,7 @@ def _warn(target: LoadTarget, inputs: LoadInputs, threads: int | None, notify: N
     given = threads is not None or d.threads is None or d.device.kind is not DeviceKind.CPU
     if target.in_process and not given and cores > (d.threads or 0):
         notify(
-            f"threads of an operator: {d.threads}; one of {cores} cores is left to what sends the queries, "
+            f"threads per operator: {d.threads}; one of {cores} cores is left for sending the queries, "
             "unless threads sets a number"
         )
     if inputs.failures:
@@ -276,7 +276,7 @@ def _preprocessor(manifest: ModelManifest, resources: JobResources) -> ModelPrep
         if manifest.source is not None:
             raise
         raise ConfigurationError(
-            f"model {manifest.name} takes texts, and its tokenizer is on the agent only; "
+            f"model {manifest.name} takes texts, but its tokenizer is only on the agent; "
             "include_preprocess sends the texts, which the agent then tokenizes under load"
         ) from error
 

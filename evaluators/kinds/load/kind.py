@@ -185,10 +185,10 @@ class LoadKind(Kind[LoadMeasurement]):
 
     def unfit(self, measurement: LoadMeasurement) -> str:
         if measurement.run.invalid:
-            return f"is INVALID: {measurement.run.invalid}; its figures are not to be trusted, run it again"
+            return f"is INVALID: {measurement.run.invalid}; its figures cannot be trusted; run it again"
         if measurement.run.stopped:
             reason = f"was stopped: {measurement.run.stopped}"
-            return f"{reason}; its figures cover only a part, run it again at a lower rate"
+            return f"{reason}; its figures cover only part of the run; run it again at a lower rate"
         return ""
 
     def conditions(self, evaluation: Evaluation[LoadMeasurement]) -> Mapping[str, str]:

@@ -250,7 +250,7 @@ class Probe:
         as_due, as_sent = self.late_share(bound_ns), self.from_sending().late_share(bound_ns)
         if not as_sent <= late_fraction < as_due:
             return ""
-        return lag_text(f"{100 * as_sent:.3g} % of the queries would be late and not {100 * as_due:.3g} %")
+        return lag_text(f"{100 * as_sent:.3g} % of the queries would be late, not {100 * as_due:.3g} %")
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ def _closed(issued: IssuedRun, settings: MlperfSettings, loadgen: MlperfLog) -> 
             queries = on_schedule(queries, schedule)
             checksum = schedule.checksum
     wrong = len(queries) - queries.count(Outcome.ANSWERED)
-    failures = f"{wrong} of {len(queries)} samples have no right answer, and LoadGen takes each for answered"
+    failures = f"{wrong} of {len(queries)} samples have no right answer, but LoadGen counts each as answered"
     lag = lag_in_percentiles(queries, 0, settings.percentile, settings.bound_ns) if checksum else ""
     ended = issued.stop is Stop.COMPLETE
     return MlperfRun(
@@ -417,7 +417,7 @@ class MlperfWork:
         try:
             directory.mkdir(parents=True)
         except OSError as error:
-            raise OutputError(f"{directory}: cannot be made for LoadGen's logs: {error.strerror}") from error
+            raise OutputError(f"{directory}: cannot create LoadGen's log folder: {error.strerror}") from error
         whole = False
         try:
             run = run_mlperf(

@@ -53,7 +53,7 @@ class LoadGenRun:
     ) -> None:
         if any(thread.name == _THREAD for thread in threading.enumerate()):
             raise ConfigurationError(
-                "a run of LoadGen was stopped in this process, which can run no other; start it again"
+                "a run of LoadGen was stopped in this process, which cannot run another; restart it"
             )
         self._settings = settings
         self._inputs = inputs

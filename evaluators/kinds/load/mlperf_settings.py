@@ -60,7 +60,7 @@ class MlperfSettings:
         expected = max(self.min_queries, 2 * self.min_duration_s * self.rate_qps)
         if expected > _MOST_QUERIES:
             raise ConfigurationError(
-                f"LoadGen would prepare {expected:.0f} queries, and at most {_MOST_QUERIES} are allowed; "
+                f"LoadGen would prepare {expected:.0f} queries, but at most {_MOST_QUERIES} are allowed; "
                 "lower --initial_qps, --min_duration, --min_queries or --percentile"
             )
 

@@ -155,11 +155,11 @@ class LoadRequest(ModelRequest):
         self.system.check_batches(self.max_batch_size)
         if len(self.system.agents) > 1:
             raise ConfigurationError(
-                f"{len(self.system.agents)} agents are named, but a load is for one; name one, or any"
+                f"{len(self.system.agents)} agents are named, but a load needs exactly one; name one, or any"
             )
         if self.system.agents and (self.max_batch_size > 1 or self.max_queue_delay_ms):
             raise ConfigurationError(
-                "max_batch_size and max_queue_delay_ms are for a model in this process; leave them out"
+                "max_batch_size and max_queue_delay_ms apply only to a model in this process; leave them out"
             )
 
     @property

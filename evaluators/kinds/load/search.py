@@ -94,7 +94,7 @@ class MaxQpsOptions:
         if self.initial_qps * self.time_budget_s < _LEAST_PROBES:
             raise ConfigurationError(
                 f"initial_qps is {self.initial_qps:g}: a time_budget of {self.time_budget_s:g} s has fewer "
-                f"than {_LEAST_PROBES} queries then; raise one of the two"
+                f"than {_LEAST_PROBES} queries at this rate; raise one of the two"
             )
 
     @property
@@ -136,7 +136,7 @@ class Prober:
         """
         issued = self._session.run(schedule, bound_ns, max_late)
         if issued.stop is Stop.INTERRUPTED:
-            raise EvaluationInterrupted("stopped in the search; nothing was published")
+            raise EvaluationInterrupted("stopped during the search; nothing was published")
         stopped = issued.stop is not Stop.COMPLETE
         seed = schedule.seed if schedule.seed is not None else 0
         return Probe(schedule.rate_qps, seed, issued.queries, stopped)

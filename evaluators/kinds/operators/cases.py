@@ -149,7 +149,7 @@ def frameworks_with_operators(registry: Registry, names: Sequence[str] = ()) -> 
         if entry.operators:
             yield entry
         elif names:
-            raise ConfigurationError(f"framework {entry.name} runs no single operators")
+            raise ConfigurationError(f"framework {entry.name} cannot run single operators")
 
 
 def coverage_of(entry: FrameworkEntry, operators: Sequence[Operator]) -> Coverage:

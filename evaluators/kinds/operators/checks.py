@@ -79,7 +79,7 @@ def output_difference(
         return Difference(0.0, 0.0, 0.0)
     expected = operator.reference(_wide(inputs), case.parameters)
     if len(outputs) != len(expected):
-        raise ValueError(f"there are {len(outputs)} outputs, and the reference has {len(expected)}")
+        raise ValueError(f"there are {len(outputs)} outputs, but the reference has {len(expected)}")
     tolerance = _tolerance(operator, dtype)
     found = [_difference(a, b, operator, tolerance) for a, b in zip(outputs, expected, strict=True)]
     return max(found, key=lambda each: (each.max_relative != each.max_relative, each.max_relative))
@@ -151,7 +151,7 @@ def _difference(
     if expected.shape == () and found.shape == (1,):  # MXNet 1 has no tensors without axes
         expected = expected.reshape(1)
     if found.shape != expected.shape:
-        raise ValueError(f"an output has the shape {found.shape}, and the reference {expected.shape}")
+        raise ValueError(f"an output has the shape {found.shape}, but the reference has {expected.shape}")
     if not expected.size:
         return Difference(0.0, 0.0, tolerance)
     same = (
@@ -272,7 +272,7 @@ class LaterRuns:
         """Compares the results of a call's last run; raises WrongRunError if they differ."""
         outputs, operator = call.outputs(), self._operator
         if len(outputs) != len(self._outputs):
-            raise WrongRunError(f"a timed run has {len(outputs)} outputs, and the first {len(self._outputs)}")
+            raise WrongRunError(f"a timed run has {len(outputs)} outputs, but the first {len(self._outputs)}")
         if operator.reference is None and operator.check is not None:
             try:
                 operator.check(outputs, self._case)

@@ -111,7 +111,7 @@ def read_traced_operators(
     who = f"evaluation {evaluation.id}"
     if evaluation.trace is None or evaluation.trace_level < TraceLevel.FRAMEWORK_TRACE:
         raise ConfigurationError(
-            f"{who} has no layers, as it ran with --trace_level={evaluation.trace_level.name}; "
+            f"{who} has no layers, because it ran with --trace_level={evaluation.trace_level.name}; "
             "evaluate with --trace_level=FRAMEWORK_TRACE"
         )
     if framework not in _READERS:

@@ -161,7 +161,7 @@ def benchmark_operators(
         )
         run.peak = run.find_peak()
         if run.peak is None:
-            run.callbacks.on_warning("the machine's peak could not be measured; rows have no share of it")
+            run.callbacks.on_warning("the machine's peak could not be measured; rows lack their share of it")
     yield from run.evaluations(resume, journal)
 
 
@@ -176,7 +176,7 @@ def _entries(request: OperatorRequest, registry: Registry) -> Sequence[Framework
     entries = list(dict.fromkeys(registry.find(name) for name in request.frameworks))
     for entry in entries:
         if not entry.operators:
-            raise ConfigurationError(f"framework {entry.name} runs no single operators")
+            raise ConfigurationError(f"framework {entry.name} cannot run single operators")
         entry.require_installed()
     return entries
 

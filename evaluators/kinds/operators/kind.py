@@ -91,7 +91,7 @@ class OperatorDocuments:
         stored = head["measurement"]
         rows = tuple(map(row_from_document, parts["operator_row"]))
         if len(rows) != stored["row_count"]:
-            raise ValueError(f"{len(rows)} of its {stored['row_count']} rows are there")
+            raise ValueError(f"{len(rows)} of its {stored['row_count']} rows are present")
         options = restored(stored["options"])
         return OperatorMeasurement(
             rows=rows,

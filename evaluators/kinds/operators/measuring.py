@@ -271,7 +271,7 @@ def _require_memory(operator: Operator, case: Case, dtype: str) -> None:
     needed, free = 2 * sum(sizes) + max(sizes, default=0), psutil.virtual_memory().available
     if needed > free:
         raise InferometerError(
-            f"out of memory: it needs at least {needed / _GIB:.1f} GiB, and {free / _GIB:.1f} GiB are free"
+            f"out of memory: it needs at least {needed / _GIB:.1f} GiB, but {free / _GIB:.1f} GiB are free"
         )
 
 

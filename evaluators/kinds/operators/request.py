@@ -274,7 +274,7 @@ def _text_parameter(operator: Operator, name: str, text: str) -> ParameterValue:
             return tuple(int(part) for part in text.replace("x", ",").split(","))
     except (ValueError, KeyError) as error:
         raise ConfigurationError(
-            f"{where}: operator {operator.name} has {_KINDS.get(type(default), 'whole numbers')} there, "
+            f"{where}: operator {operator.name} takes {_KINDS.get(type(default), 'whole numbers')}, "
             f"such as {parameter_text(default)}"
         ) from error
     return text

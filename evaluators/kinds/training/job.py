@@ -247,7 +247,7 @@ def _open_sources(
     if request.validation is not None:
         if manifest.output.type != "classification":
             raise ConfigurationError(
-                f"validation_dataset counts right classes, and the output of {manifest.name} has none"
+                f"validation_dataset needs a classifier, but the output of {manifest.name} has no classes"
             )
         found = replace(request.data, path=None, name=request.validation, on_device=False)
         validation = opened.enter_context(closing(found.open(resources.catalog, resources.cache)))
@@ -392,12 +392,12 @@ def trainings(
         rank = ranks.of_this_process(os.environ)
         if rank is not None:
             raise ConfigurationError(
-                f"repeat starts processes of its own, and this one was started as {rank}; start all ranks "
+                f"repeat starts processes of its own, but this one was started as {rank}; start all ranks "
                 "again instead, or leave out repeat"
             )
         if request.save_path is not None:
             raise ConfigurationError(
-                f"save_weights names one file, and repeat={repeat} trains {repeat} models; leave out one"
+                f"save_weights names one file, but repeat={repeat} trains {repeat} models; leave out one"
             )
         _ = resources.catalog  # says here, once, which manifests are left out
     group_id = str(uuid.uuid4()) if repeat > 1 else None

@@ -114,17 +114,17 @@ class TrainingDocuments:
         stored = head["measurement"]
         ranks, options = int(stored["rank_count"]), checked(TrainingOptions(**restored(stored["options"])))
         if ranks != len({each["rank"] for each in parts["training_loss"]}):
-            raise ValueError(f"the losses of its {ranks} ranks are not all there")
+            raise ValueError(f"the losses of its {ranks} ranks are not all present")
         steps = _rows(parts["training_step"], _STEPS, ranks, stored["step_count"])
         timed = _rows(parts["training_part"], ("step", *_PARTS), ranks, stored["part_count"])
         losses = np.array(list(_losses(parts["training_loss"], ranks)), np.float64).reshape(ranks, -1)
         if losses.shape[1] != stored["loss_count"]:
-            raise ValueError(f"{losses.shape[1]} of its {stored['loss_count']} losses are there")
+            raise ValueError(f"{losses.shape[1]} of its {stored['loss_count']} losses are present")
         if not 0 <= options.num_warmup_batches <= losses.shape[1] - stored["step_count"]:
             raise ValueError(f"{losses.shape[1]} losses are too few for its steps")
         failures = failures_from_documents(parts["input_failure"])
         if len(failures) != stored["failure_count"]:
-            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are there")
+            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are present")
         if (stored["model_accuracy_id"] is None) != (not parts["model_accuracy"]):
             raise ValueError("its accuracy is missing")
         return TrainingMeasurement(
@@ -165,7 +165,7 @@ def _rows(
         for name in names
     }
     if any(each.shape != (ranks, length) for each in found.values()):
-        raise ValueError(f"the times of its {length} steps are not all there")
+        raise ValueError(f"the times of its {length} steps are not all present")
     return found
 
 

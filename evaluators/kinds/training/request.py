@@ -406,7 +406,7 @@ class TrainingRequest(TraceOptions):
         """
         session, chosen = system.session, values_of(TrainingOptions, {**values, **length_of(values)})
         if (api := chosen.get("api")) and framework != MXNET:
-            raise ConfigurationError(f"api {api} is one of MXNet's; the framework is {framework}")
+            raise ConfigurationError(f"api {api} is one of MXNet's, but the framework is {framework}")
         options = TrainingOptions(
             **chosen,
             devices=len(devices),
@@ -434,7 +434,7 @@ class TrainingRequest(TraceOptions):
         if self.system.agents:
             raise ConfigurationError("a model is trained in this process; leave out the agent")
         if self.system.given is not None:
-            raise ConfigurationError("a model without a manifest cannot be trained; give one in code")
+            raise ConfigurationError("a model without a manifest cannot be trained; name one defined in code")
         _ = self.optimizer
 
     @property
@@ -468,11 +468,11 @@ def read_communication(
     count = rank.count if rank is not None else ranks.num_ranks or 1
     if framework == MXNET:
         if backend is not None:
-            raise ConfigurationError(f"dist_backend {backend} is PyTorch's; MXNet takes kv_store")
+            raise ConfigurationError(f"dist_backend {backend} is for PyTorch; use kv_store with MXNet")
         return _store(store, count, len(devices))
     if store is not None:
         raise ConfigurationError(
-            f"kv_store {store} is MXNet's, and the framework is {framework}; use dist_backend"
+            f"kv_store {store} is MXNet's, but the framework is {framework}; use dist_backend"
         )
     if values.get("num_servers") is not None:
         raise ConfigurationError("kv_num_servers is for MXNet's kvstore; PyTorch has no servers")
@@ -493,6 +493,6 @@ def _store(name: str | None, ranks: int, devices: int) -> str:
         )
     if ranks > 1 and store not in _DISTRIBUTED:
         raise ConfigurationError(
-            f"kv_store {store} is for one process, and the ranks are {ranks}; use {', '.join(_DISTRIBUTED)}"
+            f"kv_store {store} is for one process, but there are {ranks} ranks; use {', '.join(_DISTRIBUTED)}"
         )
     return store

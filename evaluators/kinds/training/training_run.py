@@ -284,7 +284,7 @@ class TrainingRun:
         profiler = self._trainer.profiler(self._trace.recorder.level)
         if profiler is None:
             framework = self._system.manifest.framework.name
-            self._trace.recorder.note(f"no layers: {framework} has no profiler of training")
+            self._trace.recorder.note(f"no layers: {framework} has no profiler for training")
             yield None
             return
         with closing(profiler):
@@ -411,7 +411,7 @@ class TrainingRun:
             if self._fail_on_error:
                 raise EvaluationFailed(
                     f"input {failure.input_id} failed in {failure.stage.value}: {failure.message}; stopped "
-                    f"after {len(self._record.losses)} steps because of fail_on_error, nothing was published"
+                    f"after {len(self._record.losses)} steps because of fail_on_error; nothing was published"
                 )
             self._record.failures.setdefault(failure.input_id, failure)
         if self._ranks > 1 and not len(batch.inputs):

@@ -140,11 +140,11 @@ def _check_sides(cpu: Sequence[Case], one: Sequence[Case], gpus: int, failed: Se
         reason = "there is none on one GPU alone" if gpus else "there is none on a GPU"
         told = f": {_told_failed(failed)}" if failed and not gpus else "; add one to the plan, or run it"
         raise ConfigurationError(
-            f"the advice needs cells on a GPU beside those on the CPU, and {reason}{told}"
+            f"the advice needs cells on a GPU besides those on the CPU, but {reason}{told}"
         )
     if not cpu:
         raise ConfigurationError(
-            "the advice needs cells on the CPU beside those on a GPU, and there is none; add some to the plan"
+            "the advice needs cells on the CPU besides those on a GPU, but there is none; add one to the plan"
         )
 
 
@@ -153,7 +153,7 @@ def _cores_dimension(on_cpu: Sequence[Case]) -> str:
     if found := varying(on_cpu, _CORES):
         return found[0]
     raise ConfigurationError(
-        "the advice needs cells on the CPU with several numbers of threads or cores, and those have one; "
+        "the advice needs cells on the CPU with several numbers of threads or cores, but all have the same; "
         "add threads to the variables"
     )
 
@@ -193,7 +193,7 @@ def _unpaired(on_cpu: Sequence[Case], on_gpu: Sequence[Case], names: Sequence[st
     first, second = on_cpu[0], on_gpu[0]
     differing = [name for name in names if place_of(first, (name,)) != place_of(second, (name,))]
     return (
-        "no cell on a GPU equals one on the CPU otherwise: "
+        "no cell on a GPU equals one on the CPU in all else: "
         f"{first.cell.id} and {second.cell.id} differ in {', '.join(differing)}"
     )
 

@@ -132,8 +132,8 @@ class Condition:
             return holds(f"${{{self.name}}} {self.compared} {self.value}", {self.name: value})
         except ConfigurationError as error:
             raise ConfigurationError(
-                f'"{self}" cannot be decided for "{shown(value)}"; numbers compare with numbers, '
-                "and texts with == and != alone"
+                f'"{self}" cannot be decided for "{shown(value)}"; compare numbers with numbers, '
+                "and texts only with == and !="
             ) from error
 
 
@@ -244,7 +244,7 @@ def best(
     wanted = [each.figure for each in objectives]
     for name in wanted:
         if wanted.count(name) > 1:
-            raise ConfigurationError(f'"{name}" is an objective twice; leave out one')
+            raise ConfigurationError(f'"{name}" is a duplicate objective; leave out one')
     known_figures(cases, (*wanted, *values))
     conditions = [Condition.parsed(text, cases) for text in where]
     told = " and ".join(map(str, conditions))
@@ -274,7 +274,7 @@ def _check_one_score(cases: Sequence[Case]) -> None:
     names = list(dict.fromkeys(str(case.dimensions.get(_SCORE_NAME)) for case in cases))
     if len(names) > 1:
         raise ConfigurationError(
-            f"{_SCORE} is {names[0]} of some cells and {names[1]} of others, which do not compare; choose "
+            f"{_SCORE} is {names[0]} for some cells and {names[1]} for others, not comparable; choose "
             f'one with --where="{_SCORE_NAME} == {names[0]}"'
         )
 
@@ -417,9 +417,9 @@ class Asked:
         if kinds and given:
             raise ConfigurationError(f"{kinds[0]} has its own rows and columns; leave out {given[0]}")
         if self.over is not None and self.scaling is None and not self.gpu_advice:
-            raise ConfigurationError("--over belongs to --scaling and --gpu_advice; add one of them")
+            raise ConfigurationError("--over requires --scaling or --gpu_advice; add one of them")
         if self.cores_per_gpu is not None and not self.gpu_advice:
-            raise ConfigurationError("--cores_per_gpu belongs to --gpu_advice; add it")
+            raise ConfigurationError("--cores_per_gpu requires --gpu_advice; add it")
         if self.failed and (self.value or self.where):
             left_out = "--value" if self.value else "--where"
             raise ConfigurationError(f"--failed shows runs without figures; leave out {left_out}")

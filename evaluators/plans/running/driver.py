@@ -129,7 +129,7 @@ class Driver:
         if elsewhere:
             raise ConfigurationError(
                 f"{self.folder.path}: jobs elsewhere have not ended ({len(elsewhere)}, such as "
-                f"{elsewhere[0]}); resume the plan as it was until they have"
+                f"{elsewhere[0]}); resume the plan in its former place until they have"
             )
 
     def _is_due(self, run: Run, journal: Journal, rerun: Rerun) -> bool:

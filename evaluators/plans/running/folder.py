@@ -88,7 +88,7 @@ class Result:
         texts = (given["key"], given.get("reason", ""), given.get("host", ""), *evaluations)
         times = (given.get("start_ns", 0), given.get("end_ns", 0))
         if not (all(isinstance(t, str) for t in texts) and all(isinstance(t, int) for t in times)):
-            raise TypeError("a value is of another type")
+            raise TypeError("a value has the wrong type")
         return cls(**{**given, "ended": Ended(given["ended"]), "evaluations": evaluations})
 
 

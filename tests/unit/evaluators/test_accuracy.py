@@ -128,7 +128,7 @@ def test_a_model_that_does_not_classify_has_no_accuracy_and_needs_no_classes() -
 
 
 def test_an_answer_for_another_input_is_refused() -> None:
-    with pytest.raises(PredictionError, match="input s1: was answered, but not requested"):
+    with pytest.raises(PredictionError, match="input s1: has an output, but was not requested"):
         AccuracyCounter(model(("a",))).add(batch("a"), answer([[0]], failed=(0,)))
 
 
@@ -140,7 +140,7 @@ def test_an_answer_with_rows_missing_is_refused() -> None:
         StageTimes(0, 0, 0, 0),
     )
 
-    with pytest.raises(PredictionError, match="2 inputs were predicted, but 1 answered"):
+    with pytest.raises(PredictionError, match="2 predicted inputs have 1 outputs"):
         AccuracyCounter(model(("a",))).add(batch("a", "a"), short)
 
 

@@ -328,7 +328,7 @@ class _FusedCall(_SymbolCall):
         symbol = symbol.get_backend_symbol(_BACKEND)
         self.fused = _seen(symbol)
         if not self.fused:
-            raise NotSupportedHereError("oneDNN's pass of MXNet joins none of these operators")
+            raise NotSupportedHereError("MXNet's oneDNN pass fuses none of these operators")
         _check(given)
         return symbol.bind(
             given.context,
@@ -340,11 +340,11 @@ class _FusedCall(_SymbolCall):
 
 def _check(given: _Inputs) -> None:
     if given.differentiable:
-        raise NotSupportedHereError("MXNet has no gradient of what oneDNN's pass joins")
+        raise NotSupportedHereError("MXNet has no gradient for what its oneDNN pass fuses")
     if given.context.device_type != "cpu":
-        raise NotSupportedHereError("oneDNN's pass of MXNet joins operators on the CPU only")
+        raise NotSupportedHereError("MXNet's oneDNN pass fuses operators only on the CPU")
     if any(each.dtype is not np.float32 for each in given.arrays.values()):
-        raise NotSupportedHereError("oneDNN's pass of MXNet joins operators of float32 only")
+        raise NotSupportedHereError("MXNet's oneDNN pass fuses operators in float32 only")
 
 
 def _seen(symbol: Any) -> str:
@@ -395,9 +395,9 @@ class MXNetOperators(OperatorRunner):
         found: Form = self.form_of(operator.name)
         form = form or (SYM if operator.parts else ND)
         if form not in self.forms(operator.name):
-            raise NotSupportedHereError(f"MXNet has no {form} of it")
+            raise NotSupportedHereError(f"MXNet has no {form} form of it")
         if gradient and element_type(self.options.dtype).kind != "f":
-            raise NotSupportedHereError("gradients of integers are rounded")
+            raise NotSupportedHereError("gradients of integers would be rounded")
         where = f"{operator.name} in MXNet"
         wanted = {spec.name for spec in operator.tensors(case) if spec.differentiable} if gradient else set()
         try:

@@ -188,7 +188,7 @@ class ONNXRuntimeOperators(OperatorRunner):
     def __init__(self, options: RunnerOptions) -> None:
         super().__init__(options)
         if options.dtype == "bfloat16":
-            raise NotSupportedHereError("ONNX Runtime has no bfloat16 on the CPU, and NumPy cannot feed it")
+            raise NotSupportedHereError("ONNX Runtime lacks bfloat16 on the CPU, and NumPy cannot provide it")
         self._threads = options.threads or default_threads()
         self._last: Any = None
 

@@ -231,10 +231,10 @@ class PyTorchOperators(OperatorRunner):
         """Creates the tensors and the function; see ``OperatorRunner``."""
         found: Form = self.form_of(operator.name)
         if gradient and element_type(self.options.dtype).kind != "f":
-            raise NotSupportedHereError("PyTorch has no gradients of integers")
+            raise NotSupportedHereError("PyTorch has no gradients for integers")
         where = f"{operator.name} in PyTorch"
         if operator.parts and form not in ("", *self.forms(operator.name)):
-            raise NotSupportedHereError("PyTorch has no function that joins the parts; the form compile may")
+            raise NotSupportedHereError("PyTorch has no function that fuses the parts; try the form compile")
         try:
             tensors = {name: self._tensor(array) for name, array in inputs.items()}
             if form == COMPILE or (operator.parts and not form and not found.joined):
@@ -347,7 +347,7 @@ class PyTorchOperators(OperatorRunner):
 
     def _check_compiler(self) -> None:
         if self._device.type == "cpu" and not any(map(shutil.which, _COMPILERS)):
-            raise NotSupportedHereError("torch.compile requires a C++ compiler, and there is none")
+            raise NotSupportedHereError("torch.compile requires a C++ compiler, but there is none")
 
     def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
         tensor = torch.from_numpy(array.copy()).to(self._device)

@@ -44,7 +44,7 @@ def value_of(text: str) -> Any:
 def binary(operator: str, shapes: Sequence[Shape]) -> OwnCase:
     """Returns the case of element-wise arithmetic, in its broadcasting form if the shapes differ."""
     if len(shapes) < 2:
-        raise NoRowError("its other operand is a number, and the table's is a tensor")
+        raise NoRowError("its other operand is a number, but the table's is a tensor")
     lhs, rhs = shapes[:2]
     name = operator if lhs == rhs else f"broadcast_{operator}"
     return OwnCase(name, {"lhs": lhs, "rhs": rhs})

@@ -106,6 +106,6 @@ def _matrix_product(shapes: list[Shape], output: Shape) -> OwnCase:
         return OwnCase("dot", {"lhs": (prod(lhs[:-1]), lhs[-1]), "rhs": (lhs[-1], output[-1])})
     rhs = shapes[1]
     if lhs[:-2] != rhs[:-2]:
-        raise NoRowError("its batches broadcast, and those of the table do not")
+        raise NoRowError("its batches broadcast, but those of the table do not")
     count = prod(lhs[:-2])
     return OwnCase("batch_dot", {"lhs": (count, *lhs[-2:]), "rhs": (count, *rhs[-2:])})

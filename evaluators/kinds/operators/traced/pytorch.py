@@ -101,7 +101,7 @@ def _batch_norm(layer: Layer) -> OwnCase:
 def _layer_norm(layer: Layer) -> OwnCase:
     data = shapes_of(layer.input_shapes)[0]
     if len(_per_axis(_argument(layer, 1), 1)) != 1:
-        raise NoRowError("it normalizes several axes, and the table's layer_norm only the last one")
+        raise NoRowError("it normalizes several axes, but the table's layer_norm only the last")
     return OwnCase("layer_norm", {"data": data})
 
 
@@ -119,7 +119,7 @@ def _pool(kind: str) -> Reader:
 def _concat(layer: Layer) -> OwnCase:
     shapes = shapes_of(layer.input_shapes)
     if len(shapes) != len(_JOINED):
-        raise NoRowError(f"it joins {len(shapes)} tensors, and the table's concat {len(_JOINED)}")
+        raise NoRowError(f"it joins {len(shapes)} tensors, but the table's concat joins {len(_JOINED)}")
     return OwnCase("concat", dict(zip(_JOINED, shapes, strict=True)), {"axis": _argument(layer, 1)})
 
 
@@ -131,7 +131,7 @@ def _adaptive(kind: str) -> Reader:
         if set(size) == {1}:
             return global_pooling(kind, data)
         if any(side % part for side, part in zip(data[2:], size, strict=True)):
-            raise NoRowError("its windows differ in size, and those of the table do not")
+            raise NoRowError("its windows differ in size, but those of the table do not")
         kernel = tuple(side // part for side, part in zip(data[2:], size, strict=True))
         return pooling(kind, data, kernel=kernel, stride=kernel, pad=(0,) * rank)
 
@@ -156,7 +156,7 @@ def _in_place(operator: str) -> Reader:
     def read(layer: Layer) -> OwnCase:
         found = binary(operator, shapes_of(layer.input_shapes))
         if found.operator != operator:
-            raise NoRowError("it broadcasts in place, and the table's operators in place do not")
+            raise NoRowError("it broadcasts in place, but the table's in-place operators do not")
         return found
 
     return read
@@ -167,7 +167,7 @@ def _matrix_product(layer: Layer) -> OwnCase:
     if len(lhs) == len(rhs) == 2:
         return OwnCase("dot", {"lhs": lhs, "rhs": rhs})
     if len(lhs) != len(rhs) or lhs[:-2] != rhs[:-2]:
-        raise NoRowError("its batches broadcast, and those of the table do not")
+        raise NoRowError("its batches broadcast, but those of the table do not")
     count = prod(lhs[:-2])
     return OwnCase("batch_dot", {"lhs": (count, *lhs[-2:]), "rhs": (count, *rhs[-2:])})
 
@@ -192,7 +192,7 @@ def _lstm(layer: Layer) -> OwnCase:
     data, state = shapes_of(layer.input_shapes, 2)[:2]
     count, bidirectional, batch_first = (_argument(layer, position) for position in (4, 7, 8))
     if count != 1 or bidirectional:
-        raise NoRowError("it has several layers or directions, and the table's lstm has one")
+        raise NoRowError("it has several layers or directions, but the table's lstm has one")
     if batch_first:
         data = (data[1], data[0], *data[2:])
     return OwnCase("lstm", {"data": data}, {"hidden": state[-1]})

@@ -96,8 +96,8 @@ def test_every_built_in_manifest_names_an_architecture_that_takes_its_input() ->
     ("name", "framework", "parts"),
     [
         ("torchvison:resnet18", "PyTorch", ['unknown source "torchvison"', 'did you mean "torchvision"']),
-        ("torchvision:resnet18", "MXNet", ["is a model of PyTorch", "runs in MXNet", "gluon:NAME"]),
-        ("gluon:resnet18_v1", "ONNXRuntime", ["is a model of MXNet", "torchvision:NAME or timm:NAME"]),
+        ("torchvision:resnet18", "MXNet", ["is built with PyTorch", "runs in MXNet", "gluon:NAME"]),
+        ("gluon:resnet18_v1", "ONNXRuntime", ["is built with MXNet", "torchvision:NAME or timm:NAME"]),
         (":resnet18", "MXNet", ['unknown source ""', "gluon"]),
     ],
 )

@@ -158,7 +158,7 @@ def test_the_number_of_classes_is_an_option(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["resnet50", "vgg16"])
 def test_a_depth_that_does_not_exist_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"of 17 layers, only of .*\d+"):
+    with pytest.raises(ValueError, match=r"with 17 layers, only with .*\d+"):
         build(name, depth=17)
 
 

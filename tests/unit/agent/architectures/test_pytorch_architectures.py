@@ -296,7 +296,7 @@ def test_the_number_of_classes_is_an_option(name):
 @pytest.mark.parametrize("name", ["resnet18", "vgg11"])
 def test_a_depth_that_there_is_not_is_refused_with_those_that_there_are(name):
     module, _, builder = ARCHITECTURES[name].builder.partition(":")
-    with pytest.raises(ValueError, match=r"of 17 layers, only of \d+, \d+"):
+    with pytest.raises(ValueError, match=r"with 17 layers, only with \d+, \d+"):
         getattr(importlib.import_module(f"inferometer.agent.architectures.pytorch.{module}"), builder)(
             depth=17
         )

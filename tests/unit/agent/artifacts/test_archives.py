@@ -112,7 +112,7 @@ def test_rights_are_not_those_of_the_archive(tmp_path: Path) -> None:
 def test_a_name_that_leads_out_is_refused(tmp_path: Path, name: str, kind: str) -> None:
     entries = [("good", b"x"), (name, b"x")]
     content = zip_bytes(*entries) if kind == "zip" else tar_bytes(*((of_type(n), c) for n, c in entries))
-    assert refusal(tmp_path, content) == f"holds {name}, which leads out of the archive; nothing was taken"
+    assert refusal(tmp_path, content) == f"holds {name}, which leads out of the archive; nothing was unpacked"
     assert outside(tmp_path) == []
 
 

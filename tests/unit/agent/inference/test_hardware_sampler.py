@@ -59,7 +59,7 @@ def test_even_a_short_stretch_gives_a_sample(scope: TraceScope) -> None:
     sampler.close()
 
     assert [kind.name for kind in kinds(scope)] == ["hardware_sample"]
-    assert scope.recorder.notes == ("no figures of a GPU: the model runs on the CPU",)
+    assert scope.recorder.notes == ("no figures for a GPU: the model runs on the CPU",)
 
 
 def test_a_gpu_that_cannot_be_read_is_noted(scope: TraceScope, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,4 +112,4 @@ def test_a_gpu_beyond_the_visible_ones_is_noted_and_no_other_is_read(
     HardwareSampler(scope, Device(DeviceKind.GPU, 2)).close()
 
     assert opened == []
-    assert "no figures of gpu:2: NVML cannot read it" in scope.recorder.notes[0]
+    assert "no figures for gpu:2: NVML cannot read it" in scope.recorder.notes[0]

@@ -154,7 +154,7 @@ def test_another_number_of_scores_than_of_labels_is_refused() -> None:
     process = postprocessor(labels=["cat", "dog"])
     assert classify(process, np.zeros((1, 2), np.float32))[1] == [True]
     message = refusal(process, {"scores": np.zeros((1, 3), np.float32)}, 1)
-    assert message == "the model gives 3 scores; its manifest has 2 labels"
+    assert message == "the model gives 3 scores, but its manifest has 2 labels"
 
 
 @pytest.mark.parametrize(("layer", "best"), [(0, 0), (1, 1), ("scores", 0), ("other", 1)])

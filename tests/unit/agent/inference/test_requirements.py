@@ -93,7 +93,7 @@ def test_a_model_for_other_hardware_is_refused_when_it_is_opened_and_the_line_sa
     message = refusal(lambda: open_session(old, SessionOptions(), Registry([]), machine="aarch64"))
     assert message == (
         f"{tmp_path / 'old.yml'}: model Old 1.0 cannot be opened: field container: the model was made "
-        "for amd64, ppc64le, and this machine is arm64; to run it here all the same, "
+        "for amd64, ppc64le, but this machine is arm64; to run it here all the same, "
         "add arm64 to container, or leave container out"
     )
 

@@ -42,7 +42,7 @@ def test_own_shapes_may_broadcast_where_the_operator_does():
         ("add", {"left": (2, 2)}, {}, 'add: unknown input "left"'),
         ("add", {"lsh": (2, 2)}, {}, 'did you mean "lhs"'),
         ("clip", {}, {"lo": 0.0}, 'clip: unknown parameter "lo"; did you mean "low"'),
-        ("add", {"lhs": (2, 2)}, {}, r"do not fit: lhs has the shape \(2, 2\), and rhs \(1024, 1024\)"),
+        ("add", {"lhs": (2, 2)}, {}, r"do not fit: lhs has the shape \(2, 2\), but rhs has \(1024, 1024\)"),
         ("power", {"lhs": (3, 2)}, {}, "power: the sizes do not fit"),
         ("exp", {"data": (0, 4)}, {}, r"data has the shape \(0, 4\); sizes must be 1 or more"),
         ("zeros", {}, {"shape": (0,)}, r"shape is \(0,\); sizes must be integers of 1 or more"),

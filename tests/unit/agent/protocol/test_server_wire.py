@@ -59,8 +59,8 @@ def test_strings_that_are_damaged_are_refused():
     content = encode_batch_request("session", np.array(["ab", "c"], object))
     for damaged, reason in (
         (content.replace(b"ab", b"\xff\xff"), "element 0 is not UTF-8, in its byte 0"),
-        (content.replace(b"\2\0\0\0ab", b"\3\0\0\0ab"), "element 1 has .* bytes, of which 0 come"),
-        (content.replace(b"\1\0\0\0c", b"\2\0\0\0c"), "element 1 has 2 bytes, of which 1 come"),
+        (content.replace(b"\2\0\0\0ab", b"\3\0\0\0ab"), "element 1 has .* bytes, but only 0 remain"),
+        (content.replace(b"\1\0\0\0c", b"\2\0\0\0c"), "element 1 has 2 bytes, but only 1 remain"),
     ):
         with pytest.raises(InputError, match=reason):
             decode_request(damaged).batch.array("batch")
@@ -167,7 +167,7 @@ def test_cut_message_is_read_or_refused_and_nothing_else(data):
     [
         ("object", [1], 8, 'element type "object" is not known; allowed: bool, int8'),
         ("<f4", [1], 4, 'element type "<f4" is not known'),
-        ("float32", [2, 2], 15, r"15 bytes for shape \[2, 2\] of float32, which takes 16 bytes"),
+        ("float32", [2, 2], 15, r"15 bytes for shape \[2, 2\] of float32, which requires 16 bytes"),
         ("float32", [-1, -1], 4, "negative side"),
         ("float32", [0, 2**63 - 1, 16, 16], 0, "larger sides than an array can have"),
         ("float32", [2**40, 2**40], 4, "4 bytes for shape"),

@@ -149,11 +149,11 @@ def test_the_upper_halves_of_floats_are_converted(wanted):
 @pytest.mark.parametrize(
     ("given", "wanted", "others"),
     [
-        ("FP64", "FP32", ", and what that holds exactly: BF16, FP16, INT16, INT8, UINT16, UINT8"),
-        ("INT32", "FP32", ", and what that holds exactly: "),
-        ("INT64", "INT32", ", and what that holds exactly: INT16, INT8, UINT16, UINT8"),
+        ("FP64", "FP32", ", and types it represents exactly: BF16, FP16, INT16, INT8, UINT16, UINT8"),
+        ("INT32", "FP32", ", and types it represents exactly: "),
+        ("INT64", "INT32", ", and types it represents exactly: INT16, INT8, UINT16, UINT8"),
         *(("INT64", "FP64", ", and "), ("UINT64", "FP64", ", and "), ("UINT32", "INT32", ", and ")),
-        *(("FP32", "FP16", ", and what that holds exactly: INT8, UINT8"), ("BF16", "FP16", ", and ")),
+        *(("FP32", "FP16", ", and types it represents exactly: INT8, UINT8"), ("BF16", "FP16", ", and ")),
         *(("BOOL", "FP32", ", and "), ("BOOL", "UINT16", ", and "), ("INT8", "UINT16", ", and ")),
         *(("FP32", "INT64", ", and "), ("FP16", "UINT8", ""), ("UINT8", "BOOL", ""), ("BYTES", "UINT8", "")),
     ],

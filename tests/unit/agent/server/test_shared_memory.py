@@ -219,7 +219,7 @@ def text(value):
         (parameters() | {"shared_memory_byte_size": text("10")}, "whole number"),
         (parameters() | {"shared_memory_byte_size": pb.InferParameter(double_param=1.0)}, "whole number"),
         (parameters() | {"shared_memory_byte_size": pb.InferParameter()}, "whole number"),
-        ({"shared_memory_region": pb.InferParameter(int64_param=1)}, "is the name of a region"),
+        ({"shared_memory_region": pb.InferParameter(int64_param=1)}, "must be the name of a region"),
         ({"shared_memory_byte_size": pb.InferParameter(int64_param=1)}, "no shared_memory_region"),
         ({"shared_memory_offset": pb.InferParameter(int64_param=1)}, "no shared_memory_region"),
     ],
@@ -239,7 +239,7 @@ def test_a_tensor_elsewhere_has_no_place_and_one_in_no_region_is_refused(memory)
 def test_an_output_that_is_larger_than_its_place_changes_nothing(memory, segment):
     memory.register("r", segment.key, 0, 100, PEER)
     place = memory.place(parameters(byte_size=10), "here", PEER)
-    with pytest.raises(InputError, match="takes 11 bytes, and its place"):
+    with pytest.raises(InputError, match="takes 11 bytes, but its place"):
         place.write(b"x" * 11, "here")
     assert os.pread(segment.descriptor, SIZE, 0) == segment.content
 

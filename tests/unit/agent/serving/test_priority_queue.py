@@ -119,11 +119,11 @@ def test_a_rejected_request_fails_with_its_reason_and_frees_its_place():
 def test_each_level_has_its_own_limit():
     queue = Queue(options(policy=QueuePolicy(max_queue_size=2), p1=QueuePolicy(max_queue_size=1)))
     queue.add(0, 1)
-    with pytest.raises(QueueFullError, match="its limit of 1 requests of priority 1 wait; try again later"):
+    with pytest.raises(QueueFullError, match="its queue of 1 requests of priority 1 is full; try again"):
         queue.add(1, 1)
     first = queue.add(2)
     queue.add(3)
-    with pytest.raises(QueueFullError, match="its limit of 2 requests of priority 2 wait"):
+    with pytest.raises(QueueFullError, match="its queue of 2 requests of priority 2 is full"):
         queue.add(4)
     assert queue.leave(first)
     queue.add(5)

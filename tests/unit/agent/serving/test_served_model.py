@@ -126,7 +126,7 @@ def test_a_request_waits_for_others_no_longer_than_the_delay(session):
 def test_a_full_queue_refuses_one_more_and_goes_on(make, session):
     model = make(max_batch_size=8, max_queue=2)
     first, callers = waiting(model, session, (1,), (2,))
-    with pytest.raises(QueueFullError, match=r"^model Double 1\.0: its limit of 2 requests wait; try again"):
+    with pytest.raises(QueueFullError, match=r"^model Double 1\.0: its queue of 2 requests is full; try"):
         model.infer({LAYER: rows(3)})
     session.go.set()
 

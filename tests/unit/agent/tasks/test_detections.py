@@ -169,7 +169,7 @@ def test_what_is_not_finite_fails_its_image_alone(layer: str, value: float) -> N
         (gluon((BOX, 0.9, 1)), {**GLUON, "boxes_layer": 0, "classes_layer": 2}, "boxes are N × k × 4"),
         (gluon((BOX, 0.9, 1)), {**GLUON, "xmin_index": 0}, "add box_units: pixels to output.parameters"),
         (gluon(((0.1, 0.1, 0.5, 0.5), 0.9, 1)), GLUON, "add box_units: relative to output.parameters"),
-        ({"s": [[[0.1, 0.2]]], "b": [[BOX]]}, {"labels": ["a", "b", "c"]}, "2 scores a box"),
+        ({"s": [[[0.1, 0.2]]], "b": [[BOX]]}, {"labels": ["a", "b", "c"]}, "2 scores per box"),
         ({**gluon((BOX, 0.9, 1)), "n": [2]}, {**GLUON, "count_layer": "n"}, "counts outside of 0…1"),
     ],
 )

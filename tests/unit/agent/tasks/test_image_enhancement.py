@@ -115,7 +115,7 @@ def test_a_manifest_with_two_means_is_refused() -> None:
 
 
 def test_a_range_goes_up() -> None:
-    with pytest.raises(ValueError, match=r"black and the larger one of white"):
+    with pytest.raises(ValueError, match=r"black and the larger value of white"):
         predicted("image_enhancement", RED, image_range=[1, 1])
 
 

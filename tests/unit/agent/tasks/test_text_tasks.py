@@ -110,7 +110,7 @@ def test_layers_are_found_by_name() -> None:
 @pytest.mark.parametrize(
     ("start", "texts", "message"),
     [
-        (scores(), (), "cut out of texts, and the inputs are tensors"),
+        (scores(), (), "cut out of texts, but the inputs are tensors"),
         (scores()[:, :10], (TEXT,), r"starts have shape \[1, 10\], those of ends \[1, 14\]"),
         (np.zeros((1, 14, 2), np.float32), (TEXT,), "scores of tokens are 1 inputs × tokens"),
     ],
@@ -124,7 +124,7 @@ def test_scores_that_do_not_fit_are_refused(
 
 def test_scores_of_fewer_tokens_than_the_text_has_are_refused() -> None:
     short = scores()[:, :10]
-    with pytest.raises(PredictionError, match="scores of 10 tokens, and the text has 11"):
+    with pytest.raises(PredictionError, match="scores for 10 tokens, but the text has 11"):
         postprocess("question_answering", {"s": short, "e": short}, (TEXT,))
 
 

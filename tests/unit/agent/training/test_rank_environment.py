@@ -104,7 +104,7 @@ def test_a_plain_shell_a_batch_script_and_a_single_process_are_no_rank(environ: 
         (without(TORCHRUN, "RANK"), "RANK is not set, but WORLD_SIZE"),
         (without(TORCHRUN, "MASTER_PORT"), "MASTER_PORT is not set"),
         (without(TORCHRUN, "LOCAL_RANK"), "LOCAL_RANK is not set.*torchrun sets them all"),
-        (TORCHRUN | {"RANK": "4"}, "RANK is 4, but WORLD_SIZE 4; it counts from 0"),
+        (TORCHRUN | {"RANK": "4"}, "RANK is 4, but WORLD_SIZE is 4; numbers begin at 0"),
         (TORCHRUN | {"RANK": "-1"}, "RANK is '-1'; it must be a whole number from 0"),
         (TORCHRUN | {"RANK": ""}, "RANK is not set"),
         (TORCHRUN | {"MASTER_PORT": "70000"}, "MASTER_PORT is 70000; a port is 1 to 65535"),
@@ -119,7 +119,7 @@ def test_a_plain_shell_a_batch_script_and_a_single_process_are_no_rank(environ: 
         (SLURM | {"SLURM_LOCALID": "1"}, "SLURM_LOCALID 1, SLURM_PROCID 1, 1 tasks.* contradict"),
         (
             DMLC | {"DMLC_ROLE": "server"},
-            "DMLC_ROLE is server, and only a worker trains; as a server",
+            "DMLC_ROLE is server, but only a worker trains; as a server",
         ),
         (without(DMLC, "DMLC_WORKER_ID"), "DMLC_TASK_ID is not set"),
         (without(DMLC, "DMLC_PS_ROOT_PORT"), "DMLC_PS_ROOT_PORT is not set"),

@@ -68,10 +68,10 @@ def test_text_with_an_equals_sign_is_a_selector_and_else_addresses(text, named):
     ("text", "message"),
     [
         ("gpus=H100", 'unknown key "gpus"; did you mean "gpu" or "cpu"?'),
-        ("gpu=", '"gpu=" is no condition; write key=part'),
-        ("=H100", '"=H100" is no condition'),
-        ("gpu=H100,", '"" is no condition'),
-        ("gpu=H100,a:1", '"a:1" is no condition'),
+        ("gpu=", '"gpu=" is not a condition; write key=part'),
+        ("=H100", '"=H100" is not a condition'),
+        ("gpu=H100,", '"" is not a condition'),
+        ("gpu=H100,a:1", '"a:1" is not a condition'),
         ("a:1,b", 'agent address "b" is no host:port'),
         ("a:1,,b:2", 'agent address "" is no host:port'),
         ("a:1,any", 'agent address "any" is no host:port'),
@@ -183,7 +183,7 @@ def test_nobody_alive_or_answering_is_an_agent_error():
         pick([])
     with pytest.raises(AgentError, match=r"no agent is alive .*: agent a:1: refused"):
         pick([known("a:1").with_problem("agent a:1: refused")])
-    with pytest.raises(AgentError, match=r"none of the 1 agents that fit .* answers"):
+    with pytest.raises(AgentError, match=r"none of the 1 agents that fit .* responds"):
         pick([known("a:1")], ask=lambda agents: [agent.with_problem("gone") for agent in agents])
 
 

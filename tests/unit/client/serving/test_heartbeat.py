@@ -126,7 +126,7 @@ def test_stop_neither_fails_nor_waits_where_the_directory_is_gone(heartbeat, dir
     assert directory.changed.wait(DEADLINE_S)
     directory.down = True
     heartbeat.stop(DEADLINE_S)
-    assert "expires by itself" in caplog.text
+    assert "expires on its own" in caplog.text
     assert directory.closed == 1
 
 

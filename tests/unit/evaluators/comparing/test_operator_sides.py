@@ -106,7 +106,7 @@ def test_rows_of_one_side_alone_are_not_compared() -> None:
 
 
 def test_without_a_row_in_common_there_is_no_comparison() -> None:
-    with pytest.raises(ConfigurationError, match="have no row of the same operator"):
+    with pytest.raises(ConfigurationError, match="have no measured row of the same operator"):
         compared([evaluation("a", ADD)], [evaluation("b", MULTIPLY)])
 
 
@@ -141,5 +141,5 @@ def test_sides_of_other_types_or_kinds_are_told() -> None:
     assert "differs: element type: float32 (A), float64 (B)" in found.notes
     with pytest.raises(ConfigurationError, match="A mixes evaluations with element type float32 and float64"):
         Side("A", (evaluation("a", ADD), evaluation("b", ADD, framework="MXNet", dtype="float64")))
-    with pytest.raises(ConfigurationError, match="compare evaluations of one kind"):
+    with pytest.raises(ConfigurationError, match="compare evaluations of the same kind"):
         compared([evaluation("a", ADD)], [make_evaluation()])

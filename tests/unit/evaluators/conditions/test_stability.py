@@ -30,7 +30,7 @@ TWO_LEVELS = np.where(np.arange(100) % 3 == 0, 15_000_000, 10_000_000)
             [QUIET],
             STEADY[:59],
             Stability.STABLE,
-            "stable (by the counters only: fewer than 60 full batches do not tell)",
+            "stable (by the counters only: fewer than 60 full batches are too few to judge the times)",
         ),
         (
             [BUSY],
@@ -63,13 +63,13 @@ TWO_LEVELS = np.where(np.arange(100) % 3 == 0, 15_000_000, 10_000_000)
             [SHORT],
             STEADY,
             Stability.UNKNOWN,
-            "not known: measured for 0.04 s, and the counters need 0.5 s",
+            "not known: measured for 0.04 s, but the counters need at least 0.5 s",
         ),
         (
             [QUIET, replace(QUIET, processors=None, others_share=None)],
             STEADY,
             Stability.UNKNOWN,
-            "not known: this system does not report what its processors do",
+            "not known: this system does not report how its processors are used",
         ),
     ],
 )

@@ -221,10 +221,10 @@ def test_what_a_format_cannot_hold_is_refused(
     ("target", "backend", "encoding", "message"),
     [
         ("out", "tfrecord", {}, "to is tfrecord; allowed: recordio"),
-        ("out", "recordio", {"raw": True}, "raw is for caffe_lmdb"),
+        ("out", "recordio", {"raw": True}, "raw is only for caffe_lmdb"),
         ("out", "npz", {}, "an .npz must have that suffix"),
         ("out.npz", "npz", {"quality": 3}, "pixels, which have no quality"),
-        ("out.npz", "recordio", {}, "is the name of a file, and recordio is a folder"),
+        ("out.npz", "recordio", {}, "is the name of a file, but recordio is a folder"),
         ("out", "caffe_lmdb", {"raw": True, "quality": 3}, "raw pixels have no quality"),
         ("out", "recordio", {"resize": 0}, "resize is 0; allowed: 1 to 16384"),
     ],

@@ -120,7 +120,7 @@ def test_what_is_written_here_is_caffes_message(caffe_datum: Callable[..., Messa
         (b"", "wrong size"),
         (b"\xff" * 20, "is not a Datum|damaged"),
         (lmdb_environment.encoded_datum(b"", 1), "wrong size"),
-        (b"\x08\x02\x10\x02\x18\x02\x35\0\0\0\0", "wrong size: it says 2 × 2 × 2 values, and has 1"),
+        (b"\x08\x02\x10\x02\x18\x02\x35\0\0\0\0", "wrong size: it declares 2 × 2 × 2 values, but has 1"),
     ],
 )
 def test_a_datum_of_a_wrong_size_fails_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:

@@ -88,7 +88,7 @@ def test_a_folder_above_the_unpacked_one_and_the_test_batch_alone_are_found(tmp_
 def test_a_missing_batch_is_named(tmp_path: Path) -> None:
     (binary(tmp_path / "cifar") / "data_batch_1.bin").unlink()
 
-    with pytest.raises(DatasetError, match="data_batch_1 is missing, and data_batch_2 is there"):
+    with pytest.raises(DatasetError, match="data_batch_1 is missing, but data_batch_2 is there"):
         CifarDataset(tmp_path / "cifar", "vision")
 
 
@@ -168,7 +168,7 @@ def test_the_files_of_mnist_are_read(tmp_path: Path, zipped: bool) -> None:
     ("change", "message"),
     [
         (lambda content: content[:10], "is truncated at byte 10, in its header"),
-        (lambda content: content[:-1], r"ends at byte 709, and the file ends at byte 708"),
+        (lambda content: content[:-1], r"ends at byte 709, but the file ends at byte 708"),
         (lambda content: content + b"x", "the file has more"),
         (
             lambda content: b"\0\0\x0d\x03" + content[4:],
@@ -177,7 +177,7 @@ def test_the_files_of_mnist_are_read(tmp_path: Path, zipped: bool) -> None:
         (lambda content: b"", "begins with the bytes of an empty file"),
         (lambda content: content[:4] + b"\xff" * 12, "has an array of shape"),
         (lambda content: content[:4] + bytes(12), "has an array of shape"),
-        (lambda content: idx(DIGITS[:6]), "has 7 labels, and .* has 6 images"),
+        (lambda content: idx(DIGITS[:6]), "has 7 labels, but .* has 6 images"),
         (lambda content: gzip.compress(content)[:-30], "is truncated or damaged"),
     ],
 )

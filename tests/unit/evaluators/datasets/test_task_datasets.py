@@ -343,6 +343,6 @@ def test_targets_that_are_none_are_refused(tmp_path: Path, targets: Any, said: s
 
 def test_no_other_format_holds_what_is_true_of_pixels(tmp_path: Path) -> None:
     dataset = open_path(mask_folder(tmp_path / "data"), "vision")
-    with pytest.raises(ConfigurationError, match="has more than classes, such as masks or targets"):
+    with pytest.raises(ConfigurationError, match="has truths other than classes, such as masks or targets"):
         convert(dataset, tmp_path / "a.rec", "recordio")
     assert not list(tmp_path.glob("a.rec*"))

@@ -101,8 +101,8 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(listed: Listed) -> None:
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        (b"", "is empty; give one URL or path a line"),
-        (b"\n  \n# nothing\n", "is empty; give one URL or path a line"),
+        (b"", "is empty; give one URL or path per line"),
+        (b"\n  \n# nothing\n", "is empty; give one URL or path per line"),
         (b"a.png\n\xff\xd8\xff\xe0", "is not UTF-8 at byte 6"),
     ],
 )

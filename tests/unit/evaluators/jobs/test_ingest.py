@@ -163,12 +163,12 @@ def test_a_worker_that_is_lost_is_an_error_unless_the_job_was_stopped(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"data": TrainingData()}, "ingestion reads a dataset, and none is named; give data_dir"),
+        ({"data": TrainingData()}, "ingestion reads a dataset, but none is named; give data_dir"),
         ({"reader": "foreign"}, "reader is foreign; allowed: own, framework"),
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         (
             {"data": TrainingData(path=Path("a"), workers=1, processes=True), "reader": "framework"},
-            "a framework's reader has threads; leave out the worker processes",
+            "a framework's reader uses threads; leave out the worker processes",
         ),
     ],
 )

@@ -218,7 +218,7 @@ def test_a_stop_before_anything_was_measured_is_an_error(resources: Resources) -
 def test_a_request_that_makes_no_sense_cannot_be_made() -> None:
     with pytest.raises(ConfigurationError, match="one level only"):
         digits(leveled=True)
-    with pytest.raises(ConfigurationError, match="data_backend is the format of what dataset_path names"):
+    with pytest.raises(ConfigurationError, match="data_backend is the format of dataset_path"):
         DatasetChoice(name="a", backend="mnist")
     with pytest.raises(ConfigurationError, match="a load is for one"):
         WorkloadRequest(system=SystemRequest(agents=("a:1", "b:1")))

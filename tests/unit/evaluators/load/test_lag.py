@@ -99,7 +99,7 @@ def test_the_reason_tells_the_effect_and_what_to_do() -> None:
     assert reason.startswith(
         "without the harness's own lag, which is in none of service, queue, batch and pre"
     )
-    assert "p50 would be 20 ms and not 50 ms" in reason
+    assert "p50 would be 20 ms, not 50 ms" in reason
     assert reason.endswith("give a model in this process fewer --threads, or lower the rate")
 
 
@@ -123,4 +123,4 @@ def test_a_probe_is_invalid_where_the_lag_could_have_changed_its_side(
 def test_the_reason_of_a_probe_tells_both_shares() -> None:
     probe = Probe(10.0, 0, served(np.arange(400) * 100, 10, 15))
 
-    assert "0 % of the queries would be late and not 100 %" in probe.lag_reason(20 * MS, 0.01)
+    assert "0 % of the queries would be late, not 100 %" in probe.lag_reason(20 * MS, 0.01)

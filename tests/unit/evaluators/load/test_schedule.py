@@ -61,7 +61,7 @@ def test_equal_offsets_are_a_burst(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no offset; give one a line"),
+        ("", "has no offset; give one per line"),
         ("# only this\n\n", "has no offset"),
         ("offset_ms\n", "has no offset"),
         ("1\n3\n2\n", "offset 3 comes before the one above it; sort them"),
@@ -73,7 +73,7 @@ def test_equal_offsets_are_a_burst(tmp_path: Path) -> None:
         ("nan\n", 'line 1: "nan" is no offset'),
         ("inf\n", 'line 1: "inf" is no offset'),
         ("a,offset_ms\n1,2\n3\n", 'line 3: "" is no offset'),
-        ("offset_s,offset_ms\n1,1000\n", "has columns offset_s and offset_ms; leave one"),
+        ("offset_s,offset_ms\n1,1000\n", "has columns offset_s and offset_ms; keep only one"),
         (b"\xff\xfe1\x00", "cannot be read: it is not text in UTF-8"),
         ("9" * 200_000, "is not a line of a csv"),
     ],

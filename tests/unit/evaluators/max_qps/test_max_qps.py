@@ -111,7 +111,7 @@ def test_no_rate_is_an_answer(initial_qps: float) -> None:
     assert answer.method is Method.NONE
     assert (answer.rate_qps, answer.low_qps, answer.high_qps) == (None, None, None)
     assert text_of(answer) == "none"
-    assert "queries with none before them were late" in answer.reason
+    assert "queries with no queue before them were late" in answer.reason
     assert prober.elapsed_s < 100
 
 
@@ -361,7 +361,7 @@ def test_the_interval_of_the_answer_decides_its_figures() -> None:
         ({"min_queries": 0}, "min_queries is 0; allowed"),
         (
             {"initial_qps": 0.001, "time_budget_s": 100},
-            "a time_budget of 100 s has fewer than 4 queries then",
+            "a time_budget of 100 s has fewer than 4 queries at this rate",
         ),
         ({"seed": -1}, "seed is -1; it must be"),
         ({"max_rate_qps": 0}, "max_rate is 0 queries/s; it must be above 0"),

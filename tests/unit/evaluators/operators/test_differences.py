@@ -84,12 +84,12 @@ def test_what_is_no_number_in_the_reference_is_right(value):
 
 
 def test_another_shape_is_refused(checked):
-    with pytest.raises(ValueError, match=r"shape \(1024,\), and the reference \(32, 32\)"):
+    with pytest.raises(ValueError, match=r"shape \(1024,\), but the reference has \(32, 32\)"):
         checked.outputs(checked.right.ravel())
 
 
 def test_another_number_of_outputs_is_refused(checked):
-    with pytest.raises(ValueError, match="there are 2 outputs, and the reference has 1"):
+    with pytest.raises(ValueError, match="there are 2 outputs, but the reference has 1"):
         checked.outputs(checked.right, checked.right)
 
 

@@ -109,9 +109,9 @@ def test_an_exploration_keeps_its_extensions_and_what_is_disabled() -> None:
     assert found.without_equal == (
         "exp.num_batches.val_regexp: a parameter has val, type, desc and val_domain",
         "exp.log_file: a plan names the folder and the log of each run itself",
-        "tensorflow.*: there is no tensorflow here; the frameworks of DLBS that are: mxnet, pytorch",
-        "exp.framework=tensorflow: 6 of 18 cells are left out: not among the frameworks of DLBS that "
-        "are here: mxnet, pytorch",
+        "tensorflow.*: framework tensorflow is not supported; frameworks of DLBS that are: mxnet, pytorch",
+        "exp.framework=tensorflow: 6 of 18 cells are left out: not among the supported frameworks "
+        "of DLBS: mxnet, pytorch",
     )
 
 
@@ -256,8 +256,8 @@ def test_cells_of_another_framework_are_left_out_and_counted(
     (cell,) = expanded(found)
     assert (cell.options["framework_name"], cell.options["batch_size"]) == ("pytorch", 4)
     assert found.without_equal == (
-        f"exp.framework={framework}: 1 of 2 cells are left out: not among the frameworks of DLBS that "
-        "are here: mxnet, pytorch",
+        f"exp.framework={framework}: 1 of 2 cells are left out: not among the supported frameworks "
+        "of DLBS: mxnet, pytorch",
     )
 
 
@@ -269,8 +269,8 @@ def test_a_configuration_of_another_framework_alone_is_refused(name: str, sectio
             {section: {name: "tensorrt"}, "extensions": [{"cases": [{"exp.model": "a"}, {"exp.model": "b"}]}]}
         )
     assert str(refusal.value) == (
-        "DLBS's configuration: none of its 2 cells has an equal here: exp.framework=tensorrt: not among the "
-        "frameworks of DLBS that are here: mxnet, pytorch"
+        "DLBS's configuration: none of its 2 cells has an equivalent here: exp.framework=tensorrt: not among "
+        "the supported frameworks of DLBS: mxnet, pytorch"
     )
 
 

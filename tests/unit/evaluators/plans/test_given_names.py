@@ -78,13 +78,13 @@ def test_an_extension_of_dlbs_becomes_ours() -> None:
         (
             "exp.framework",
             "tensorrt",
-            "exp.framework=tensorrt: not among the frameworks of DLBS that are here",
+            "exp.framework=tensorrt: not among the supported frameworks of DLBS",
         ),
         ("exp.dtype", ["float32", "int8"], "exp.dtype=int8: dtype takes float, float32, float16"),
-        ("exp.effective_batch", 64, "exp.effective_batch: has no equal here: DLBS computes it"),
-        ("exp.trial", [1, 2], "exp.trial: has no equal here: repeat in the plan says how often"),
-        ("tensorrt.cache", "/tmp", "tensorrt.cache: has no equal here: there is no tensorrt here"),
-        ("mxnet.kv_store", "local", "mxnet.kv_store: it is kv_store here; give it"),
+        ("exp.effective_batch", 64, "exp.effective_batch: has no equivalent here: DLBS computes it"),
+        ("exp.trial", [1, 2], "exp.trial: has no equivalent here: repeat in the plan sets how often"),
+        ("tensorrt.cache", "/tmp", "tensorrt.cache: has no equivalent here: framework tensorrt is not"),
+        ("mxnet.kv_store", "local", "mxnet.kv_store: it is kv_store here; give that"),
     ],
 )
 def test_what_has_no_use_is_refused_in_one_line(name: str, value: Any, message: str) -> None:

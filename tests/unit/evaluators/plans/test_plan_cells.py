@@ -273,11 +273,11 @@ def test_a_type_is_that_after_references() -> None:
 )
 def test_a_wrong_type_is_refused(kind: str, value: Any) -> None:
     text = "true" if value is True else value
-    refused(f'parameter a: "{text}" is no {kind}', parameters={"a": {"val": value, "type": kind}})
+    refused(f'parameter a: "{text}" is not of type {kind}', parameters={"a": {"val": value, "type": kind}})
 
 
 def test_an_integer_beyond_a_float_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="is no float"):
+    with pytest.raises(ConfigurationError, match="is not of type float"):
         expanded(parameters={"a": {"val": 10**400, "type": "float"}})
 
 
@@ -288,7 +288,7 @@ def test_types_of_extensions_and_of_cells_beside_the_grid_count() -> None:
         {"extensions": [{"cases": [wrong]}]},
         {"include": [wrong]},
     ):
-        refused('parameter a: "x" is no int', **content)
+        refused('parameter a: "x" is not of type int', **content)
 
 
 def test_a_value_outside_its_domain_is_refused_where_it_comes_from_a_variable_too() -> None:
@@ -312,8 +312,8 @@ def test_an_unknown_group_is_named_as_it_is_written() -> None:
 
 def test_a_condition_on_a_value_with_references_is_refused() -> None:
     refused(
-        'the condition on a cannot be decided: its value "${b}" has references; conditions take parameters '
-        "without them",
+        'the condition on a cannot be decided: its value "${b}" has references; conditions accept only '
+        "parameters without them",
         parameters={"a": "${b}", "b": 1},
         extensions=[{"condition": {"a": 1}}],
     )
@@ -321,7 +321,7 @@ def test_a_condition_on_a_value_with_references_is_refused() -> None:
 
 def test_a_variable_without_values_from_outside_is_refused() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"^variable a: has no values, and the plan no cells; name one"
+        ConfigurationError, match=r"^variable a: has no values, so the plan has no cells; give one"
     ):
         cells_of(plan(), variables={"a": []})
 

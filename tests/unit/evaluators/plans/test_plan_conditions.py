@@ -100,13 +100,13 @@ def test_constraints(comparison: str, held: bool) -> None:
         ),
         (
             "${model} < 4",
-            'the constraint "${model} < 4": "resnet50" < "4" takes numbers; '
-            "texts compare with == and != alone",
+            'the constraint "${model} < 4": "resnet50" < "4" requires numbers; '
+            "texts can only be compared with == and !=",
         ),
         (
             "${model} < ${model}",
-            'the constraint "${model} < ${model}": "resnet50" < "resnet50" takes numbers; '
-            "texts compare with == and != alone",
+            'the constraint "${model} < ${model}": "resnet50" < "resnet50" requires numbers; '
+            "texts can only be compared with == and !=",
         ),
         ("${model} * 2 == 4", 'the constraint "${model} * 2 == 4": "resnet50" is not a number'),
     ],

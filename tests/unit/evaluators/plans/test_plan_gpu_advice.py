@@ -143,9 +143,9 @@ FAILED = (Failed("abc-1", "no GPU is available"),)
 @pytest.mark.parametrize(
     ("cases", "failed", "message"),
     [
-        (_on_cpu(FOUR), (), "and there is none on a GPU; add one to the plan, or run it"),
+        (_on_cpu(FOUR), (), "but there is none on a GPU; add one to the plan, or run it"),
         (_on_cpu(FOUR), FAILED, "1 run on a GPU is not complete, such as abc-1: no GPU is available"),
-        ([_on_gpu(9.0)], (), "cells on the CPU beside those on a GPU, and there is none"),
+        ([_on_gpu(9.0)], (), "cells on the CPU besides those on a GPU, but there is none"),
         ([*_on_cpu({4: 9.0}), _on_gpu(9.0)], (), "with several numbers of threads or cores"),
         ([*_on_cpu(FOUR, batch_size=1), _on_gpu(9.0, batch_size=2)], (), "differ in batch_size"),
         ([*TWO_BUILDS, _on_gpu(9.0)], (), "they differ in cell.software"),

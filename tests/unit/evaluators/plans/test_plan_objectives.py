@@ -172,7 +172,7 @@ def test_scores_of_different_kinds_are_not_ranked_together():
     highest = [Objective("score", highest=True)]
     with pytest.raises(ConfigurationError) as error:
         best(cases, highest)
-    assert "score is AP of some cells and recall@1 of others" in str(error.value)
+    assert "score is AP for some cells and recall@1 for others" in str(error.value)
     for name, order in (("AP", [2, 1]), ("recall@1", [4])):
         found = best(cases, highest, [f"score_name == {name}"])
         assert [row["batch_size"] for row in found.rows] == order
@@ -182,7 +182,7 @@ def test_scores_of_different_kinds_are_not_ranked_together():
     ("objectives", "message"),
     [
         ([Objective("throughput", highest=True)], 'no cell has the figure "throughput"'),
-        ([HIGHEST_RATE, Objective(RATE, highest=False)], "is an objective twice"),
+        ([HIGHEST_RATE, Objective(RATE, highest=False)], "is a duplicate objective"),
     ],
 )
 def test_an_objective_that_is_none_is_told(objectives, message):

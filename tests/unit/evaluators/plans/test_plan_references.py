@@ -68,8 +68,8 @@ def test_a_parameter_comes_before_an_environment_variable() -> None:
             'parameter b: unknown reference "batch_siz"; did you mean "batch_size"?',
         ),
         ({"a": "${}"}, 'parameter a: unknown reference ""; known: a'),
-        ({"a": "${b", "b": 1}, 'parameter a: a reference in "${b" has no end; write ${NAME}'),
-        ({"a": "${${b}", "b": 1}, 'parameter a: a reference in "${${b}" has no end; write ${NAME}'),
+        ({"a": "${b", "b": 1}, 'parameter a: a reference in "${b" is not closed; write ${NAME}'),
+        ({"a": "${${b}", "b": 1}, 'parameter a: a reference in "${${b}" is not closed; write ${NAME}'),
     ],
 )
 def test_a_reference_that_cannot_be_replaced_is_one_clear_line(values: Any, message: str) -> None:

@@ -177,8 +177,8 @@ def test_what_is_no_list_of_cores(cores: Any) -> None:
     [
         ({"software": "othr"}, 'unknown software "othr"; did you mean "other"?'),
         ({"launcher": "nice '"}, 'cell.launcher: "nice \'" cannot be split'),
-        ({"env__A-B": 1}, 'cell.env.A-B: "A-B" is not the name of a variable'),
-        ({"env__": 1}, 'cell.env.: "" is not the name'),
+        ({"env__A-B": 1}, 'cell.env.A-B: "A-B" is not a valid variable name'),
+        ({"env__": 1}, 'cell.env.: "" is not a valid variable name'),
     ],
 )
 def test_wrong_parameters_of_a_cell(cell: dict[str, Any], message: str) -> None:

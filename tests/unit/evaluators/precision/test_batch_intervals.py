@@ -59,7 +59,7 @@ def test_an_interval_over_processes_is_students() -> None:
     low, high = interval_over([1.0, 2.0, 3.0, 4.0, 5.0])
     # 3 ± 2.776 √(2.5 / 5), by a table of the t distribution with 4 degrees of freedom
     assert (low, high) == pytest.approx((1.0370, 4.9630), abs=1e-4)
-    with pytest.raises(ValueError, match="at least two values, and there are 1"):
+    with pytest.raises(ValueError, match="at least two values; found 1"):
         interval_over([1.0])
 
 

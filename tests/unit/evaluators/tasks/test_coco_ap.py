@@ -225,7 +225,7 @@ def test_masks_are_compared_and_not_boxes() -> None:
     assert result is not None
     assert result.score("AP") == pytest.approx(1.0)
     with pytest.raises(
-        PredictionError, match="masks have 20 × 20 pixels, and the image of the truth has 300"
+        PredictionError, match="masks have 20 × 20 pixels, but the image of the truth has 300"
     ):
         metric.add(sample(objects()), predictions.row(0))
     damaged = replace(predictions.row(0), masks=predictions.masks[::-1])

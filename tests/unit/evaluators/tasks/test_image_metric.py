@@ -251,7 +251,7 @@ def test_values_that_do_not_fit_are_one_line() -> None:
     with pytest.raises(DatasetError, match="has no targets"):
         metric.add(sample_of(target(1)), Values(np.zeros((1, 1), np.float32)))
     metric.add(sample_of(two), Values(np.zeros((1, 2), np.float32)))
-    with pytest.raises(DatasetError, match="has 1 targets; others before have 2"):
+    with pytest.raises(DatasetError, match="has 1 targets; others have 2"):
         metric.add(sample_of(TargetValues(np.zeros(1))), Values(np.zeros((1, 1), np.float32)))
     result = metric.result()
     assert result is not None

@@ -182,7 +182,7 @@ def test_a_host_that_nobody_knows_is_said_before_anything_waits(
         list(run_ranks(partial(told, seen), request_, JobCallbacks(), environ))
 
     assert str(refusal.value) == (
-        f"node1.invalid: the ranks meet at node1.invalid:29500, and {socket.gethostname()} finds no address "
-        "of this host: Name or service not known; name one that it finds, or an IP address"
+        f"node1.invalid: the ranks meet at node1.invalid:29500, but {socket.gethostname()} finds no address "
+        "for it: Name or service not known; name a host that it finds, or an IP address"
     )
     assert (asked, seen) == (["node1.invalid"], [])

@@ -132,7 +132,7 @@ def test_spans_of_the_warm_up_and_of_the_measured_steps_lie_below_a_span_each() 
     names = {id_: name for name, id_, _ in found}
     steps = [names[parent] for name, _, parent in found if name == "train_step"]
     assert steps == ["warm_up", "measure", "measure"]
-    assert recorder.notes == ("no layers: Fake has no profiler of training",)
+    assert recorder.notes == ("no layers: Fake has no profiler for training",)
 
 
 def test_all_ranks_time_the_parts_that_the_level_needs_without_a_scope() -> None:
