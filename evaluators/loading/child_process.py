@@ -96,7 +96,7 @@ class ChildProcess:
         code = self.process.exitcode
         if code is None or code >= 0:
             return DatasetError(f"{self.name} ended with code {code} before its work was done")
-        cause = "; the kernel does that where memory runs out" if -code == signal.SIGKILL else ""
+        cause = "; the kernel does that when memory runs out" if -code == signal.SIGKILL else ""
         return DatasetError(f"{self.name} was ended by {signal.Signals(-code).name}{cause}")
 
 

@@ -206,7 +206,7 @@ def test_a_model_learns_its_dataset_is_validated_and_saved(agent, tmp_path):
         (("--kv_store=device", "--framework_name=PyTorch"), 2, "kv_store device is MXNet's"),
         (("--kv_store=horovod",), 2, "kv_store horovod .* use dist_device_sync"),
         (("--kv_store=local", "--num_ranks=2"), 2, "kv_store local is for one process"),
-        (("--dist_backend=gloo", "--framework_name=MXNet"), 2, "dist_backend gloo is PyTorch's"),
+        (("--dist_backend=gloo", "--framework_name=MXNet"), 2, "dist_backend gloo is for PyTorch"),
         (("--dist_backend=mpi", "--framework_name=PyTorch"), 2, "mpi is not in PyTorch's packages"),
         (("--input_layout=NHWC",), 2, "input_layout NHWC is not supported"),
         (("--model_layout=NHWC",), 2, "model_layout NHWC is not supported"),

@@ -209,10 +209,10 @@ def test_a_model_in_this_process_leaves_a_core_to_what_sends_unless_told_otherwi
     )
 
     assert 1 <= evaluation.system.threads <= max(1, CORES - 1)
-    said = f"threads of an operator: {evaluation.system.threads}; one of {CORES} cores is left"
+    said = f"threads per operator: {evaluation.system.threads}; one of {CORES} cores is left"
     assert (said in answer.stderr) == (CORES > 1)
     assert told.code == 0
-    assert "threads of an operator" not in told.stderr
+    assert "threads per operator" not in told.stderr
 
 
 def test_where_the_time_went_is_told_in_its_parts(agent: Agent, served: str) -> None:

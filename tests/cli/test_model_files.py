@@ -263,7 +263,9 @@ def test_models_with_a_manifest_run_on_random_tensors(agent, files) -> None:
     assert "per batch of 2, over 32 full batches" in answer.figure("latency")
     parts = agent(*of_sensors, "--synthetic", "--num_file_parts=40")
     assert "over 40 full batches" in parts.figure("latency")
-    assert "input_shape is for a model_path" in agent(*of_sensors, "--synthetic", "--input_shape=1").error
+    assert (
+        "input_shape is only for a model_path" in agent(*of_sensors, "--synthetic", "--input_shape=1").error
+    )
 
 
 @pytest.mark.parametrize(

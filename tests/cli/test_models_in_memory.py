@@ -193,7 +193,7 @@ def without_values() -> object:
         (
             TinyNet,
             {"inputs": SAMPLES, "agent": "localhost:1"},
-            "runs in this process; an agent runs",
+            "runs only in this process; an agent runs",
         ),
         (TinyNet, {"inputs": SAMPLES, "weights": "random"}, "is in memory with its weights"),
         (TinyNet, {"inputs": SAMPLES, "framework": "MXNet"}, "this model needs none"),

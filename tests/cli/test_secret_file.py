@@ -35,11 +35,11 @@ def test_both_sides_take_the_secret_from_a_file_by_flag_or_environment(
     ("content", "part"),
     [
         (None, "No such file"),
-        (b"", "no single line"),
-        (b"\n", "no single line"),
-        (b"one\ntwo\n", "no single line"),
-        ("schlüssel\n".encode(), "no single line"),
-        (b"x" * 5000, "no single line"),
+        (b"", "is not a single line"),
+        (b"\n", "is not a single line"),
+        (b"one\ntwo\n", "is not a single line"),
+        ("schlüssel\n".encode(), "is not a single line"),
+        (b"x" * 5000, "is not a single line"),
     ],
 )
 def test_a_file_without_a_secret_is_an_error_that_names_the_file_and_not_what_is_in_it(

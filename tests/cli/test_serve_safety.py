@@ -171,7 +171,7 @@ def test_names_that_an_agent_answers_to_over_http_stand_in_the_configuration_and
                 assert connection.getresponse().status == (200 if name == answered else 421)
                 connection.close()
     assert "which is not a name" in agent("serve", "--port=0", *base, "--allowed_hosts=a:1").error
-    assert "without --http_port" in agent("serve", "--port=0", "--allowed_hosts=a").error
+    assert "requires --http_port" in agent("serve", "--port=0", "--allowed_hosts=a").error
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_an_agent_tokenizes_under_load_where_only_it_has_the_tokenizer(
     )  # fmt: skip
     refused = agent(*what)
     assert refused.code == 2
-    assert "its tokenizer is on the agent only; include_preprocess sends the texts" in refused.stderr
+    assert "its tokenizer is only on the agent; include_preprocess sends the texts" in refused.stderr
     loaded = agent(*what, "--include_preprocess")
     assert loaded.code in STARTED, loaded.stderr
     assert loaded.figure("batches").startswith("queries by the size of their batch")

@@ -84,4 +84,4 @@ def test_a_negative_count_is_damage(backend: StoreBackend) -> None:
     assert store.find(EvaluationFilter(), errors.append) == []
     store.close()
     [error] = errors
-    assert f"evaluation {evaluation.id} is damaged: ValueError: it counted (-3, " in str(error)
+    assert f"evaluation {evaluation.id} is damaged: ValueError: its counts (-3, " in str(error)

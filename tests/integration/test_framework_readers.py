@@ -105,9 +105,9 @@ def test_a_damaged_record_ends_the_epoch_and_not_the_program(damage: str, tmp_pa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"decoder": "pillow"}, "with decoder opencv, and the model requires pillow; use reader own"),
-        ({"crop_method": "topleft"}, "with crop_method center, and the model requires topleft"),
-        ({"keep_aspect_ratio": False}, "with keep_aspect_ratio true, and the model requires false"),
+        ({"decoder": "pillow"}, "with decoder opencv, but the model requires pillow; use reader own"),
+        ({"crop_method": "topleft"}, "with crop_method center, but the model requires topleft"),
+        ({"keep_aspect_ratio": False}, "with keep_aspect_ratio true, but the model requires false"),
         ({"interpolation": "lanczos"}, "does not resize with interpolation lanczos; use reader own"),
     ],
 )

@@ -243,9 +243,9 @@ def test_best_classes_come_instead_of_scores(client):
         (tensor_of(images(1), shape=[0, 1, SIDE, SIDE]), ["batch of 1 or more"]),
         (tensor_of(images(1), shape=[-1, 1, SIDE, SIDE]), ["batch of 1 or more"]),
         (tensor_of(images(1), shape=[2**62, 1, SIDE, SIDE]), ["at most 10000"]),
-        (tensor_of(images(1), shape=[2, 1, SIDE, SIDE]), ["64 bytes", "takes 128 bytes"]),
-        (tensor_of(images(1).reshape(-1)[:-1], shape=[1, 1, SIDE, SIDE]), ["60 bytes", "takes 64 bytes"]),
-        (tensor_of(images(2), shape=[1, 1, SIDE, SIDE]), ["128 bytes", "takes 64 bytes"]),
+        (tensor_of(images(1), shape=[2, 1, SIDE, SIDE]), ["64 bytes", "requires 128 bytes"]),
+        (tensor_of(images(1).reshape(-1)[:-1], shape=[1, 1, SIDE, SIDE]), ["60 bytes", "requires 64 bytes"]),
+        (tensor_of(images(2), shape=[1, 1, SIDE, SIDE]), ["128 bytes", "requires 64 bytes"]),
     ],
     ids=[
         "name",

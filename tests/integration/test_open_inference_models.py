@@ -153,7 +153,7 @@ def test_wrong_requests_to_models_of_the_program_are_refused(client, catalog, na
         tensor_of(batch[:, :, :-1]),
         tensor_of(batch, shape=[3, *batch.shape[1:]]),
     ]
-    for tensor, part in zip(wrong, ("known: data", "FP32", "-1", "takes"), strict=True):
+    for tensor, part in zip(wrong, ("known: data", "FP32", "-1", "requires"), strict=True):
         code, message = refused(client.infer, name, [tensor])
         assert code == "StatusCode.INVALID_ARGUMENT"
         assert part in message

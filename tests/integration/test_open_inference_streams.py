@@ -90,7 +90,7 @@ def test_a_failed_request_has_its_final_response_too(start_agent, stream_of):
     answers = list(stream_of(start_agent(), [request(images(1), "a", model="Meam"), wrong]))
     assert [answer.infer_response.id for answer in answers] == ["a", "b"]
     assert all(a.infer_response.parameters["triton_final_response"].bool_param for a in answers)
-    assert "triton_enable_empty_final_response is true or false" in answers[1].error_message
+    assert "triton_enable_empty_final_response must be true or false" in answers[1].error_message
 
 
 def test_each_request_of_a_client_that_waits_is_answered_at_once(start_agent):

@@ -131,7 +131,7 @@ def test_what_fails_leaves_a_row_and_all_others_are_whole() -> None:
     )
     assert reasons[KILLED] == (
         RowStatus.FAILED,
-        "its process was ended by SIGKILL before it was complete; the kernel does that where memory runs out",
+        "its process was ended by SIGKILL before it was complete; the kernel does that when memory runs out",
     )
     assert reasons[EXITS] == (RowStatus.FAILED, "its process ended with code 7 before it was complete")
     assert reasons[HANGS] == (RowStatus.FAILED, "its process: no answer within 2.08 s")

@@ -86,7 +86,7 @@ def test_prediction_that_never_ends_does_not_keep_the_process(spawn_agent, manif
             hanging.result(30)
         _, stderr = agent.process.communicate(timeout=30)
     assert agent.process.returncode == 1
-    assert "did not end in time" in stderr
+    assert "had not ended in time" in stderr
 
 
 def test_second_signal_ends_it_at_once(spawn_agent, manifest_folder):

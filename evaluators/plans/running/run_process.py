@@ -380,7 +380,7 @@ def _judged(folder: RunFolder, code: int, ended_by: list[str]) -> tuple[Ended, s
     if _OUT_OF_MEMORY in last.lower():
         return Ended.OUT_OF_MEMORY, last
     if code == -signal.SIGKILL:
-        return Ended.OUT_OF_MEMORY, "it was ended by SIGKILL; the kernel does that where memory runs out"
+        return Ended.OUT_OF_MEMORY, "it was ended by SIGKILL; the kernel does that when memory runs out"
     if code < 0:
         return Ended.FAILED, f"it was ended by {signal.Signals(-code).name}"
     if code == _INTERRUPTED:

@@ -50,7 +50,7 @@ def test_the_kurtosis_is_that_of_a_large_sample(name):
     [
         (lambda found: found[0], r"the outputs have the shapes \[\(200,\)\]"),
         (lambda found: np.where(found > 0.9, np.nan, found), "a value is not finite"),
-        (lambda found: found + 0.5, "the values are in 0.5.*, and not in 0…1"),
+        (lambda found: found + 0.5, "the values are in 0.5.*, not in 0…1"),
         (lambda found: found**2, "the mean is 0.33"),
         (lambda found: 0.5 + (found - 0.5) / 2, "the variance is 0.02"),
     ],

@@ -20,7 +20,7 @@ def test_as_many_wait_as_may_until_a_caller_leaves() -> None:
     first, second = request(1), request(1)
     queue.put(first)
     queue.put(second)
-    with pytest.raises(QueueFullError, match=r"^model Small 1\.0: its limit of 2 requests wait"):
+    with pytest.raises(QueueFullError, match=r"^model Small 1\.0: its queue of 2 requests is full"):
         queue.put(request(1))
 
     assert queue.leave(first)

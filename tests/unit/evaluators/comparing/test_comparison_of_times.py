@@ -173,7 +173,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         noise([run])
     with pytest.raises(ValueError, match="at least one value"):
         RunTimes.of_batches(np.array([], np.int64), np.array([], np.int64))
-    with pytest.raises(ValueError, match="one length"):
+    with pytest.raises(ValueError, match="equal length"):
         RunTimes.of_batches(np.full(3, 1), np.full(2, 1))
 
 

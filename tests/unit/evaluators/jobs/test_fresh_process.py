@@ -95,7 +95,7 @@ def test_an_error_is_the_same_here() -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        (-signal.SIGKILL, "was ended by SIGKILL before it was complete; the kernel does that where memory"),
+        (-signal.SIGKILL, "was ended by SIGKILL before it was complete; the kernel does that when memory"),
         (-signal.SIGSEGV, "was ended by SIGSEGV before it was complete$"),
         (3, "ended with code 3 before it was complete$"),
     ],

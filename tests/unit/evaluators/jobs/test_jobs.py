@@ -216,7 +216,7 @@ def test_a_stop_before_anything_was_measured_is_an_error(resources: Resources) -
 
 
 def test_a_request_that_makes_no_sense_cannot_be_made() -> None:
-    with pytest.raises(ConfigurationError, match="one level only"):
+    with pytest.raises(ConfigurationError, match="is only one level"):
         digits(leveled=True)
     with pytest.raises(ConfigurationError, match="data_backend is the format of dataset_path"):
         DatasetChoice(name="a", backend="mnist")
@@ -251,7 +251,7 @@ def test_a_workload_gives_progress_warnings_and_an_evaluation(
     [start] = seen.starts
     assert "queries at 100 queries/s (poisson)" in start.work
     [warning] = seen.warnings
-    assert warning.startswith("threads of an operator: 1; one of 2 cores is left")
+    assert warning.startswith("threads per operator: 1; one of 2 cores is left")
     assert tuple(capfd.readouterr()) == ("", "")
 
 

@@ -107,5 +107,5 @@ def test_what_does_not_fit_is_refused() -> None:
     found, sample = metric(), Sample("a", Tensor(np.zeros(1)), "dog")
     with pytest.raises(DatasetError, match='"dog" is none of the 3 classes'):
         found.check(sample)
-    with pytest.raises(PredictionError, match="answered with values"):
+    with pytest.raises(PredictionError, match="the predictions are values"):
         found.add(sample, Values(np.zeros((1, 1), np.float32)))
