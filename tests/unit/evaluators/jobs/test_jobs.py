@@ -220,7 +220,7 @@ def test_a_request_that_makes_no_sense_cannot_be_made() -> None:
         digits(leveled=True)
     with pytest.raises(ConfigurationError, match="data_backend is the format of dataset_path"):
         DatasetChoice(name="a", backend="mnist")
-    with pytest.raises(ConfigurationError, match="a load is for one"):
+    with pytest.raises(ConfigurationError, match="a load needs exactly one"):
         WorkloadRequest(system=SystemRequest(agents=("a:1", "b:1")))
     with pytest.raises(
         ConfigurationError, match="sends a query when a response arrives; leave out initial_qps"
