@@ -38,7 +38,11 @@ def _rows(page: str, heading: str) -> list[list[str]]:
 
 
 def _kind(method: object) -> str:
-    kinds = {(False, False): "unary", (False, True): "server streams", (True, True): "both stream"}
+    kinds = {
+        (False, False): "unary",
+        (False, True): "server streaming",
+        (True, True): "bidirectional streaming",
+    }
     return kinds[bool(method.client_streaming), bool(method.server_streaming)]  # type: ignore[attr-defined] # protobuf's
 
 
