@@ -37,7 +37,9 @@ def replacing(
     name = path.name if alone else f"inferometer-{os.urandom(16).hex()}"
     beside = path.with_name(f".{name}.part")
     try:
-        with open(beside, "wb" if alone else "xb", opener=partial(os.open, mode=mode)) as file:
+        if alone:
+            beside.unlink(missing_ok=True)
+        with open(beside, "xb", opener=partial(os.open, mode=mode)) as file:
             yield file
             file.flush()
             if synced:

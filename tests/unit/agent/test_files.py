@@ -56,6 +56,16 @@ def test_what_a_killed_process_has_left_is_overwritten_where_nobody_else_writes(
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_no_file_is_written_through_a_link_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"not to be touched")
+    (tmp_path / ".a.json.part").symlink_to(tmp_path / "other")
+    with replacing(tmp_path / "a.json", alone=True) as file:
+        file.write(b"whole")
+    assert (tmp_path / "other").read_bytes() == b"not to be touched"
+    assert (tmp_path / "a.json").read_bytes() == b"whole"
+    assert not (tmp_path / "a.json").is_symlink()
+
+
 def test_a_lock_keeps_others_out_until_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with lock(path), path.open("rb") as other:

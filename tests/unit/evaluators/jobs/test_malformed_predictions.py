@@ -27,7 +27,7 @@ VALUES = (
     float("inf"), -1, 0, 0.5, 2, 1e308, -1e308, 5e-324, 10**400, -(10**400), [None], [True], ["1"],
 )  # fmt: skip
 FOREIGN = re.compile(
-    r"'(NoneType|list|dict|str|int|float|bool)'|object is not (iterable|callable|subscript)|"
+    r"'(NoneType|list|dict|str|int|float|bool)'|object is not (?!a number$)|"
     r"could not convert|unhashable|indices must|"
     r"invalid literal|unpack|argument|required|too large to convert|codec can't|Traceback|cannot convert|"
     r"inhomogeneous|Expecting |<class|Error\b"
