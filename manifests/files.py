@@ -15,7 +15,7 @@ def check_directories(directories: Sequence[Path], content: str = "manifest") ->
     """Raises ConfigurationError unless each of the user's ``directories`` exists and is a directory."""
     for directory in directories:
         if not directory.is_dir():
-            wrong = "is no directory" if directory.exists() else "does not exist"
+            wrong = "is not a directory" if directory.exists() else "does not exist"
             raise ConfigurationError(f"{content} directory {directory} {wrong}")
 
 

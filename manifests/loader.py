@@ -154,7 +154,7 @@ def load_manifest(path: Path) -> Manifest:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
-            raise ManifestError(f"{path}: is no file")
+            raise ManifestError(f"{path}: is not a file")
         if status.st_size > _MAX_BYTES:
             raise ManifestError(f"{path}: larger than {_MAX_BYTES} bytes, the limit for a manifest")
         content = parse_yaml(path.read_text(encoding="utf-8"))

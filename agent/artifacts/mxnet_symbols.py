@@ -97,7 +97,7 @@ def _read(graph: Path) -> Mapping[str, Any]:
             raise ValueError(f"it has more than {_MAX_BYTES} bytes")
         document = json.loads(graph.read_text(encoding="utf-8"))
         if not isinstance(document, dict):
-            raise TypeError("it is no object")
+            raise TypeError("it is not an object")
     except OSError as error:
         raise ArtifactError(f"{graph}: cannot be read: {error.strerror or error}") from error
     except _FAILURES as error:

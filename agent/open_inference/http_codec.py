@@ -342,7 +342,7 @@ def _read_input(
             return _EMPTY, position  # the service reports unknown parameters
         return content_of(data, tensor.datatype, math.prod(tensor.shape), where), position
     if not is_whole(size):
-        raise InputError(f"{where}: {BINARY_SIZE} is no number of bytes")
+        raise InputError(f"{where}: {BINARY_SIZE} is not a number of bytes")
     if size > len(body) - position:
         raise InputError(
             f"{where}: {BINARY_SIZE} says {size} bytes, but the body has {len(body) - position} more"

@@ -50,7 +50,7 @@ class AgentAddress:
         match = _ADDRESS.fullmatch(text.strip())
         if match is None or not 1 <= int(match["port"]) <= _MAX_PORT:
             raise ConfigurationError(
-                f'agent address "{_masked(text)}" is no host:port, such as 127.0.0.1:50051 or '
+                f'agent address "{_masked(text)}" is not host:port, such as 127.0.0.1:50051 or '
                 "[::1]:50051, and no grpcs://host:port"
             )
         return cls(match["host"], int(match["port"]), _SECURE.get((match["scheme"] or "").casefold()))
@@ -135,7 +135,7 @@ def _masked(text: str) -> str:
 
 def _no_address(text: str) -> ConfigurationError:
     return ConfigurationError(
-        f'agent address "{_masked(text)}" is no kserve://host:port, '
+        f'agent address "{_masked(text)}" is not kserve://host:port, '
         "kserve://host:port/model or kserve://host:port/model/version; kserves:// is that with TLS, "
         "kserve+http:// and kserve+https:// are over HTTP"
     )

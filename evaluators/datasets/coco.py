@@ -370,7 +370,7 @@ def _objects_by_image(
         named = f"annotation {printable(str(known))}" if _is_key(known) else f"annotation number {place}"
         try:
             if not isinstance(entry, dict):
-                raise ValueError("is no object")
+                raise ValueError("is not an object")
             if missing := [name for name in ("image_id", "category_id", "bbox") if name not in entry]:
                 raise ValueError(f"has no {missing[0]}")
             image = key(entry["image_id"], "image_id")

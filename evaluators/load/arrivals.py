@@ -390,7 +390,7 @@ def _offsets_ns(text: str, path: Path) -> Iterator[int]:
         except (ValueError, OverflowError):
             columns = ", ".join(_UNITS_NS)
             raise ConfigurationError(
-                f'schedule {path}, line {number}: "{cell[:40]}" is no offset; '
+                f'schedule {path}, line {number}: "{cell[:40]}" is not an offset; '
                 f"give seconds, or a csv with one of the columns {columns}"
             ) from None
         if not 0 <= offset_ns <= _LATEST_NS:

@@ -259,7 +259,7 @@ def test_odd_agents_of_the_database_are_shown_and_keep_nobody_from_the_others(ag
         (("dataset", "--agent=gpus=H100"), 2, 'unknown key "gpus"; did you mean "gpu" or "cpu"?'),
         (("dataset", "--agent=gpu="), 2, "is not a condition"),
         (("dataset", "--agent=any"), 6, "no agent is alive"),
-        (("dataset", "--agent=a:1,b"), 2, '"b" is no host:port'),
+        (("dataset", "--agent=a:1,b"), 2, '"b" is not host:port'),
         (("workload", "--agent=a:1,b:2"), 2, "2 agents are named"),
         (("max-qps", "--agent=a:1,b:2"), 2, "2 agents are named"),
         (("dataset", "--agent=a:1", "--agent_timeout=0"), 2, "agent_timeout"),
@@ -301,7 +301,7 @@ def test_wrong_address_in_the_configuration_is_one_clear_line(agent, tmp_path):
     config.write_text("agents: [gpu-host]\n")
     answer = agent("info", "agents", f"--config={config}")
     assert answer.code == 2
-    assert 'agent address "gpu-host" is no host:port' in answer.error
+    assert 'agent address "gpu-host" is not host:port' in answer.error
 
 
 def test_no_agents_are_an_empty_list_and_make_no_file(agent, tmp_path):

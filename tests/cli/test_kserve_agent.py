@@ -263,8 +263,8 @@ def test_tls_over_http_is_that_over_grpc(agent: Agent, tmp_path: Path) -> None:
     [
         (("--agent={served}/Nope",), 2, 'model "Nope": not found: unknown model "Nope"'),
         (("--agent={served}", "--model_name=Nope"), 2, 'unknown model "Nope"'),
-        (("--agent=kserve://here",), 2, 'agent address "kserve://here" is no kserve://host:port'),
-        (("--agent={served},{served}",), 2, "is no kserve://host:port"),
+        (("--agent=kserve://here",), 2, 'agent address "kserve://here" is not kserve://host:port'),
+        (("--agent={served},{served}",), 2, "is not kserve://host:port"),
         (("--agent={served}", "--gpu"), 2, "leave out --gpu and --threads"),
         (("--agent=kserve://127.0.0.1:1",), 6, "cannot be reached: connection refused"),
         (

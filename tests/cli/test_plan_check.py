@@ -63,12 +63,12 @@ def test_a_gpu_that_no_agent_has_is_found(agent, plan, served_agent):
     ("more", "words", "code", "message"),
     [
         ("", ANYWHERE, 6, "none of the agents of plan digits responds: agent 127.0.0.1:1: cannot be reached"),
-        ("", ("--agent=any",), 2, '--agent: agent address "any" is no host:port'),
+        ("", ("--agent=any",), 2, '--agent: agent address "any" is not host:port'),
         ("", ("--agent=kserve://a:1",), 2, "--agent: kserve://a:1: a server of the Open Inference Protocol"),
         ("", ("--agent=a:1", "--agent=a:1"), 2, "--agent: a:1 is named twice"),
         ("slurm: {}\n", ANYWHERE, 2, "--agent requires a plan without slurm; leave it out"),
         ("slurm: {}\nagents: [a:1]\n", (), 2, "agents and slurm are both given"),
-        ("agents: [a]\n", (), 2, 'digits.yaml: agents: agent address "a" is no host:port'),
+        ("agents: [a]\n", (), 2, 'digits.yaml: agents: agent address "a" is not host:port'),
     ],
 )
 def test_agents_that_cannot_be_are_one_line(agent, plan, more, words, code, message):

@@ -379,7 +379,7 @@ def test_address_of_host_and_port_is_read(text):
     ],
 )
 def test_what_is_no_address_is_refused(text):
-    with pytest.raises(ConfigurationError, match="is no host:port"):
+    with pytest.raises(ConfigurationError, match="is not host:port"):
         open_remote_agent(text, "Mean")
 
 

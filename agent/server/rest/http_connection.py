@@ -79,7 +79,7 @@ class HttpConnection(HttpToolsProtocol):
         self._owes_since_s: float | None = self.loop.time()  # what the client still has to complete
         self._is_received = True
         self._has_head = self._is_over = False
-        self._refusal = (HTTPStatus.BAD_REQUEST, "the request is no HTTP/1.1")
+        self._refusal = (HTTPStatus.BAD_REQUEST, "the request is not HTTP/1.1")
         self._unread_bytes = 0
         self._held = b""
         self._line_bytes = self._head_bytes = self._header_count = self._body_left = 0

@@ -91,7 +91,7 @@ def head_length(headers: Mapping[str, str]) -> int | None:
     if given is None:
         return None
     if not re.fullmatch(r"\d{1,18}", given, re.ASCII):
-        raise HttpRequestError(400, f"header {HEADER_LENGTH} is {one_line(given, 40)}, no number of bytes")
+        raise HttpRequestError(400, f"header {HEADER_LENGTH} is {one_line(given, 40)}, not a number of bytes")
     return int(given)
 
 

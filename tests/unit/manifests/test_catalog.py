@@ -249,7 +249,7 @@ def test_a_broken_file_takes_no_other_down_and_is_mentioned_where_a_name_is_miss
 def test_a_directory_that_is_missing_or_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="absent does not exist"):
         Catalog([tmp_path / "absent"])
-    with pytest.raises(ConfigurationError, match="is no directory"):
+    with pytest.raises(ConfigurationError, match="is not a directory"):
         Catalog([write(tmp_path, "file.yml", "")])
 
 

@@ -160,12 +160,12 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.yml").mkdir()
-    assert "is no file" in refusal(tmp_path / "folder.yml")
+    assert "is not a file" in refusal(tmp_path / "folder.yml")
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yml")
-    assert "is no file" in refusal(tmp_path / "pipe.yml")
+    assert "is not a file" in refusal(tmp_path / "pipe.yml")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")

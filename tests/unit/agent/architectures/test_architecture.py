@@ -181,7 +181,9 @@ def test_a_framework_of_a_plug_in_takes_files_and_leaves_other_names_to_its_pred
     assert type(found.build(initialize=True)).__name__ == "Mine"
 
 
-@pytest.mark.parametrize(("name", "problem"), [("absent", "does not exist"), ("mine.py", "is no directory")])
+@pytest.mark.parametrize(
+    ("name", "problem"), [("absent", "does not exist"), ("mine.py", "is not a directory")]
+)
 def test_a_directory_has_to_be_there(folder: Path, name: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"architecture directory .*{name} {problem}"):
         Architectures([folder, folder / "pytorch" / name])

@@ -72,11 +72,11 @@ def test_text_with_an_equals_sign_is_a_selector_and_else_addresses(text, named):
         ("=H100", '"=H100" is not a condition'),
         ("gpu=H100,", '"" is not a condition'),
         ("gpu=H100,a:1", '"a:1" is not a condition'),
-        ("a:1,b", 'agent address "b" is no host:port'),
-        ("a:1,,b:2", 'agent address "" is no host:port'),
-        ("a:1,any", 'agent address "any" is no host:port'),
+        ("a:1,b", 'agent address "b" is not host:port'),
+        ("a:1,,b:2", 'agent address "" is not host:port'),
+        ("a:1,any", 'agent address "any" is not host:port'),
         ("a:1,b:2,a:1", "names a:1 twice"),
-        ("", 'agent address "" is no host:port'),
+        ("", 'agent address "" is not host:port'),
     ],
 )
 def test_text_that_is_neither_is_one_clear_line(text, message):

@@ -41,7 +41,7 @@ def test_an_address_names_a_server_and_may_name_a_model(text, host, name, versio
     ],
 )
 def test_what_is_no_address_is_refused_with_the_form_of_one(text):
-    with pytest.raises(ConfigurationError, match="is no kserve://host:port, kserve://host:port/model or"):
+    with pytest.raises(ConfigurationError, match="is not kserve://host:port, kserve://host:port/model or"):
         KServeAddress.parse(text)
 
 

@@ -135,7 +135,7 @@ def _first(**values: Any) -> Change:
         (_first(segmentation={"size": [30, 40], "counts": ["1200"]}), "counts that are not run lengths"),
         (lambda c: c["images"][0].update(id="3"), "image 1 has no id of its own"),
         (lambda c: c["annotations"][0].pop("bbox"), "annotation 0: has no bbox"),
-        (lambda c: c["annotations"].append(3), "annotation number 2: is no object"),
+        (lambda c: c["annotations"].append(3), "annotation number 2: is not an object"),
     ],
 )  # fmt: skip
 def test_a_damaged_annotation_is_named_with_its_file(tmp_path: Path, change: Change, said: str) -> None:
