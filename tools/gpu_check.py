@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -162,6 +163,25 @@ def _max_qps(commands: Commands) -> str:
     return ""
 
 
+def _training(commands: Commands) -> str:
+    if commands.framework == "ONNXRuntime":
+        raise Skipped("it trains no models")
+    device = "gpu" if commands.device else "cpu"
+    model = ("--model=deep_mnist", f"--framework_name={commands.framework}", f"--device={device}")
+    printed = commands.run("bench", "training", *model, "--num_batches=20")
+    [loss] = [line for line in printed.splitlines() if line.startswith("loss")]
+    return " ".join(loss.split()[1:4])
+
+
+def _operators(commands: Commands) -> str:
+    names = ("conv2d", "conv3d", "dot", "lstm", "softmax", "slice_axis")
+    options = (f"--framework_name={commands.framework}", "--shapes=small", "--run_backward", "--runs=3")
+    printed = commands.run("op", "run", *names, *options, *commands.device, "-f", "csv")
+    statuses = Counter(row["status"] for row in csv.DictReader(io.StringIO(printed)))
+    assert statuses["measured"], statuses
+    return ", ".join(f"{count} {status}" for status, count in statuses.items())
+
+
 def _remote(commands: Commands) -> str:
     agent = commands.serve()
     try:
@@ -224,6 +244,8 @@ CHECKS: Mapping[str, Callable[[Commands], str]] = {
     "predict urls": _urls,
     "predict workload": _workload,
     "predict max-qps": _max_qps,
+    "bench training": _training,
+    "op run": _operators,
     "FRAMEWORK_TRACE": _layers,
     "FULL_TRACE": _kernels,
     "FULL_TRACE, hardware samples": _samples,

@@ -309,30 +309,20 @@ class Run:
         return f"{self.cell.id}-{self.repetition}"
 
 
-def cells_of(
-    plan: Plan,
-    parameters: Mapping[str, Given] | None = None,
-    variables: Mapping[str, Sequence[Value]] | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> tuple[Cell, ...]:
+def cells_of(plan: Plan, environment: Mapping[str, str] | None = None) -> tuple[Cell, ...]:
     """Returns the distinct cells of a plan, in the order of its variables.
 
     Args:
         plan: The plan.
-        parameters: Values that replace those of the plan's parameters, which keep their types and domains.
-        variables: Variables that replace those of the plan, and its parameters of the same name.
         environment: The environment variables that a reference may name in addition to the parameters.
 
     Raises:
-        ConfigurationError: A reference, a condition, a type, a domain or a constraint is wrong, a variable
-            has no values, or there are too many cells.
+        ConfigurationError: A reference, a condition, a type, a domain or a constraint is wrong, or there
+            are too many cells.
     """
-    given = _joined(plan.parameters, parameters or {})
-    varied = {**plan.variables, **(variables or {})}
-    order = [name for name in dict.fromkeys((*plan.var_order, *varied)) if name in varied]
-    _check_size(plan, varied)
+    _check_size(plan)
     found: dict[str, Cell] = {}
-    for draft in _combinations(plan, given, varied, order):
+    for draft in _combinations(plan):
         for extended in _extended(draft, plan):
             cell = _cell(plan, extended, environment or {})
             if all(holds(each, cell.parameters) for each in plan.constraints):
@@ -367,25 +357,9 @@ class _Draft:
         return _Draft({**self.values, **values}, {**self.known, **known} if known else self.known)
 
 
-def _joined(plan: Mapping[str, Given], replacing: Mapping[str, Given]) -> dict[str, Given]:
-    """Merges the parameters of a plan with their replacements; a plain value replaces only the value."""
-    joined = dict(plan)
-    for name, each in replacing.items():
-        before = joined.get(name)
-        if isinstance(before, Parameter) and not isinstance(each, Parameter):
-            each = before.model_copy(update={"val": each})
-        joined[name] = each
-    return joined
-
-
-def _check_size(plan: Plan, varied: Mapping[str, Sequence[Value]]) -> None:
-    """Raises ConfigurationError for a grid that is empty or has too many cells."""
-    for name, values in varied.items():
-        if not values:
-            raise ConfigurationError(
-                f"variable {name}: has no values, so the plan has no cells; give one, or omit the variable"
-            )
-    size = math.prod(len(values) for values in varied.values()) + len(plan.include)
+def _check_size(plan: Plan) -> None:
+    """Raises ConfigurationError for a grid that has too many cells."""
+    size = math.prod(len(values) for values in plan.variables.values()) + len(plan.include)
     size *= math.prod(len(each.cases) or 1 for each in plan.extensions)
     if size > _MOST_CELLS:
         raise ConfigurationError(
@@ -394,15 +368,14 @@ def _check_size(plan: Plan, varied: Mapping[str, Sequence[Value]]) -> None:
         )
 
 
-def _combinations(
-    plan: Plan, given: Mapping[str, Given], varied: Mapping[str, Sequence[Value]], order: Sequence[str]
-) -> Iterator[_Draft]:
+def _combinations(plan: Plan) -> Iterator[_Draft]:
     """Yields each cell of the grid that is not excluded, and then the included cells."""
-    plain = _Draft({name: _value_of(each) for name, each in given.items()}, given)
-    for combination in itertools.product(*(varied[name] for name in order)):
+    plain = _Draft({name: _value_of(each) for name, each in plan.parameters.items()}, plan.parameters)
+    order = [name for name in dict.fromkeys((*plan.var_order, *plan.variables)) if name in plan.variables]
+    for combination in itertools.product(*(plan.variables[name] for name in order)):
         values = {**plain.values, **dict(zip(order, combination, strict=True))}
         if not any(fits(values, each, strict=True) is not None for each in plan.exclude):
-            yield _Draft(values, given)
+            yield _Draft(values, plan.parameters)
     for beside in plan.include:
         yield plain.with_given(beside)
 

@@ -31,7 +31,10 @@ MIB = 1024 * 1024
 
 
 class Event:
-    """One event as Kineto gives it to Python, from an event of a Chrome trace; times in us."""
+    """One event as Kineto gives it to Python, from an event of a Chrome trace; times in us.
+
+    It has no ``activity_type``, as in PyTorch before 2.13.
+    """
 
     def __init__(self, origin_ns: int, cat: str, name: str, ts: int, dur: int, **arguments: Any) -> None:
         self._cat, self._name, self._arguments = cat, name, arguments
@@ -40,8 +43,8 @@ class Event:
     def name(self) -> str:
         return self._name
 
-    def activity_type(self) -> str:
-        return self._cat
+    def scope(self) -> int:
+        return 7 if self._cat == "user_annotation" else 0
 
     def device_type(self) -> Any:
         kinds = torch.autograd.DeviceType  # type: ignore[attr-defined]

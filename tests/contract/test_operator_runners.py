@@ -9,9 +9,11 @@ from functools import cache, partial
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from inferometer.agent.frameworks.onnxruntime.operators.runner import ONNXRuntimeOperators, model_of
 from inferometer.agent.frameworks.onnxruntime.sessions import open_session
+from inferometer.agent.frameworks.pytorch.operators.runner import PyTorchOperators
 from inferometer.agent.hardware.environment import CPU
 from inferometer.agent.inference.registry import BUILTIN
 from inferometer.agent.operators.operator import (
@@ -64,6 +66,23 @@ def test_what_is_created_without_inputs_has_the_element_type(framework, dtype):
 def test_an_element_type_without_a_kernel_is_not_supported(framework, name, dtype):
     with pytest.raises(NotSupportedHereError, match="no kernel"):
         prepared(framework, name, dtype)[1].forward()
+
+
+def test_float32_on_a_gpu_is_not_tf32(monkeypatch):
+    """Without a GPU, only that both frameworks are told so can be seen."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    PyTorchOperators(RunnerOptions(threads=1, dtype="float32"))
+    assert not torch.backends.cudnn.allow_tf32
+
+    opened = []
+
+    def opens(*arguments, cuda, **options):
+        opened.append(cuda)
+        return open_session(*arguments, cuda=cuda, **options)
+
+    monkeypatch.setattr(f"{ONNXRuntimeOperators.__module__}.open_session", opens)
+    prepared("ONNXRuntime", "conv2d")
+    assert opened == [{"use_tf32": "0"}]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -124,7 +143,7 @@ def test_more_operators_are_compiled_than_pytorch_compiles_of_one_function(monke
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # its C++ takes seconds
 
-    with torch._dynamo.config.patch(recompile_limit=1):  # monkeypatch would hide it afterwards
+    with torch._dynamo.config.patch(cache_size_limit=1):  # monkeypatch would hide it afterwards
         for name in ("negative", "square"):
             inputs, call = prepared("PyTorch", name, form="compile")
             call.forward()

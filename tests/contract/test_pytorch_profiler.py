@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
-from inferometer.agent.frameworks.pytorch.profiler import PyTorchProfiler
+from inferometer.agent.frameworks.pytorch.profiler import PyTorchProfiler, _activity
 from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions, open_session, select_model
@@ -219,3 +219,25 @@ def test_the_layers_of_a_training_step_have_their_phase_and_those_of_backward_th
     assert list(dict.fromkeys(name for name in names["backward"] if name in parts)) == parts[::-1]
     assert ("conv2", "ConvolutionBackward0") in {(kind.name, kind.attribute("layer_type")) for kind in kinds}
     assert "cross_entropy_loss" in names["loss"]
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._C._autograd._KinetoEvent, "activity_type"),
+    reason="this PyTorch does not tell an event's activity",
+)
+def test_activities_read_from_the_names_are_those_that_kineto_tells() -> None:
+    image = torch.zeros(1, 3, 8, 8, requires_grad=True)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that events of earlier cycles are cleared
+        with (
+            torch.profiler.profile(activities=activities, profile_memory=True) as profiled,
+            torch.profiler.record_function("own::annotation"),
+        ):
+            torch.nn.Conv2d(3, 4, 3)(image).relu().sum().backward()
+    assert profiled.profiler is not None
+    assert profiled.profiler.kineto_results is not None
+    events = profiled.profiler.kineto_results.events()
+    told = {(event.name(), event.activity_type()) for event in events}
+    assert {kind for _, kind in told} == {"cpu_op", "user_annotation", "cpu_instant_event"}
+    assert {(event.name(), _activity(event)) for event in events} == told

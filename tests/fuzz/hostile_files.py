@@ -187,7 +187,7 @@ DLBS = {
 def plan(folder: Path) -> tuple[Path, Read]:
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump(PLAN))
-    return path, lambda: cells_of(read_plan(path), {})
+    return path, lambda: cells_of(read_plan(path))
 
 
 def dlbs(folder: Path) -> tuple[Path, Read]:

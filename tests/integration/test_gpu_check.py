@@ -34,8 +34,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
 
 @pytest.mark.parametrize("name", sorted(set(CHECKS) - OF_A_GPU - {"predict max-qps", AT_ONCE}))
 def test_a_check_passes_on_the_processor(name: str, here: Commands) -> None:
-    if name == "FULL_TRACE":
-        with pytest.raises(Skipped, match="no calls of CUDA"):
+    lacking = {"FULL_TRACE": "no calls of CUDA", "bench training": "trains no models"}
+    if name in lacking:
+        with pytest.raises(Skipped, match=lacking[name]):
             CHECKS[name](here)
     else:
         CHECKS[name](here)
@@ -43,6 +44,10 @@ def test_a_check_passes_on_the_processor(name: str, here: Commands) -> None:
 
 def test_a_check_of_processes_passes_on_the_processor(tmp_path: Path) -> None:
     CHECKS[AT_ONCE](Commands("ONNXRuntime", tmp_path, device=()))
+
+
+def test_training_passes_on_the_processor(tmp_path: Path) -> None:
+    CHECKS["bench training"](Commands("PyTorch", tmp_path, device=()))
 
 
 def test_a_check_fails_where_a_command_does(tmp_path: Path) -> None:

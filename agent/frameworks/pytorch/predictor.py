@@ -330,7 +330,7 @@ def _load_script(graph: Path) -> torch.nn.Module:
     try:
         with warnings.catch_warnings():
             # torch.jit is deprecated, and still what most archives are
-            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.filterwarnings("ignore", "`torch.jit")
             module: torch.nn.Module = torch.jit.load(  # type: ignore[no-untyped-call]  # as torch has it
                 graph, map_location="cpu"
             )

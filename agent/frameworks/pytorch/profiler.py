@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
+import re
+import warnings
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -34,9 +36,11 @@ _MARK = "inferometer/"
 """The prefix of module annotations, before the module's path, which is empty for the model."""
 _BACKWARD = "autograd::engine::evaluate_function: "
 """The prefix of operators that autograd runs, before the name of the backward function."""
-_OPERATOR = "cpu_op"
-_MEMORY = "cpu_instant_event"
-_RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "privateuse1_runtime", "privateuse1_driver"})
+_OPERATOR, _ANNOTATION, _MEMORY = "cpu_op", "user_annotation", "cpu_instant_event"
+_RUNTIME = "cuda_runtime"
+_RUNTIME_CALL = re.compile("(cuda|cu|hip)[A-Z]")
+_USER_SCOPE = 7
+"""What ``scope`` is for an annotation of ``record_function``: ``RecordScope::USER_SCOPE``."""
 
 
 def import_inductor() -> None:
@@ -85,7 +89,10 @@ class PyTorchProfiler(Profiler):
         )
         import_inductor()
         try:
-            self._profile.start()
+            with warnings.catch_warnings():
+                # some versions warn of the first profile that it loses earlier cycles; there are none
+                warnings.filterwarnings("ignore", "Warning: Profiler clears events")
+                self._profile.start()
         except RuntimeError as error:
             self._profile = None
             raise PredictionError(f"PyTorch's profiler cannot be started: {error}") from error
@@ -140,6 +147,21 @@ class PyTorchProfiler(Profiler):
 
             self._hooks.append(module.register_forward_pre_hook(before))
             self._hooks.append(module.register_forward_hook(after, always_call=True))
+
+
+def _activity(event: Any) -> str:
+    """Returns Kineto's name for what an event is, which ``activity_type`` returns only since PyTorch 2.13.
+
+    Calls of the driver's API count as calls of the runtime.
+    """
+    name: str = event.name()
+    if name == "[memory]":
+        return _MEMORY
+    if event.device_type() != _CPU:
+        return {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}.get(name.partition(" ")[0], "kernel")
+    if _RUNTIME_CALL.match(name):
+        return _RUNTIME
+    return _ANNOTATION if event.scope() == _USER_SCOPE else _OPERATOR
 
 
 @dataclass(slots=True)
@@ -205,7 +227,7 @@ class _Calls:
         read = cls()
         by_correlation: dict[int, _Operator] = {}
         marks = [event for event in events if event.name() == f"{_MARK}/" or event.name() == _MARK]
-        operators = Counter(event.start_thread_id() for event in events if event.activity_type() == _OPERATOR)
+        operators = Counter(event.start_thread_id() for event in events if _activity(event) == _OPERATOR)
         thread = marks[0].start_thread_id() if marks else next(iter(dict(operators.most_common(1))), 0)
         # on a GPU autograd has a thread of its own, for which the one that called it waits
         threads = {thread, *(each.start_thread_id() for each in events if each.name().startswith(_BACKWARD))}
@@ -213,7 +235,7 @@ class _Calls:
         host = [
             event
             for event in events
-            if (event.device_type() != _CPU) == (gpu and event.activity_type() == _MEMORY)
+            if (event.device_type() != _CPU) == (gpu and _activity(event) == _MEMORY)
             and event.start_thread_id() in threads
         ]
         host.sort(key=lambda event: (event.start_ns(), -event.duration_ns()))
@@ -225,7 +247,7 @@ class _Calls:
                 modules.pop()
             while open_ and open_[-1].event.end_ns() <= start_ns:
                 open_.pop()
-            name, kind = event.name(), event.activity_type()
+            name, kind = event.name(), _activity(event)
             if name.startswith(_MARK):
                 modules.append(event)
                 if len(modules) == 1:
@@ -234,12 +256,12 @@ class _Calls:
                 if open_:
                     open_[0].memory.append(int(event.nbytes()))
             # an event without a namespace is a method of a TorchScript archive, which contains operators
-            elif (kind == _OPERATOR and "::" in name) or kind in _RUNTIME:
+            elif (kind == _OPERATOR and "::" in name) or kind == _RUNTIME:
                 path = modules[-1].name().removeprefix(_MARK) if modules else ""
                 operator = _Operator(event, path, in_model=bool(modules))
                 (open_[-1].children if open_ else read.operators).append(operator)
                 open_.append(operator)
-                if kind in _RUNTIME and event.correlation_id():
+                if kind == _RUNTIME and event.correlation_id():
                     by_correlation[event.correlation_id()] = open_[0]
         for event in events:
             if event.device_type() != _CPU:
@@ -287,7 +309,7 @@ class _SpanWriter:
         """Adds the layers of a call, each with its phase in training, and the spans inside them."""
         index, paths = 0, {} if phases is None else _forward_paths(operators)
         for operator, phase in zip(operators, phases or itertools.repeat(None, len(operators)), strict=True):
-            if operator.event.activity_type() in _RUNTIME and not operator.device:
+            if _activity(operator.event) == _RUNTIME and not operator.device:
                 self._write_inner(operator, None)
                 continue
             # a layer that used the device lasts from its first kernel to its last
@@ -306,7 +328,7 @@ class _SpanWriter:
 
     def _write_inner(self, operator: _Operator, parent_id: int | None) -> None:
         event = operator.event
-        if event.activity_type() in _RUNTIME:
+        if _activity(event) == _RUNTIME:
             if self._level < TraceLevel.SYSTEM_LIBRARY_TRACE:
                 return
             kind = SpanKind.of(
@@ -323,7 +345,7 @@ class _SpanWriter:
         kind = SpanKind.of(
             event.name(),
             TraceLevel.SYSTEM_LIBRARY_TRACE,
-            activity=event.activity_type(),
+            activity=_activity(event),
             correlation_id=event.correlation_id(),
             device=event.device_index(),
             stream=event.device_resource_id(),

@@ -298,7 +298,10 @@ class PyTorchTrainer(Trainer):
     def _copied(self, array: NDArray[Any]) -> torch.Tensor:
         if self._device.type != "cuda":
             return torch.tensor(array)
-        return torch.tensor(array, pin_memory=True).to(self._device, non_blocking=True)
+        # torch.tensor does not pin what it makes of an array
+        pinned = torch.empty(array.shape, dtype=torch.tensor(array[:0]).dtype, pin_memory=True)
+        pinned.numpy()[...] = array
+        return pinned.to(self._device, non_blocking=True)
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":

@@ -328,6 +328,8 @@ def _recurrent(name: str, summary: str, gates: int, step: _Step, states: tuple[s
         presets=_SEQUENCES,
         parameters={"hidden": 100},
         reference=partial(_unrolled, gates, step),
+        # cuDNN approximates sigmoid and tanh: LSTM 1.1e-5 on an H200, and 3e-4 in TF32
+        rtol=5e-5,
         flops=partial(_recurrent_flops, gates),
         backward_flops=2.0,
     )

@@ -23,7 +23,7 @@ from inferometer.evaluators.conditions.conditions import Conditions, host_condit
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, Progress
-from inferometer.evaluators.kinds.operators.cases import OperatorRequest
+from inferometer.evaluators.kinds.operators.cases import OperatorRequest, frameworks_with_operators
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     OperatorMeasurement,
@@ -167,18 +167,16 @@ def benchmark_operators(
 
 def _entries(request: OperatorRequest, registry: Registry) -> Sequence[FrameworkEntry]:
     """Returns the requested frameworks, each once; all of them are installed."""
-    if not request.frameworks:
-        found = [each for each in registry.entries if each.operators and each.installed_version is not None]
-        if not found:
-            names = " or ".join(each.name for each in registry.entries if each.operators)
-            raise FrameworkUnavailableError(f"no framework with operators is installed; install {names}")
-        return found
-    entries = list(dict.fromkeys(registry.find(name) for name in request.frameworks))
-    for entry in entries:
-        if not entry.operators:
-            raise ConfigurationError(f"framework {entry.name} cannot run single operators")
-        entry.require_installed()
-    return entries
+    entries = list(dict.fromkeys(frameworks_with_operators(registry, request.frameworks)))
+    if request.frameworks:
+        for entry in entries:
+            entry.require_installed()
+        return entries
+    found = [each for each in entries if each.installed_version is not None]
+    if not found:
+        names = " or ".join(each.name for each in entries)
+        raise FrameworkUnavailableError(f"no framework with operators is installed; install {names}")
+    return found
 
 
 @dataclass(slots=True)

@@ -91,8 +91,7 @@ def _slice_like(data: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _slice_axis(case: Case) -> Function:
-    length = case["end"] - case["begin"]
-    return partial(torch.narrow_copy, dim=case["axis"], start=case["begin"], length=length)
+    return partial(torch.slice_copy, dim=case["axis"], start=case["begin"], end=case["end"])
 
 
 def _unravel_index(case: Case) -> Function:
@@ -211,7 +210,7 @@ FORMS: Mapping[str, Form] = {
     "where": function("where"),
     "boolean_mask": Form(_INDEXED, lambda _: lambda data, mask: data[mask], ("index",)),
     "slice": Form(f"{_INDEXED}, torch.clone", _slice, ("slice", "slice_copy")),
-    "slice_axis": Form("torch.narrow_copy", _slice_axis, ("narrow_copy", "narrow", "slice_copy", "slice")),
+    "slice_axis": Form("torch.slice_copy", _slice_axis, ("slice_copy", "slice")),
     "slice_like": Form(f"{_INDEXED}, torch.clone", lambda _: _slice_like, ("slice", "slice_copy")),
     "unravel_index": Form("torch.unravel_index, torch.stack", _unravel_index, ("unravel_index",)),
     "diag": function("diagonal_copy", "diagonal_copy", "diag"),

@@ -149,7 +149,7 @@ def _compile_and_see(run: Callable[[], None], parts: Sequence[str], *, freeze: b
     with (
         warnings.catch_warnings(),
         inductor.patch(freezing=freeze),
-        dynamo.patch(recompile_limit=_MOST_COMPILED, accumulated_recompile_limit=_MOST_COMPILED),
+        dynamo.patch(cache_size_limit=_MOST_COMPILED, accumulated_cache_size_limit=_MOST_COMPILED),
     ):
         # inductor imports deprecated parts of PyTorch, and setuptools, which finds the distutils of others
         warnings.simplefilter("ignore")
@@ -213,6 +213,8 @@ class PyTorchOperators(OperatorRunner):
         self._waits = True
         self._compiled: tuple[object, Function] | None = None
         use_threads(self._threads)
+        # a convolution or an RNN in TF32, cuDNN's default, keeps 10 bits of float32's 23
+        torch.backends.cudnn.allow_tf32 = False
 
     @property
     def threads(self) -> int | None:

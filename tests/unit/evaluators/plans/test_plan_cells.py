@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferometer.evaluators.plans.cells import Cell, cells_of, runs_of
-from inferometer.evaluators.plans.plan import Parameter, Plan, plan_of
+from inferometer.evaluators.plans.plan import Plan, plan_of
 from inferometer.manifests.errors import ConfigurationError
 
 FRAMEWORKS, BATCHES, TYPES = ["PyTorch", "MXNet"], [1, 8, 64], ["float32", "float16"]
@@ -233,15 +233,6 @@ def test_a_variable_replaces_a_parameter_and_one_value_needs_no_list() -> None:
     assert chosen(expanded(parameters={"a": 1, "b": "${a}"}, variables={"a": 2}), "a", "b") == [(2, 2)]
 
 
-def test_what_is_given_from_outside_replaces_values_but_not_types() -> None:
-    typed = plan(parameters={"a": {"val": 1, "type": "int", "val_domain": [1, 2]}}, variables={"b": [1, 2]})
-    cells = cells_of(typed, {"a": "2"}, {"b": [3], "c": [4, 5]})
-    assert chosen(cells, "a", "b", "c") == [(2, 3, 4), (2, 3, 5)]
-    with pytest.raises(ConfigurationError, match=r'^parameter a: "3" is not in its domain: 1, 2$'):
-        cells_of(typed, {"a": 3})
-    assert chosen(cells_of(typed, {"a": Parameter(val=3)}), "a") == [(3,), (3,)]
-
-
 @pytest.mark.parametrize(
     ("kind", "value", "cast"),
     [
@@ -317,13 +308,6 @@ def test_a_condition_on_a_value_with_references_is_refused() -> None:
         parameters={"a": "${b}", "b": 1},
         extensions=[{"condition": {"a": 1}}],
     )
-
-
-def test_a_variable_without_values_from_outside_is_refused() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"^variable a: has no values, so the plan has no cells; give one"
-    ):
-        cells_of(plan(), variables={"a": []})
 
 
 def test_a_grid_that_nobody_means_is_refused_at_once() -> None:
