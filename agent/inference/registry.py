@@ -5,12 +5,12 @@ Looking up an installed version does not import the framework.
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from inferometer.manifests.errors import (
@@ -105,9 +105,8 @@ class FrameworkEntry:
             FrameworkUnavailableError: The framework is not installed, or fails to import.
         """
         self.require_installed()
-        module, _, attribute = place.partition(":")
         try:
-            return getattr(importlib.import_module(module), attribute)
+            return resolve_name(place)
         except IMPORT_FAILURES as error:
             raise FrameworkUnavailableError(
                 f"framework {self.name} {self.installed_version} cannot be imported: {one_line(error)}"

@@ -5,9 +5,9 @@ The registry of postprocessing is here; the registry of metrics is in ``evaluato
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from importlib import metadata
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from inferometer.manifests.errors import IMPORT_FAILURES, ConfigurationError, one_line, suggestion
@@ -51,8 +51,7 @@ class TaskRegistry(Generic[Part]):
             ConfigurationError: No implementation exists, or a plug-in's implementation cannot be imported.
         """
         if place := self._builtin.get(task):
-            module, _, name = place.partition(":")
-            return cast("Part", getattr(importlib.import_module(module), name))
+            return cast("Part", resolve_name(place))
         points = metadata.entry_points(group=self._group, name=task)
         if not points:
             raise ConfigurationError(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
@@ -340,11 +340,10 @@ class TraceExport:
         ConfigurationError if a package that the protocol requires is not installed, or one of OpenTelemetry's
         environment variables is not valid.
         """
-        module, _, name = address.protocol.collector.partition(":")
         try:
             from inferometer.agent.tracing.readable import otel_resource
 
-            opener = getattr(import_module(f"inferometer.agent.tracing.{module}"), name)
+            opener = resolve_name(f"inferometer.agent.tracing.{address.protocol.collector}")
             collector = opener(address, otel_resource(process_resource() if resource is None else resource))
         except ImportError as error:
             extra = "[jaeger]" if address.protocol.scheme.startswith("jaeger") else ""

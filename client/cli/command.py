@@ -9,8 +9,8 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -365,10 +365,9 @@ class Group(_GlobalFlags, click.Group):
         cmd_name = self._aliases.get(cmd_name, cmd_name)
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = self._lazy[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
+        command = resolve_name(self._lazy[cmd_name][0])
         if not isinstance(command, click.Command):
-            raise TypeError(f"{module}:{attribute} is not a command")
+            raise TypeError(f"{self._lazy[cmd_name][0]} is not a command")
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -7,9 +7,10 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from importlib import import_module, metadata
+from importlib import metadata
 from itertools import chain, islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, get_args
 
 import numpy as np
@@ -343,8 +344,7 @@ def _opened(
     place = _place_of(path, backend)
     if checksum is None and backend in _DIGESTED:
         checksum = _digest(place)
-    module, _, reader = _READERS[backend].partition(":")
-    kind: Callable[..., Dataset] = getattr(import_module(f"{__package__}.{module}"), reader)
+    kind: Callable[..., Dataset] = resolve_name(f"{__package__}.{_READERS[backend]}")
     arrays = {"tensors": tensors} if backend == "npz" else {}
     return kind(place, category, checksum=checksum, **named, **arrays)
 

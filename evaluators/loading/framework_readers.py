@@ -5,12 +5,12 @@ A damaged record makes the process of MXNet's iterator end: by ``abort``, or by 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from pathlib import Path
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any
 
@@ -43,11 +43,8 @@ class _Opener:
     options: RecordOptions
 
     def open(self) -> RecordReader:
-        module, _, name = self.reader.partition(":")
-        reader: RecordReader = getattr(importlib.import_module(module), name)(
-            self.path, self.count, self.parameters, self.options
-        )
-        return reader
+        kind: type[RecordReader] = resolve_name(self.reader)
+        return kind(self.path, self.count, self.parameters, self.options)
 
 
 def open_framework_reader(

@@ -6,12 +6,12 @@ intervals.
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timezone
 from importlib import metadata
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, cast
 
@@ -232,9 +232,8 @@ def find_report(name: str) -> Report[Any]:
     target = known.get(ALIASES.get(key, key))
     if target is None:
         raise ConfigurationError(f'unknown report "{name}"; {suggestion(name, (*known, *ALIASES))}')
-    module, _, attribute = target.partition(":")
     try:
-        report = getattr(importlib.import_module(module), attribute)()
+        report = resolve_name(target)()
     except IMPORT_FAILURES as error:
         raise ConfigurationError(f"report {key}: {target} cannot be imported: {one_line(error)}") from error
     if not isinstance(report, Report):

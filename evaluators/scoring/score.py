@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from pydantic import ValidationError
@@ -146,8 +146,7 @@ def score(
 
 
 def _reader(task: str) -> type[PredictionFile]:
-    module, _, name = _FILES[task].partition(":")
-    found: type[PredictionFile] = getattr(importlib.import_module(module), name)
+    found: type[PredictionFile] = resolve_name(_FILES[task])
     return found
 
 
