@@ -42,15 +42,17 @@ class Relay:
             while True:
                 client, _ = self._listener.accept()
                 self.connections += 1
+                number = self.connections
                 agent = socket.create_connection(self._target)
                 self._sockets += [client, agent]
                 for ends in ((client, agent, "cut_request"), (agent, client, "cut_answer")):
-                    threading.Thread(target=self._pass, args=ends, daemon=True).start()
+                    threading.Thread(target=self._pass, args=(number, *ends), daemon=True).start()
 
-    def _pass(self, source, sink, cut):
+    def _pass(self, number, source, sink, cut):
         with suppress(OSError):
             while data := source.recv(65536):
-                if getattr(self, cut)():
+                # an earlier connection, that of the health, may still have something to say
+                if number == self.connections and getattr(self, cut)():
                     setattr(self, cut, lambda: False)
                     break
                 sink.sendall(data)
