@@ -82,7 +82,7 @@ def test_the_parameters_of_digits_cnn_have_the_same_names_in_both_frameworks() -
     names = []
     for framework in ("PyTorch", "MXNet"):
         manifest = Catalog().find_model(
-            "DigitsCNN", None, {framework: "2.4" if framework == "PyTorch" else "1.9.1"}
+            "DigitsCNN", None, {framework: "2.6" if framework == "PyTorch" else "1.9.1"}
         )
         options = TrainerOptions(PredictorOptions(weights=Weights.RANDOM, threads=1))
         trainer, _ = open_trainer(manifest, options, Registry())
