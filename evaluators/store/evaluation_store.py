@@ -72,14 +72,14 @@ class Connection(Protocol):
         database: Its collections by name, with the methods that pymongo and neosqlite share.
         errors: The exceptions that its methods raise.
         duplicate_error: The exception for a duplicate id, one of ``errors``.
-        creation: The field that documents are sorted by in the order of their creation.
+        creation: The fields that sort documents in the order of their creation.
     """
 
     location: str
     database: Any
     errors: tuple[type[Exception], ...]
     duplicate_error: type[Exception]
-    creation: str
+    creation: tuple[str, ...]
 
     def prepare_to_write(self) -> None:
         """Creates missing indexes, at the first call in a process that writes."""
@@ -212,7 +212,7 @@ class EvaluationStore(Collections):
             return []
         with self._wrapped("evaluations cannot be read"):
             found = self._connection.database["evaluation"].find(_query(wanted))
-            found = found.sort([(self._connection.creation, -1), ("_id", -1)])
+            found = found.sort([(field, -1) for field in (*self._connection.creation, "_id")])
             found = found.skip(wanted.offset) if wanted.offset else found
             heads: list[Document] = list(found.limit(wanted.limit) if wanted.limit else found)
             return self._with_parts(heads, on_unreadable)

@@ -44,7 +44,7 @@ class MongoConnection:
         self.location = f"{without_credentials(address)}/{name}"
         self.errors = _ERRORS
         self.duplicate_error: type[Exception] = DuplicateKeyError
-        self.creation = "created_at"
+        self.creation: tuple[str, ...] = ("created_at",)
         self._secrets = _secrets(uri)
         self._is_prepared = False
         try:

@@ -77,8 +77,9 @@ class SqliteConnection:
         self.location = str(path)
         self.errors: tuple[type[Exception], ...] = _ERRORS
         self.duplicate_error: type[Exception] = sqlite3.IntegrityError
-        # its text: from SQLite 3.45 on, the date itself is compared in JSONB, where the length comes first
-        self.creation = "created_at.$date"
+        # First its text: from SQLite 3.45 on, the date is compared in JSONB, where the length comes first.
+        # What neosqlite filters in Python has no text.
+        self.creation: tuple[str, ...] = ("created_at.$date", "created_at")
         # SQLite reads a file in WAL mode only where it can write beside it, or if nothing changes it: then it
         # does not look into the log, which must be empty
         is_fixed = path.exists() and not os.access(path.parent, os.W_OK) and not _has_log(path)
