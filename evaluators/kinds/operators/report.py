@@ -43,7 +43,7 @@ from inferometer.evaluators.reports.base import (
 from inferometer.evaluators.statistics import carried_percentile, percentile
 
 _NEAR = 3.0
-"""The multiple of the floor below which a time is reported as mostly overhead of the harness."""
+"""The multiple of the floor below which a time is near it: more than a third of it is the harness's."""
 
 
 class Bound(str, Enum):
