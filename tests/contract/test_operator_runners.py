@@ -72,6 +72,9 @@ def test_float32_on_a_gpu_is_not_tf32(monkeypatch):
     """Without a GPU, only that both frameworks are told so can be seen."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     PyTorchOperators(RunnerOptions(threads=1, dtype="float32"))
+    assert torch.backends.cudnn.allow_tf32  # whoever only lists operators leaves the process as it is
+    monkeypatch.setattr(f"{PyTorchOperators.__module__}.find_device", lambda *_: torch.device("cuda", 0))
+    PyTorchOperators(RunnerOptions(threads=1, dtype="float32"))
     assert not torch.backends.cudnn.allow_tf32
 
     opened = []

@@ -32,7 +32,7 @@ def cells(model: ModelManifest) -> tuple[str, ...]:
     return (
         model.name,
         model.version,
-        f"`{files.architecture}`" if files.architecture else "in the file",
+        f"`{files.architecture}`" if files.architecture else "in the model file",
         f"{attributes['parameters']:,}",
         publisher if has_weights else "–",
         accuracy,

@@ -213,8 +213,9 @@ class PyTorchOperators(OperatorRunner):
         self._waits = True
         self._compiled: tuple[object, Function] | None = None
         use_threads(self._threads)
-        # a convolution or an RNN in TF32, cuDNN's default, keeps 10 bits of float32's 23
-        torch.backends.cudnn.allow_tf32 = False
+        if self._device.type == "cuda":
+            # a convolution or an RNN in TF32, cuDNN's default, keeps 10 bits of float32's 23
+            torch.backends.cudnn.allow_tf32 = False
 
     @property
     def threads(self) -> int | None:
