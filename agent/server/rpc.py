@@ -259,7 +259,7 @@ class GrpcServer(Closeable):
             self._loop.run_until_complete(self._server.stop(None))
             self._loop.close()
             return
-        if not self.complete(_end_of_tasks(), _CLEANUP_S + _ENDING_S):
+        if not self.complete(_end_of_tasks(), 2 * _CLEANUP_S + _ENDING_S):
             return  # the loop hangs; its thread is a daemon thread, which does not keep the process alive
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_ENDING_S)
@@ -268,9 +268,15 @@ class GrpcServer(Closeable):
 
 
 async def _end_of_tasks() -> None:
-    """Waits briefly until every call has ended, including cancelled calls that are still cleaning up."""
-    if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
-        await asyncio.wait(tasks, timeout=_CLEANUP_S)
+    """Waits briefly until every call has ended, including cancelled calls that are still cleaning up.
+
+    What has not ended by then, such as a connection that the client does not read, is cancelled.
+    """
+    for _ in range(2):
+        if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            _, left = await asyncio.wait(tasks, timeout=_CLEANUP_S)
+            for task in left:
+                task.cancel()
 
 
 async def _make(options: Sequence[tuple[str, Any]]) -> grpc.aio.Server:

@@ -165,3 +165,20 @@ def test_response_that_is_read_slowly_is_written_to_its_end(start_agent, monkeyp
         assert head.startswith(b"HTTP/1.1 200")
         assert b"content-length: %d\r\n" % len(body) in head
         assert stopped.result(30)
+
+
+def test_connection_that_outlasts_the_grace_period_is_closed(start_agent, monkeypatch):
+    monkeypatch.setattr(servers, "_LEAVING_S", 0.05)
+    monkeypatch.setattr(rpc, "_CLEANUP_S", 0.05)
+    agent = start_agent(http_port=0)
+    batch = images(12, side=512)
+    lines = f"POST /v2/models/Large/infer HTTP/1.1\nHost: localhost\nContent-Length: {batch.nbytes}"
+    with connect(agent.http_url) as connection:
+        connection.sendall(raw_request(f"{lines}\n{HEADER_LENGTH}: 0", batch.tobytes()))
+        read = len(connection.recv(1024))
+        agent.stop(0.2)
+        connection.settimeout(20)
+        with suppress(ConnectionResetError):
+            while chunk := connection.recv(1 << 20):
+                read += len(chunk)
+        assert read < batch.nbytes

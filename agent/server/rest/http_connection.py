@@ -245,12 +245,16 @@ class CheckingServer(uvicorn.Server):
     """A server that closes the connections of slow clients."""
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves until ``should_exit`` is set, then closes the connections."""
+        """Serves until ``should_exit`` is set, then closes the connections; aborts those that outlast it."""
         checking = asyncio.create_task(self._check_clients())
         try:
             await super().serve(sockets)
         finally:
             checking.cancel()
+            if self.server_state.tasks:  # cancelled ones still tell their clients
+                await asyncio.wait(self.server_state.tasks, timeout=_LAST_HEAD_S)
+            for connection in self.connections:
+                connection.transport.abort()
 
     @property
     def connections(self) -> list[HttpConnection]:
