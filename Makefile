@@ -88,7 +88,7 @@ gpu-check: $(STAMP) ## run every GPU path on this machine; FRAMEWORKS names some
 	$(BIN)/python -m tools.gpu_check $(FRAMEWORKS)
 
 fuzz: $(STAMP) ## run the fuzzers longer; EXAMPLES is how many examples each takes
-	INFEROMETER_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz
+	INFEROMETER_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout=0 tests/fuzz
 
 crash: $(STAMP) ## kill 200 runs at random moments and check what is kept; SEED chooses the moments
 	INFEROMETER_CRASH_RUNS=200 INFEROMETER_CRASH_SEED=$(SEED) $(BIN)/python -m pytest tests/crash
