@@ -43,6 +43,13 @@ def test_what_is_wrong_is_one_line(agent, words, message):
     assert answer.stdout == ""
 
 
+def test_a_missing_gpu_has_the_exit_code_of_a_missing_device(agent):
+    answer = agent("op", "run", "add", "--gpu", "--gpu_device_id=63", "--framework_name=PyTorch")
+
+    assert answer.code == 3
+    assert "cannot use gpu:63" in answer.error
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

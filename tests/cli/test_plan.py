@@ -101,6 +101,18 @@ def test_an_extension_of_the_command_line_makes_cells(agent, plan):
     ]
 
 
+def test_a_value_from_outside_keeps_the_type_and_the_domain(agent, plan):
+    typed = "  exp.inputs: 20\n  seed: {val: 1, type: int, val_domain: [1, 2]}\n"
+    plan.write_text(PLAN.replace("  exp.inputs: 20\n", typed))
+
+    allowed = agent("plan", "expand", plan, "-P", "seed=2", "-V", "batch_size=[3]")
+    assert allowed.code == 0
+    assert allowed.stdout.count("--seed=2") == 1  # the two batch sizes became one
+    refused = agent("plan", "expand", plan, "-P", "seed=3")
+    assert refused.code == 2
+    assert 'parameter seed: "3" is not in its domain: 1, 2' in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -33,7 +33,7 @@ MIB = 1024 * 1024
 class Event:
     """One event as Kineto gives it to Python, from an event of a Chrome trace; times in us.
 
-    It has no ``activity_type``, as in PyTorch before 2.13.
+    It has no ``activity_type``, as in PyTorch before 2.12.
     """
 
     def __init__(self, origin_ns: int, cat: str, name: str, ts: int, dur: int, **arguments: Any) -> None:

@@ -147,14 +147,24 @@ def test_request_that_is_on_its_way_when_the_agent_stops_is_answered(stopping, m
     assert stopped.result(30)
 
 
-def test_response_that_is_read_slowly_is_written_to_its_end(start_agent, monkeypatch):
+LARGE = images(12, side=512)
+
+
+@pytest.fixture
+def large_answer(start_agent, monkeypatch):
+    """An agent that leaves soon after its grace period, and a connection with a response of 12 MB to read."""
     monkeypatch.setattr(servers, "_LEAVING_S", 0.05)
     monkeypatch.setattr(rpc, "_CLEANUP_S", 0.05)
     agent = start_agent(http_port=0)
-    batch = images(12, side=512)
-    lines = f"POST /v2/models/Large/infer HTTP/1.1\nHost: localhost\nContent-Length: {batch.nbytes}"
-    with connect(agent.http_url) as connection, ThreadPoolExecutor(1) as pool:
-        connection.sendall(raw_request(f"{lines}\n{HEADER_LENGTH}: 0", batch.tobytes()))
+    lines = f"POST /v2/models/Large/infer HTTP/1.1\nHost: localhost\nContent-Length: {LARGE.nbytes}"
+    with connect(agent.http_url) as connection:
+        connection.sendall(raw_request(f"{lines}\n{HEADER_LENGTH}: 0", LARGE.tobytes()))
+        yield agent, connection
+
+
+def test_response_that_is_read_slowly_is_written_to_its_end(large_answer):
+    agent, connection = large_answer
+    with ThreadPoolExecutor(1) as pool:
         begin = connection.recv(1024)
         stopped = pool.submit(agent.stop, 20.0)
         wait_for(lambda: closed(agent.http_url))
@@ -167,18 +177,12 @@ def test_response_that_is_read_slowly_is_written_to_its_end(start_agent, monkeyp
         assert stopped.result(30)
 
 
-def test_connection_that_outlasts_the_grace_period_is_closed(start_agent, monkeypatch):
-    monkeypatch.setattr(servers, "_LEAVING_S", 0.05)
-    monkeypatch.setattr(rpc, "_CLEANUP_S", 0.05)
-    agent = start_agent(http_port=0)
-    batch = images(12, side=512)
-    lines = f"POST /v2/models/Large/infer HTTP/1.1\nHost: localhost\nContent-Length: {batch.nbytes}"
-    with connect(agent.http_url) as connection:
-        connection.sendall(raw_request(f"{lines}\n{HEADER_LENGTH}: 0", batch.tobytes()))
-        read = len(connection.recv(1024))
-        agent.stop(0.2)
-        connection.settimeout(20)
-        with suppress(ConnectionResetError):
-            while chunk := connection.recv(1 << 20):
-                read += len(chunk)
-        assert read < batch.nbytes
+def test_connection_that_outlasts_the_grace_period_is_closed(large_answer):
+    agent, connection = large_answer
+    read = len(connection.recv(1024))
+    agent.stop(0.2)
+    connection.settimeout(20)
+    with suppress(ConnectionResetError):
+        while chunk := connection.recv(1 << 20):
+            read += len(chunk)
+    assert read < LARGE.nbytes

@@ -37,7 +37,7 @@ _MARK = "inferometer/"
 _BACKWARD = "autograd::engine::evaluate_function: "
 """The prefix of operators that autograd runs, before the name of the backward function."""
 _OPERATOR, _ANNOTATION, _MEMORY = "cpu_op", "user_annotation", "cpu_instant_event"
-_RUNTIME = "cuda_runtime"
+_RUNTIME = "cuda_runtime"  # or a call of the driver
 _RUNTIME_CALL = re.compile("(cuda|cu|hip)[A-Z]")
 _USER_SCOPE = 7
 """What ``scope`` is for an annotation of ``record_function``: ``RecordScope::USER_SCOPE``."""
@@ -150,10 +150,7 @@ class PyTorchProfiler(Profiler):
 
 
 def _activity(event: Any) -> str:
-    """Returns Kineto's name for what an event is, which ``activity_type`` returns only since PyTorch 2.13.
-
-    Calls of the driver's API count as calls of the runtime.
-    """
+    """Returns Kineto's name for what an event is, which ``activity_type`` returns only since PyTorch 2.12."""
     name: str = event.name()
     if name == "[memory]":
         return _MEMORY

@@ -298,9 +298,8 @@ class PyTorchTrainer(Trainer):
     def _copied(self, array: NDArray[Any]) -> torch.Tensor:
         if self._device.type != "cuda":
             return torch.tensor(array)
-        # torch.tensor does not pin what it makes of an array
         pinned = torch.empty(array.shape, dtype=torch.tensor(array[:0]).dtype, pin_memory=True)
-        pinned.numpy()[...] = array
+        pinned.numpy()[...] = array  # torch.tensor does not pin what it makes of an array
         return pinned.to(self._device, non_blocking=True)
 
     def _synchronize(self) -> None:

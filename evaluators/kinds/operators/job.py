@@ -46,6 +46,7 @@ from inferometer.evaluators.kinds.operators.processes import (
 from inferometer.evaluators.kinds.operators.report import shapes_text
 from inferometer.manifests.errors import (
     ConfigurationError,
+    DeviceError,
     EvaluationInterrupted,
     FrameworkUnavailableError,
 )
@@ -213,7 +214,8 @@ class _Run:
         watched: JobCallbacks[OperatorProgress] = JobCallbacks(stop_requested=self.stop_requested)
         self.facts = facts_of(list(self.openings.values()), names, watched, self.answer_s)
         if all(each.unfit and not each.lost for each in self.facts.values()):
-            raise ConfigurationError(next(iter(self.facts.values())).unfit)
+            first = next(iter(self.facts.values()))
+            raise (DeviceError if first.deviceless else ConfigurationError)(first.unfit)
         self.plans = {name: cells_of(self.request, self.facts[name]) for name in self.openings}
         self.rows = {name: {} for name in self.openings}
         self.elapsed_ns = dict.fromkeys(self.openings, 0)

@@ -33,7 +33,7 @@ from inferometer.evaluators.kinds.operators.kind import row_document, row_from_d
 from inferometer.evaluators.kinds.operators.measurement import OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.measuring import Cell, Measurer
 from inferometer.evaluators.kinds.operators.options import OperatorOptions
-from inferometer.manifests.errors import EvaluationFailed, InferometerError, one_line
+from inferometer.manifests.errors import DeviceError, EvaluationFailed, InferometerError, one_line
 
 _PROCESS = "its process"
 
@@ -73,6 +73,7 @@ class FrameworkFacts:
         forms: The forms of each operator by name.
         missing: Why it lacks an operator, by the name of the operator.
         unfit: Why it cannot run as requested; empty if it can.
+        deviceless: Whether the reason is that the device is missing.
         lost: Whether the reason is that its process ended.
     """
 
@@ -82,6 +83,7 @@ class FrameworkFacts:
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     unfit: str = ""
+    deviceless: bool = False
     lost: bool = False
 
 
@@ -121,7 +123,7 @@ def _facts(opening: Opening, names: Sequence[str], _: JobCallbacks[Any]) -> Iter
             environment = read_environment(opening.versions, {}, runner.details())
             yield FrameworkFacts(name, environment, runner.threads, forms, missing)
     except (NotSupportedHereError, InferometerError) as error:
-        yield FrameworkFacts(name, unfit=one_line(error))
+        yield FrameworkFacts(name, unfit=one_line(error), deviceless=isinstance(error, DeviceError))
 
 
 def measured_rows(
